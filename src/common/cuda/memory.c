@@ -11,24 +11,67 @@ int kvd_cuda_check(cudaError_t e, const char *what, kvd_err *err)
     return kvd_fail(err, "%s: %s", what, cudaGetErrorString(e));
 }
 
+/* Records a failure, whose message later calls repeat. */
+static void *failed(kvd_device_memory *m, const kvd_err *err)
+{
+    m->status = -1;
+    m->failure = *err;
+    return NULL;
+}
+
 void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err)
 {
     void *p = NULL;
+    if (m->status) {
+        *err = m->failure;
+        return NULL;
+    }
     assert(m->n < KVD_DEVICE_ARRAYS);
     const cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
     if (e) {
         (void)cudaGetLastError();
         kvd_fail(err, "%s: %zu bytes on the device: %s", what, bytes, cudaGetErrorString(e));
-        return NULL;
+        return failed(m, err);
     }
     return m->array[m->n++] = p;
+}
+
+void *kvd_device_filled(kvd_device_memory *m, size_t bytes, int byte, const char *what,
+                        kvd_err *err)
+{
+    void *const p = kvd_device_new(m, bytes, what, err);
+    return p && (kvd_cuda_check(cudaMemset(p, byte, bytes), what, err) ||
+                 kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+               ? failed(m, err)
+               : p;
+}
+
+void *kvd_device_pinned(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err)
+{
+    if (m->status) {
+        *err = m->failure;
+        return NULL;
+    }
+    assert(m->n_pinned < KVD_PINNED_ARRAYS);
+    void *const p = kvd_pinned_new(bytes, what, err);
+    if (!p)
+        return failed(m, err);
+    memset(p, 0, bytes);
+    return m->pinned[m->n_pinned++] = p;
+}
+
+void *kvd_device_from(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
+                      kvd_err *err)
+{
+    void *const p = kvd_device_new(m, bytes, what, err);
+    return p && kvd_device_put(p, host, bytes, what, err) ? failed(m, err) : p;
 }
 
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err)
 {
     void *const p = kvd_device_new(m, bytes, what, err);
-    return p && !kvd_queue_put(p, host, bytes, stream, what, err) ? p : NULL;
+    return p && kvd_queue_put(p, host, bytes, stream, what, err) ? failed(m, err) : p;
 }
 
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err)
@@ -78,5 +121,7 @@ void kvd_device_release(kvd_device_memory *m)
 {
     for (int i = 0; i < m->n; i++)
         (void)cudaFree(m->array[i]);
+    for (int i = 0; i < m->n_pinned; i++)
+        (void)cudaFreeHost(m->pinned[i]);
     memset(m, 0, sizeof *m);
 }

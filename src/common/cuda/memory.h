@@ -7,16 +7,27 @@
 
 #include "common/err.h"
 
-enum { KVD_DEVICE_ARRAYS = 160 };
+enum { KVD_DEVICE_ARRAYS = 160, KVD_PINNED_ARRAYS = 16 };
 
 /* Arrays on one device that are freed together. The caller must zero the list before use. */
 typedef struct {
-    void *array[KVD_DEVICE_ARRAYS];
-    int n;
+    void *array[KVD_DEVICE_ARRAYS], *pinned[KVD_PINNED_ARRAYS];
+    int n, n_pinned;
+    /* -1 after a failure. Functions that return an array then return NULL, with this message. */
+    int status;
+    kvd_err failure;
 } kvd_device_memory;
 
 /* Returns a new array on the current device with undefined contents. */
 void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
+/* Returns a new array of bytes with value `byte`, after the device has written them. */
+void *kvd_device_filled(kvd_device_memory *m, size_t bytes, int byte, const char *what,
+                        kvd_err *err);
+/* Returns zeroed pinned host memory that kvd_device_release frees. */
+void *kvd_device_pinned(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
+/* Returns a copy of `host` that the device has made. */
+void *kvd_device_from(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
+                      kvd_err *err);
 /* Returns a copy of `host`, queued on `stream`. `host` must not change before the copy is made. */
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);

@@ -9,7 +9,6 @@
 #include "engine/cuda/engine_parts.h"
 #include "engine/cuda/small.h"
 #include "methods/cuda/fold.h"
-#include "methods/tokens/cuda/zdc_method.h"
 #include "model/pass/batch.h"
 
 static const char what[] = "serving engine";
@@ -18,12 +17,7 @@ enum { STEP_ROWS = 8 /* larger decode batches are padded to multiples of 8 */ };
 
 static size_t filled_up(size_t n)
 {
-    return n <= STEP_ROWS ? n : (n + STEP_ROWS - 1) / STEP_ROWS * STEP_ROWS;
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
+    return n <= STEP_ROWS ? n : kvd_rounded_up(n, STEP_ROWS);
 }
 
 /* Returns the first position in the sliding window of a query at `position`. */
@@ -176,7 +170,7 @@ int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gp
 static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err)
 {
-    kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
+    kvd_cuda_engine *const e = (kvd_cuda_engine *)self;
     const double start = kvd_clock_s();
     if (e->failed)
         return kvd_fail(err, "the engine has failed before");
@@ -211,7 +205,7 @@ void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot)
 
 static double held(const kvd_engine *self)
 {
-    return kvd_cuda_engine_held((const kvd_cuda_engine *)(const void *)self);
+    return kvd_cuda_engine_held((const kvd_cuda_engine *)self);
 }
 
 int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err)
@@ -226,7 +220,7 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
 
 static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine_count *to)
 {
-    const kvd_paged_cache *const c = &((const kvd_cuda_engine *)(const void *)self)->cache;
+    const kvd_paged_cache *const c = &((const kvd_cuda_engine *)self)->cache;
     const kvd_gpu_method *const m = c->method;
     *to = (kvd_engine_count){.bits = m ? kvd_gpu_method_bits(m, slot) : (double)NAN};
     to->entries = m && m->mean      ? m->mean(m, slot)
@@ -246,7 +240,7 @@ static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine
 
 static size_t lacking(const kvd_engine *self)
 {
-    const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)self)->cache.method;
+    const kvd_gpu_method *const m = ((const kvd_cuda_engine *)self)->cache.method;
     return m && m->lacking ? m->lacking(m) : 0;
 }
 
@@ -260,12 +254,12 @@ void kvd_cuda_engine_drop(kvd_cuda_engine *e, size_t slot)
 
 static void drop(kvd_engine *self, size_t slot)
 {
-    kvd_cuda_engine_drop((kvd_cuda_engine *)(void *)self, slot);
+    kvd_cuda_engine_drop((kvd_cuda_engine *)self, slot);
 }
 
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 {
-    return kvd_cuda_engine_logits((kvd_cuda_engine *)(void *)self, i, to, err);
+    return kvd_cuda_engine_logits((kvd_cuda_engine *)self, i, to, err);
 }
 
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
@@ -317,15 +311,14 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
     const size_t prompts =
-        s->limits.chunk ? s->limits.chunk : larger(s->limits.max_tokens, s->max_len);
-    return larger(copies * prompts, filled_up(s->limits.max_batch));
+        s->limits.chunk ? s->limits.chunk : kvd_larger(s->limits.max_tokens, s->max_len);
+    return kvd_larger(copies * prompts, filled_up(s->limits.max_batch));
 }
 
 /* Returns the largest number of positions of a request whose prompt is read `copies` times. */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
-    const size_t most = larger((size_t)c->max_positions, max_len);
-    return copies * max_len < most ? copies * max_len : most;
+    return kvd_smaller(copies * max_len, kvd_larger((size_t)c->max_positions, max_len));
 }
 
 static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
@@ -337,19 +330,15 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
     e->graph = calloc(n + 1, sizeof *e->graph);
     if (!e->emit || !e->graph)
         return kvd_no_memory(err, what, (n + 1) * sizeof *e->graph);
-    if (kvd_cuda_has_head(e) &&
-        !(e->logits = kvd_device_new(m, n * vocab * sizeof *e->logits, "logits", err)))
-        return -1;
-    return (e->rows = kvd_device_new(m, n * (size_t)e->w.config.d_model * sizeof *e->rows, "rows",
-                                     err)) &&
-                   (e->key = kvd_device_new(m, n * sizeof *e->key, "tokens", err)) &&
-                   (e->works = kvd_device_new(m, works, "work lists", err)) &&
-                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_works, works), what, err) &&
-                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_key, n * sizeof *e->host_key),
-                                   what, err) &&
-                   (e->host_bad = kvd_pinned_new(sizeof *e->host_bad, what, err))
-               ? 0
-               : -1;
+    if (kvd_cuda_has_head(e))
+        e->logits = kvd_device_new(m, n * vocab * sizeof *e->logits, "logits", err);
+    e->rows = kvd_device_new(m, n * (size_t)e->w.config.d_model * sizeof *e->rows, "rows", err);
+    e->key = kvd_device_new(m, n * sizeof *e->key, "tokens", err);
+    e->works = kvd_device_new(m, works, "work lists", err);
+    e->host_works = kvd_device_pinned(m, works, what, err);
+    e->host_key = kvd_device_pinned(m, n * sizeof *e->host_key, what, err);
+    e->host_bad = kvd_device_pinned(m, sizeof *e->host_bad, what, err);
+    return m->status;
 }
 
 /* Returns the number of pages for layers with a sliding window, given `pages` for other layers. */
@@ -359,7 +348,7 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
     const size_t share = e->spec.limits.pages ? pages
                                               : (pages * e->near_share + e->pages.max_pages - 1) /
                                                     e->pages.max_pages;
-    return !e->cache.window ? 0 : share < most ? share : most;
+    return e->cache.window ? kvd_smaller(share, most) : 0;
 }
 
 /* Returns the bytes of one page, summed over the layers with a sliding window. */
@@ -393,10 +382,8 @@ static void share_near(kvd_cuda_engine *e)
     if (!window)
         return;
     e->near.max_pages = e->pages.max_pages;
-    e->near_share = (window - 1 + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + 1;
-    if (e->near_share > e->pages.max_pages)
-        e->near_share = e->pages.max_pages;
-    e->near_spare = tokens / KVD_PAGE_TOKENS + (slots < tokens ? slots : tokens);
+    e->near_share = kvd_smaller(kvd_pages_of(window - 1) + 1, e->pages.max_pages);
+    e->near_spare = tokens / KVD_PAGE_TOKENS + kvd_smaller(slots, tokens);
 }
 
 /* Sets *pages to the number in the spec or, if that is 0, to the number that fits. */
@@ -405,22 +392,21 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     size_t left = 0, total = 0;
     if (kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
         return -1;
-    const size_t spare = left / 8 < (size_t)1 << 30 ? left / 8 : (size_t)1 << 30;
+    const size_t spare = kvd_smaller(left / 8, (size_t)1 << 30);
     const kvd_gpu_method *const m = e->cache.method;
     const size_t slots = m ? m->slot_bytes * (e->spec.limits.max_batch + 1) : 0;
     const size_t page = e->copies * e->cache.page_bytes + (m ? m->page_bytes : 0),
                  asked = e->spec.limits.pages;
-    const size_t useful =
-        e->spec.limits.max_batch * ((e->spec.max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS);
-    const size_t most = left > spare + slots ? pages_in(e, left - spare - slots, page,
-                                                        asked > useful ? asked : useful)
-                                             : 0;
+    const size_t useful = e->spec.limits.max_batch * kvd_pages_of(e->spec.max_len);
+    const size_t most = left > spare + slots
+                            ? pages_in(e, left - spare - slots, page, kvd_larger(asked, useful))
+                            : 0;
     if (most < 1 || asked > most)
         return kvd_fail(err,
                         "a cache of %zu pages of %zu bytes: the device has %zu of %zu bytes left, "
                         "%zu pages",
                         asked, page + near_page(e), left, total, most);
-    *pages = asked ? asked : most < useful ? most : useful;
+    *pages = asked ? asked : kvd_smaller(most, useful);
     return 0;
 }
 
@@ -572,7 +558,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
         kvd_gpu_fold(&e->w, e->cache.exact_prompts ? NULL : e->cache.dims, e->cache.layer, err) ||
         make_arrays(e, err) || (s->weight_bits && kvd_cuda_codes_make(e, err)))
         return -1;
-    e->pages.max_pages = (e->positions + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    e->pages.max_pages = kvd_pages_of(e->positions);
     share_near(e);
     return count_pages(e, pages, err);
 }
@@ -582,7 +568,7 @@ static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {
     size_t width = 0;
     for (int l = 0; l < e->w.config.n_layers; l++)
-        width = larger(width, (size_t)e->w.weights.layer[l].n_o);
+        width = kvd_larger(width, (size_t)e->w.weights.layer[l].n_o);
     return kvd_cuda_check(cudaMemsetAsync(e->w.narrow, 0,
                                           e->batch.max_slices * width * sizeof(uint16_t),
                                           e->w.stream),
@@ -617,9 +603,6 @@ void kvd_cuda_engine_free(kvd_cuda_engine *e)
     kvd_pages_release(&e->near);
     kvd_clock_release(&e->clock);
     kvd_device_release(&e->memory);
-    (void)cudaFreeHost(e->host_works);
-    (void)cudaFreeHost(e->host_key);
-    (void)cudaFreeHost(e->host_bad);
     kvd_gpu_worker_close(&e->w);
     free(e->emit);
     free(e->codes);
@@ -628,7 +611,7 @@ void kvd_cuda_engine_free(kvd_cuda_engine *e)
 
 static void free_engine(kvd_engine *self)
 {
-    kvd_cuda_engine_free((kvd_cuda_engine *)(void *)self);
+    kvd_cuda_engine_free((kvd_cuda_engine *)self);
 }
 
 kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan,

@@ -51,7 +51,7 @@ static int iterate(parallel *p, const kvd_iteration *it, const uint32_t *id, uin
 static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err)
 {
-    parallel *const p = (parallel *)(void *)self;
+    parallel *const p = (parallel *)self;
     const double start = kvd_clock_s();
     if (p->failed)
         return kvd_fail(err, "the engine has failed before");
@@ -66,12 +66,12 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
 
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 {
-    return kvd_cuda_engine_logits(((parallel *)(void *)self)->gpu[0], i, to, err);
+    return kvd_cuda_engine_logits(((parallel *)self)->gpu[0], i, to, err);
 }
 
 static double held(const kvd_engine *self)
 {
-    const parallel *const p = (const parallel *)(const void *)self;
+    const parallel *const p = (const parallel *)self;
     double bytes = 0;
     for (int g = 0; g < p->n; g++)
         bytes += kvd_cuda_engine_held(p->gpu[g]);
@@ -80,7 +80,7 @@ static double held(const kvd_engine *self)
 
 static void drop(kvd_engine *self, size_t slot)
 {
-    parallel *const p = (parallel *)(void *)self;
+    parallel *const p = (parallel *)self;
     for (int g = 0; g < p->n; g++)
         kvd_cuda_engine_drop(p->gpu[g], slot);
 }
@@ -135,7 +135,7 @@ static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
 
 static void free_parallel(kvd_engine *self)
 {
-    parallel *const p = (parallel *)(void *)self;
+    parallel *const p = (parallel *)self;
     kvd_gpu_threads_free(p->gpu_threads);
     /* CUDA graphs use the NCCL communicators and must be freed first. */
     for (int g = 0; g < p->n; g++)

@@ -15,11 +15,6 @@
 
 static const char what[] = "sequence parallel engine";
 
-static size_t in_steps(size_t n, size_t step)
-{
-    return (n + step - 1) / step;
-}
-
 /* Fills the batch of a GPU with n tokens of the prompt, the last at position len - 1. */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
@@ -41,7 +36,7 @@ static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 static int run_hook(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out,
                     kvd_err *err)
 {
-    return kvd_sequence_attend((kvd_sequence_rank *)(void *)self, in->layer, in, out, err);
+    return kvd_sequence_attend((kvd_sequence_rank *)self, in->layer, in, out, err);
 }
 
 static int run_layers(kvd_sequence_rank *r, kvd_err *err)
@@ -141,7 +136,7 @@ static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err 
 static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err)
 {
-    kvd_sequence *const q = (kvd_sequence *)(void *)self;
+    kvd_sequence *const q = (kvd_sequence *)self;
     const double start = kvd_clock_s();
     if (q->failed)
         return kvd_fail(err, "the engine has failed before");
@@ -164,7 +159,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
 
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 {
-    const kvd_cuda_engine *const e = kvd_sequence_last((kvd_sequence *)(void *)self)->slice;
+    const kvd_cuda_engine *const e = kvd_sequence_last((kvd_sequence *)self)->slice;
     const size_t vocab = (size_t)e->w.config.vocab_size;
     return i ? kvd_fail(err, "slice %zu of the latest iteration gives out no token", i)
              : kvd_cuda_check(cudaMemcpy(to, e->logits, vocab * sizeof *to, cudaMemcpyDeviceToHost),
@@ -173,7 +168,7 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 
 static double held(const kvd_engine *self)
 {
-    const kvd_sequence *const q = (const kvd_sequence *)(const void *)self;
+    const kvd_sequence *const q = (const kvd_sequence *)self;
     double bytes = 0;
     for (int g = 0; g < q->n; g++)
         bytes += q->rank[g].own.method->held(q->rank[g].own.method);
@@ -182,7 +177,7 @@ static double held(const kvd_engine *self)
 
 static void sent(const kvd_engine *self, double bytes[2])
 {
-    const kvd_sequence *const q = (const kvd_sequence *)(const void *)self;
+    const kvd_sequence *const q = (const kvd_sequence *)self;
     bytes[0] = bytes[1] = 0;
     for (int g = 0; g < q->n; g++)
         for (int kind = 0; kind < 2; kind++)
@@ -225,11 +220,6 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                             "sequence parallel engine knows no window",
                             l, kvd_paged_cache_window(c, max_len, l), max_len);
     return 0;
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
 }
 
 static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
@@ -280,13 +270,10 @@ static int make_tables(kvd_sequence_rank *r, kvd_err *err)
         return kvd_no_memory(err, what, 2 * n * sizeof *host);
     for (size_t i = 0; i < 2 * n; i++)
         host[i] = (int32_t)i - (int32_t)n;
-    r->pages = kvd_device_copy(&r->slice->memory, host, 2 * n * sizeof *host, "page tables",
-                               r->slice->w.stream, err);
-    const int status =
-        !r->pages || kvd_cuda_check(cudaStreamSynchronize(r->slice->w.stream), what, err);
+    r->pages = kvd_device_from(&r->slice->memory, host, 2 * n * sizeof *host, "page tables", err);
     free(host);
     r->own_pages.device = r->pages + n;
-    return status ? -1 : 0;
+    return r->slice->memory.status;
 }
 
 static int make_arrays(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
@@ -298,28 +285,24 @@ static int make_arrays(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
     size_t page = 0, rows = 0;
     for (int l = 0; l < c->n_layers; l++) {
         const kvd_attn_map *const all = &e->cache.layer[l].map, *const own = &r->own.layer[l].map;
-        page = larger(page, (size_t)all->page_elements * sizeof(uint16_t));
-        rows = larger(rows, tokens * (size_t)all->o_pitch * sizeof(uint16_t));
-        rows = larger(rows, r->batch.max_tokens * (size_t)own->q_pitch * sizeof(uint16_t));
+        page = kvd_larger(page, (size_t)all->page_elements * sizeof(uint16_t));
+        rows = kvd_larger(rows, tokens * (size_t)all->o_pitch * sizeof(uint16_t));
+        rows = kvd_larger(rows, r->batch.max_tokens * (size_t)own->q_pitch * sizeof(uint16_t));
     }
     r->out = calloc(pieces, sizeof *r->out);
     r->in = calloc(pieces, sizeof *r->in);
     if (!r->out || !r->in)
         return kvd_no_memory(err, what, 2 * pieces * sizeof *r->in);
     const size_t pages = tokens / KVD_PAGE_TOKENS * page;
-    return (e->cache.pool = kvd_device_new(m, pages, "pages of a slice", err)) &&
-                   (r->out_pages = kvd_device_new(m, pages, "pages of a slice", err)) &&
-                   (r->in_rows = kvd_device_new(m, rows, "rows of attention", err)) &&
-                   (e->rows =
-                        kvd_device_new(m, (size_t)c->d_model * sizeof *e->rows, "rows", err)) &&
-                   (e->logits = kvd_device_new(m, (size_t)c->vocab_size * sizeof *e->logits,
-                                               "logits", err)) &&
-                   (e->key = kvd_device_new(m, sizeof *e->key, "tokens", err)) &&
-                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_key, sizeof *e->host_key), what,
-                                   err) &&
-                   (e->host_bad = kvd_pinned_new(sizeof *e->host_bad, what, err))
-               ? 0
-               : -1;
+    e->cache.pool = kvd_device_new(m, pages, "pages of a slice", err);
+    r->out_pages = kvd_device_new(m, pages, "pages of a slice", err);
+    r->in_rows = kvd_device_new(m, rows, "rows of attention", err);
+    e->rows = kvd_device_new(m, (size_t)c->d_model * sizeof *e->rows, "rows", err);
+    e->logits = kvd_device_new(m, (size_t)c->vocab_size * sizeof *e->logits, "logits", err);
+    e->key = kvd_device_new(m, sizeof *e->key, "tokens", err);
+    e->host_key = kvd_device_pinned(m, sizeof *e->host_key, what, err);
+    e->host_bad = kvd_device_pinned(m, sizeof *e->host_bad, what, err);
+    return m->status;
 }
 
 static int describe(kvd_sequence_rank *r, kvd_err *err)
@@ -341,7 +324,8 @@ static int describe(kvd_sequence_rank *r, kvd_err *err)
 static int load(kvd_sequence_rank *r, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;
-    const size_t tokens = in_steps(q->max_pages, (size_t)q->n) * KVD_PAGE_TOKENS;
+    const size_t tokens =
+        kvd_rounded_up(q->max_pages, (size_t)q->n) / (size_t)q->n * KVD_PAGE_TOKENS;
     return kvd_cuda_check(cudaSetDevice(r->slice->device), what, err) ||
                    load_slice(r, tokens, err) || load_share(r, err) || make_tables(r, err) ||
                    make_arrays(r, tokens, err) || kvd_sequence_sets_make(r, err) ||
@@ -390,7 +374,7 @@ static int open_all(kvd_sequence *q, const kvd_engine_spec *s, kvd_err *err)
         return -1;
     if (!(q->rank = calloc((size_t)s->n_gpus, sizeof *q->rank)))
         return kvd_no_memory(err, what, (size_t)s->n_gpus * sizeof *q->rank);
-    q->max_pages = in_steps(s->max_len, KVD_PAGE_TOKENS);
+    q->max_pages = kvd_pages_of(s->max_len);
     for (; q->n < s->n_gpus; q->n++) {
         q->rank[q->n] =
             (kvd_sequence_rank){.all = q, .gpu = q->n, .slice = kvd_cuda_engine_new(s, q->n, err)};
@@ -408,13 +392,13 @@ static int open_all(kvd_sequence *q, const kvd_engine_spec *s, kvd_err *err)
 
 static void free_sequence(kvd_engine *self)
 {
-    kvd_sequence *const q = (kvd_sequence *)(void *)self;
+    kvd_sequence *const q = (kvd_sequence *)self;
     kvd_gpu_threads_free(q->gpu_threads);
     kvd_gpu_sum_free(q->sum);
     for (int g = q->n - 1; g >= 0; g--) {
         kvd_sequence_rank *const r = &q->rank[g];
         (void)cudaSetDevice(r->slice->device);
-        kvd_sequence_sets_free(r);
+        free(r->sets.before);
         kvd_paged_cache_release(&r->own);
         kvd_step_batch_release(&r->batch);
         kvd_cuda_engine_free(r->slice);

@@ -96,7 +96,6 @@ int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
 /* Allocates r->sets; r->own and the cache must be allocated before. */
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
-void kvd_sequence_sets_free(kvd_sequence_rank *r);
 /* Returns true if a layer uses an earlier layer's division into important and other tokens. */
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
 /* Records a layer's division into important and other tokens, after its attention. */

@@ -2,20 +2,14 @@
 
 static const char what[] = "exchange between GPUs";
 
-static size_t in_steps(size_t n, size_t step)
-{
-    return (n + step - 1) / step;
-}
-
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu)
 {
-    return in_steps(q->len, KVD_PAGE_TOKENS) * (size_t)gpu / (size_t)q->n;
+    return kvd_pages_of(q->len) * (size_t)gpu / (size_t)q->n;
 }
 
 size_t kvd_sequence_first(const kvd_sequence *q, int gpu)
 {
-    const size_t first = kvd_sequence_first_page(q, gpu) * KVD_PAGE_TOKENS;
-    return first < q->len ? first : q->len;
+    return kvd_smaller(kvd_sequence_first_page(q, gpu) * KVD_PAGE_TOKENS, q->len);
 }
 
 size_t kvd_sequence_tokens(const kvd_sequence *q, int gpu)
@@ -30,7 +24,7 @@ static size_t pages_of(const kvd_sequence *q, int gpu)
 
 size_t kvd_sequence_rows(size_t tokens)
 {
-    return in_steps(tokens, 8) * 8;
+    return kvd_rounded_up(tokens, 8);
 }
 
 kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q)

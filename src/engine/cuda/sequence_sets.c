@@ -38,8 +38,7 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
 /* Returns the first position of a GPU's part, but at most the prompt's last position. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
-    const size_t first = kvd_sequence_first(q, gpu);
-    return first < q->len ? first : q->len - 1;
+    return kvd_smaller(kvd_sequence_first(q, gpu), q->len - 1);
 }
 
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
@@ -161,25 +160,17 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
         return 0;
     /* Tokens lose dimensions when they are sent, not when they are appended. */
     r->slice->cache.method->appended = NULL;
-    for (int l = 0; l < r->own.config->n_layers; l++) {
-        const size_t one = (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS;
-        entry = one > entry ? one : entry;
-    }
+    for (int l = 0; l < r->own.config->n_layers; l++)
+        entry = kvd_larger(entry, (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS);
     if (!(r->sets.before = calloc(n + 1, sizeof *r->sets.before)))
         return kvd_no_memory(err, what, (n + 1) * sizeof *r->sets.before);
-    if (!(r->sets.sum = kvd_device_new(m, n * (tokens + 8) * sizeof *r->sets.sum, what, err)) ||
-        !(r->sets.place = kvd_pinned_new((n + 1) * sizeof *r->sets.place, what, err)) ||
-        !(r->sets.level = kvd_pinned_new((n + 1) * sizeof *r->sets.level, what, err)) ||
-        !(r->sets.in = kvd_device_new(m, tokens * entry * sizeof(uint16_t), what, err)))
+    r->sets.sum = kvd_device_new(m, n * (tokens + 8) * sizeof *r->sets.sum, what, err);
+    r->sets.place = kvd_device_pinned(m, (n + 1) * sizeof *r->sets.place, what, err);
+    r->sets.level = kvd_device_pinned(m, (n + 1) * sizeof *r->sets.level, what, err);
+    r->sets.in = kvd_device_new(m, tokens * entry * sizeof(uint16_t), what, err);
+    if (m->status)
         return -1;
     const kvd_zdc_parts parts = {r->all->n, r->gpu, r->sets.sum, exchange_sums, r};
     kvd_gpu_zdc_share(r->own.method, &parts);
     return 0;
-}
-
-void kvd_sequence_sets_free(kvd_sequence_rank *r)
-{
-    (void)cudaFreeHost(r->sets.place);
-    (void)cudaFreeHost(r->sets.level);
-    free(r->sets.before);
 }

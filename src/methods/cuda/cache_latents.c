@@ -8,11 +8,6 @@
 
 static const char what[] = "latents of a cache";
 
-static void *room(kvd_device_memory *memory, size_t bytes, kvd_err *err)
-{
-    return kvd_device_new(memory, bytes, what, err);
-}
-
 static int make_tables(kvd_cache_latents *l, kvd_device_memory *memory, const kvd_config *c,
                        size_t max_len, kvd_err *err)
 {
@@ -24,12 +19,11 @@ static int make_tables(kvd_cache_latents *l, kvd_device_memory *memory, const kv
     if (!host)
         return kvd_no_memory(err, what, 2 * bytes);
     kvd_batch_rope(c, max_len, host, host + n);
-    const int status = !(l->cosine = room(memory, bytes, err)) ||
-                       !(l->sine = room(memory, bytes, err)) ||
-                       kvd_device_put(l->cosine, host, bytes, what, err) ||
-                       kvd_device_put(l->sine, host + n, bytes, what, err);
+    l->cosine = kvd_device_new(memory, 2 * bytes, what, err);
+    l->sine = l->cosine ? l->cosine + n : NULL;
+    const int status = l->cosine ? kvd_device_put(l->cosine, host, 2 * bytes, what, err) : -1;
     free(host);
-    return status ? -1 : 0;
+    return status;
 }
 
 int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, const kvd_config *c,
@@ -42,11 +36,12 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
         return 0;
     if (!l->host_row && !(l->host_row = malloc(rows)))
         return kvd_no_memory(err, what, rows);
-    if (make_tables(l, memory, c, max_len, err) || !(l->rope_row = room(memory, rows, err)) ||
-        !(l->bad = room(memory, sizeof *l->bad, err)))
+    if (make_tables(l, memory, c, max_len, err))
         return -1;
-    l->read = room(memory, max_tokens * 2 * width * sizeof *l->read, err);
-    return l->read ? 0 : -1;
+    l->rope_row = kvd_device_new(memory, rows, what, err);
+    l->bad = kvd_device_new(memory, sizeof *l->bad, what, err);
+    l->read = kvd_device_new(memory, max_tokens * 2 * width * sizeof *l->read, what, err);
+    return memory->status;
 }
 
 /* Fills l->rope_row, the RoPE table index of each token, for all layers of a batch. */

@@ -22,16 +22,21 @@ int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kv
     const size_t width_q = (size_t)share->n_heads * d, width_k = (size_t)share->n_kv_heads * d;
     if (!p->scratch) {
         p->max_len = max_len;
-        if (!(p->q_cut = floats(p, n, width_q, err)) || !(p->o_cut = floats(p, n, width_q, err)) ||
-            !(p->k_cut = floats(p, n, width_k, err)) || !(p->v_cut = floats(p, n, width_k, err)) ||
-            (pass != KVD_F32 && (!(p->q_wide = floats(p, n, width_q, err)) ||
-                                 !(p->k_wide = floats(p, n, width_k, err)) ||
-                                 !(p->v_wide = floats(p, n, width_k, err)))))
-            return -1;
+        p->q_cut = floats(p, n, width_q, err);
+        p->o_cut = floats(p, n, width_q, err);
+        p->k_cut = floats(p, n, width_k, err);
+        p->v_cut = floats(p, n, width_k, err);
+        if (pass != KVD_F32) {
+            p->q_wide = floats(p, n, width_q, err);
+            p->k_wide = floats(p, n, width_k, err);
+            p->v_wide = floats(p, n, width_k, err);
+        }
         p->scratch = kvd_device_new(
             &p->memory, kvd_gpu_attend_scratch(KVD_F32, max_len, share->n_heads), what, err);
     }
-    if (!p->scratch || (prompts && !p->exact && !(p->exact = floats(p, n, width_q, err))))
+    if (prompts && !p->exact)
+        p->exact = floats(p, n, width_q, err);
+    if (p->memory.status)
         return -1;
     return latents ? kvd_cache_latents_init(&p->latents, &p->memory, c, share, n, max_len, err) : 0;
 }

@@ -54,21 +54,11 @@ static int set_windows(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Returns true if several layers use the same pages in turn. */
 static bool shares_pages(const kvd_paged_cache *c, int layer)
 {
     const kvd_gpu_method *const m = kvd_paged_method_of(c, layer);
     return m && m->one_layer;
-}
-
-static size_t rounded_up(size_t n, size_t step)
-{
-    return (n + step - 1) / step * step;
 }
 
 static int needs_second_append(const kvd_cache_layer *l)
@@ -84,20 +74,17 @@ static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, k
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
                  heads = (size_t)c->share->n_heads;
     kvd_device_memory *const m = &c->memory;
-    return (p->tile =
-                kvd_device_new(m, tiles * heads * sizeof *p->tile, "tiles of attention", err)) &&
-                   (p->plan = kvd_device_new(m, plan, "plan of attention", err)) &&
-                   (p->first = kvd_device_new(m, (CTAS_MAX + 1) * sizeof *p->first,
-                                              "plan of attention", err)) &&
-                   (p->next = kvd_device_new(m, sizeof *p->next, "plan of attention", err))
-               ? 0
-               : -1;
+    p->tile = kvd_device_new(m, tiles * heads * sizeof *p->tile, "tiles of attention", err);
+    p->plan = kvd_device_new(m, plan, "plan of attention", err);
+    p->first = kvd_device_new(m, (CTAS_MAX + 1) * sizeof *p->first, "plan of attention", err);
+    p->next = kvd_device_new(m, sizeof *p->next, "plan of attention", err);
+    return m->status;
 }
 
 static int make_rows(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices, tokens = c->batch->max_tokens,
-                 rows = rounded_up(tokens + 7 * n, 8);
+                 rows = kvd_rounded_up(tokens + 7 * n, 8);
     const kvd_attn_batch most = {.batch = (int)n};
     size_t q = 0, o = 0, plan = 0;
     int twice = 0;
@@ -105,21 +92,21 @@ static int make_rows(kvd_paged_cache *c, kvd_err *err)
         const kvd_cache_layer *const x = l < 0 ? c->whole : &c->layer[l];
         const kvd_attn_map *const m = &x->map;
         const size_t bytes = kvd_prefill_plan_bytes(m, &most, CTAS_MAX);
-        q = (size_t)m->q_pitch > q ? (size_t)m->q_pitch : q;
-        o = (size_t)m->o_pitch > o ? (size_t)m->o_pitch : o;
-        plan = bytes > plan ? bytes : plan;
+        q = kvd_larger(q, (size_t)m->q_pitch);
+        o = kvd_larger(o, (size_t)m->o_pitch);
+        plan = kvd_larger(plan, bytes);
         twice = twice || needs_second_append(x);
     }
     kvd_device_memory *const m = &c->memory;
-    return (c->q_steps = kvd_device_new(m, n * q * 2, "queries of attention", err)) &&
-                   (c->q_prompts = kvd_device_new(m, rows * q * 2, "queries of attention", err)) &&
-                   (!twice ||
-                    (c->q_unused = kvd_device_new(m, rows * q * 2, "queries of attention", err))) &&
-                   (c->o = kvd_device_new(m, rows * o * 2, "rows of attention", err)) &&
-                   !make_prompts(c, &c->prompts[0], plan, err) &&
-                   (!c->window || !make_prompts(c, &c->prompts[1], plan, err))
-               ? 0
-               : -1;
+    c->q_steps = kvd_device_new(m, n * q * 2, "queries of attention", err);
+    c->q_prompts = kvd_device_new(m, rows * q * 2, "queries of attention", err);
+    if (twice)
+        c->q_unused = kvd_device_new(m, rows * q * 2, "queries of attention", err);
+    c->o = kvd_device_new(m, rows * o * 2, "rows of attention", err);
+    return make_prompts(c, &c->prompts[0], plan, err) ||
+                   (c->window && make_prompts(c, &c->prompts[1], plan, err))
+               ? -1
+               : 0;
 }
 
 static int make_whole(kvd_paged_cache *c, kvd_err *err)
@@ -144,7 +131,7 @@ static int make_exact(kvd_paged_cache *c, kvd_err *err)
     size_t pitch = 0;
     for (int l = 0; l < c->config->n_layers; l++) {
         const kvd_cache_layer *const x = &c->layer[l];
-        pitch = larger(pitch, (size_t)x->map.o_pitch);
+        pitch = kvd_larger(pitch, (size_t)x->map.o_pitch);
         if (!x->b_v && x->map.o_pitch != c->share->n_heads * c->config->d_head)
             return kvd_fail(err, "layer %d cuts V without a matrix", l);
     }
@@ -227,7 +214,7 @@ int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_page
                              (size_t)map->page_elements * sizeof(uint16_t);
         c->pool_at[l] = at;
         if (shares_pages(c, l))
-            shared = larger(shared, bytes);
+            shared = kvd_larger(shared, bytes);
         else
             at += bytes;
     }
@@ -240,11 +227,12 @@ int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_page
             kvd_gpu_random_fill(KVD_BF16, &normal, 0, at / sizeof(uint16_t), c->pool, stream), what,
             err))
         return -1;
-    const size_t whole = c->whole ? (larger(pages, near_pages) + 1) *
+    const size_t whole = c->whole ? (kvd_larger(pages, near_pages) + 1) *
                                         (size_t)c->whole->map.page_elements * sizeof(uint16_t)
                                   : 0;
-    if (whole && (!(c->whole_pool = kvd_device_new(&c->memory, whole, "whole prompts", err)) ||
-                  kvd_device_zero(c->whole_pool, whole, what, err)))
+    if (whole)
+        c->whole_pool = kvd_device_filled(&c->memory, whole, 0, "whole prompts", err);
+    if (c->memory.status)
         return -1;
     return c->method ? kvd_gpu_method_make(c->method, pages, slots, stream, err) : 0;
 }
@@ -564,7 +552,7 @@ static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, si
     for (size_t i = 0; i < prompts; i++) {
         const size_t n = (size_t)c->batch->host.q_len[i];
         c->offset[i + 1] = c->offset[i] + n;
-        rows.longest = larger(rows.longest, n);
+        rows.longest = kvd_larger(rows.longest, n);
     }
     rows.n_sequences = prompts;
     rows.offset = c->offset;

@@ -217,6 +217,8 @@ kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
 const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c);
 /* Returns the pages of layers with a window if `map` has one, otherwise those of layers without. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
+/* Returns the largest of n[i] over the prompts of `r`. n [max_slices] is on the host. */
+int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n);
 /* Returns the number of tokens of each request in the layers that `map` describes. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 

@@ -28,14 +28,12 @@ const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists 
     return map->window ? lists->seq_len : lists->kv_len;
 }
 
-static size_t larger(size_t a, size_t b)
+int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n)
 {
-    return a > b ? a : b;
-}
-
-static size_t rounded_up(size_t n, size_t step)
-{
-    return (n + step - 1) / step * step;
+    int32_t longest = 0;
+    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
+        longest = n[i] > longest ? n[i] : longest;
+    return longest;
 }
 
 /* Layers with the same layout share a work list. */
@@ -61,8 +59,8 @@ static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
     const size_t bytes = (size_t)map->page_elements * sizeof(uint16_t);
     size_t *const sum = map->window ? &c->near_page_bytes : &c->page_bytes;
     if (m && m->one_layer) {
-        *sum += larger(bytes, *shared) - *shared;
-        *shared = larger(bytes, *shared);
+        *sum += kvd_larger(bytes, *shared) - *shared;
+        *shared = kvd_larger(bytes, *shared);
         return;
     }
     *sum += bytes;
@@ -123,7 +121,7 @@ static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len
 {
     const kvd_gpu_heads *const h = heads_of_work(c, work);
     const size_t rows = h ? h->rows : c->batch->max_slices;
-    return rounded_up(
+    return kvd_rounded_up(
         kvd_decode_workspace_bytes(map_of_work(c, work), (int)rows, (int)max_len, c->n_sms), 256);
 }
 
@@ -136,8 +134,8 @@ int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err)
     memset(c->ctas, -1, n * sizeof *c->ctas);
     for (int i = 0; i < c->n_step_works; i++)
         bytes += workspace_bytes(c, i, max_len);
-    char *const all = kvd_device_new(&c->memory, bytes, "work lists of attention", err);
-    if (!all || kvd_device_zero(all, bytes, what, err))
+    char *const all = kvd_device_filled(&c->memory, bytes, 0, "work lists of attention", err);
+    if (!all)
         return -1;
     for (int i = 0; i < c->n_step_works; i++) {
         c->workspace[i] = all + at;

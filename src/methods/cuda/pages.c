@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "common/cuda/memory.h"
-#include "kernels/layout.h"
 
 static const char what[] = "pages of the cache";
 
@@ -64,17 +63,12 @@ void kvd_pages_give_back(kvd_pages *p, size_t slot)
     s->serial = 0;
 }
 
-static size_t pages_of(size_t tokens)
-{
-    return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
-}
-
 void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
 {
     kvd_page_slot *const s = &p->slot[slot];
-    if (s->held <= pages_of(tokens))
+    if (s->held <= kvd_pages_of(tokens))
         return;
-    while (s->held > pages_of(tokens))
+    while (s->held > kvd_pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
     /* Makes all page table rows of this slot outdated. */
     s->serial = ++p->serial;
@@ -97,7 +91,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
                         kvd_err *err)
 {
     kvd_page_slot *const s = &p->slot[slot];
-    const size_t need = pages_of(tokens), before = from / KVD_PAGE_TOKENS;
+    const size_t need = kvd_pages_of(tokens), before = from / KVD_PAGE_TOKENS;
     if (fresh || s->serial == 0 || before < s->first) {
         kvd_pages_give_back(p, slot);
         s->serial = ++p->serial;

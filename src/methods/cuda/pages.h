@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "kernels/layout.h"
 
 typedef struct {
     /* [max_pages] first .. held - 1 are valid; earlier pages left the sliding window. */
@@ -43,6 +44,25 @@ int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, 
                    kvd_err *err);
 void kvd_pages_release(kvd_pages *p);
 size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
+
+static inline size_t kvd_larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+static inline size_t kvd_smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+/* Returns n rounded up to a multiple of `step`. */
+static inline size_t kvd_rounded_up(size_t n, size_t step)
+{
+    return (n + step - 1) / step * step;
+}
+/* Returns the number of pages that hold `tokens` tokens. */
+static inline size_t kvd_pages_of(size_t tokens)
+{
+    return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+}
 
 /*
  * Assigns pages until `tokens` tokens fit. `fresh` first frees the slot's pages. Fails if pages run

@@ -360,8 +360,7 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
         q->store.layer[l].applies_rope = c->config->positions == KVD_POSITIONS_ROPE;
     }
     const kvd_step_batch *const b = c->batch;
-    return make_matrices(q, err) || make_finish(q, err) ||
-                   kvd_latent_store_init(&q->store, q->w->stream, err) ||
+    return make_matrices(q, err) || make_finish(q, err) || kvd_latent_store_init(&q->store, err) ||
                    (q->form.channels &&
                     !(q->rows =
                           kvd_device_new(&q->store.memory,

@@ -64,15 +64,14 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
     to->page = (size_t)at;
 }
 
-int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err)
+int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err)
 {
     const kvd_paged_cache *const c = s->cache;
     const size_t layers = (size_t)c->config->n_layers, kv = (size_t)c->share->n_kv_heads;
     const size_t most = 2 * kv * (size_t)c->config->d_head / 8;
     kvd_latent_head *const head = calloc(layers * kv, sizeof *head);
-    int32_t *const run = calloc(2 * layers * most, sizeof *run), *const source =
-                                                                     run ? run + layers * most
-                                                                         : NULL;
+    int32_t *const run = calloc(2 * layers * most, sizeof *run);
+    int32_t *const source = run ? run + layers * most : NULL;
     const size_t bytes = layers * most * sizeof *run;
     int status = head && run ? 0 : kvd_no_memory(err, what, layers * kv * sizeof *head + 2 * bytes);
     for (size_t l = 0; l < layers && !status; l++) {
@@ -84,13 +83,13 @@ int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err
                                                : s->page_bytes;
     }
     s->token_bytes = (double)s->page_bytes / KVD_PAGE_TOKENS;
-    if (!status && (!(s->head = kvd_device_copy(&s->memory, head, layers * kv * sizeof *head, what,
-                                                stream, err)) ||
-                    !(s->run = kvd_device_copy(&s->memory, run, bytes, what, stream, err)) ||
-                    (s->wide && !(s->source = kvd_device_copy(&s->memory, source, bytes, what,
-                                                              stream, err))) ||
-                    kvd_cuda_check(cudaStreamSynchronize(stream), what, err)))
-        status = -1;
+    if (!status) {
+        kvd_device_memory *const m = &s->memory;
+        s->head = kvd_device_from(m, head, layers * kv * sizeof *head, what, err);
+        s->run = kvd_device_from(m, run, bytes, what, err);
+        s->source = s->wide ? kvd_device_from(m, source, bytes, what, err) : NULL;
+        status = m->status;
+    }
     free(head);
     free(run);
     return status;
@@ -292,7 +291,7 @@ static int32_t fill_codes(kvd_latent_codes *c, int l, const kvd_allot_tables *t,
 }
 
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
-                          const kvd_dims *dims, cudaStream_t stream, kvd_err *err)
+                          const kvd_dims *dims, kvd_err *err)
 {
     const int layers = store->cache->config->n_layers;
     const size_t levels = (size_t)layers * 2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS;
@@ -321,14 +320,10 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
         c->page_bytes += KVD_PAGE_TOKENS * (size_t)words * sizeof *c->words;
     }
     c->slot_bytes = store->n_sink * n * sizeof *c->exact;
-    c->code = kvd_device_copy(&store->memory, code, n * sizeof *code, what, stream, err);
-    c->level = c->code ? kvd_device_copy(&store->memory, t.levels, levels * sizeof *c->level, what,
-                                         stream, err)
-                       : NULL;
-    const int status =
-        !c->level || kvd_cuda_check(cudaStreamSynchronize(stream), what, err) ? -1 : 0;
+    c->code = kvd_device_from(&store->memory, code, n * sizeof *code, what, err);
+    c->level = kvd_device_from(&store->memory, t.levels, levels * sizeof *c->level, what, err);
     free(code);
-    return status;
+    return store->memory.status;
 }
 
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
@@ -342,14 +337,13 @@ int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaS
         c->layer[l].store = last->store + (pages + 1) * KVD_PAGE_TOKENS * (size_t)last->words;
         c->layer[l].exact = last->exact + slots * c->store->n_sink * (size_t)last->n;
     }
-    return (c->words = kvd_device_new(&c->store->memory, bytes, "the cache", err)) &&
-                   (c->exact = kvd_device_new(&c->store->memory, exact, "the cache", err)) &&
-                   !kvd_device_zero(c->exact, exact, what, err) &&
-                   !kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0,
-                                                       bytes / sizeof(uint16_t), c->words, stream),
-                                   what, err)
-               ? 0
-               : -1;
+    c->words = kvd_device_new(&c->store->memory, bytes, "the cache", err);
+    c->exact = kvd_device_filled(&c->store->memory, exact, 0, "the cache", err);
+    return c->store->memory.status
+               ? -1
+               : kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t),
+                                                    c->words, stream),
+                                what, err);
 }
 
 static kvd_latent_code_args codes_of(const kvd_latent_codes *c, int layer, bool prompts, size_t n)
@@ -419,11 +413,10 @@ int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory
         return -1;
     if (!(s->host_work = malloc(s->host_bytes ? s->host_bytes : 1)))
         return kvd_no_memory(err, what, s->host_bytes);
-    return (s->value = kvd_device_new(memory, numbers * sizeof *s->value, what, err)) &&
-                   (s->info = kvd_device_new(memory, (size_t)n * sizeof *s->info, what, err)) &&
-                   (s->work = kvd_device_new(memory, s->work_bytes, what, err))
-               ? 0
-               : -1;
+    s->value = kvd_device_new(memory, numbers * sizeof *s->value, what, err);
+    s->info = kvd_device_new(memory, (size_t)n * sizeof *s->info, what, err);
+    s->work = kvd_device_new(memory, s->work_bytes, what, err);
+    return memory->status;
 }
 
 void kvd_latent_solver_close(kvd_latent_solver *s)

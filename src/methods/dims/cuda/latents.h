@@ -312,7 +312,7 @@ typedef struct {
 /* Allocates the layers; the caller must then set rank, matrix, up and applies_rope of each. */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
 /* Makes the device tables. Requires kvd_cache_layer.map of all layers. */
-int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err);
+int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err);
 /* Allocates the pool and fills it with random numbers, for timing. */
 int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
@@ -373,7 +373,7 @@ typedef struct {
  * kvd_latent_store_init. The caller must free c->layer, also after a failure.
  */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
-                          const kvd_dims *dims, cudaStream_t stream, kvd_err *err);
+                          const kvd_dims *dims, kvd_err *err);
 /* Allocates the codes and fills them with random numbers, for timing. */
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);

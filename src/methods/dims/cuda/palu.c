@@ -155,17 +155,15 @@ static int make_matrices(kvd_palu *p, kvd_err *err)
         return -1;
     if (!(all.x = malloc(all.n * sizeof *all.x)))
         return kvd_no_memory(err, matrices, all.n * sizeof *all.x);
-    int status = add_all(p, &all, err);
-    if (!status && (!(p->matrix = kvd_device_copy(&p->store.memory, all.x, all.n * sizeof *all.x,
-                                                  matrices, p->w->stream, err)) ||
-                    kvd_cuda_check(cudaStreamSynchronize(p->w->stream), matrices, err)))
-        status = -1;
+    const size_t bytes = all.n * sizeof *all.x;
+    if (!add_all(p, &all, err))
+        p->matrix = kvd_device_from(&p->store.memory, all.x, bytes, matrices, err);
     free(all.x);
-    for (int l = 0; !status && l < p->dims->n_layers; l++) {
+    for (int l = 0; p->matrix && l < p->dims->n_layers; l++) {
         p->store.layer[l].up = p->matrix + p->layer[l].up;
         c->layer[l].b_v = p->layer[l].direct ? p->matrix + p->layer[l].back : NULL;
     }
-    return status;
+    return p->matrix ? 0 : -1;
 }
 
 /* Replaces W_K and W_V of each group, [heads * d_head][d_model], by A^T W, stored after W_Q. */
@@ -215,11 +213,6 @@ static int fold(const kvd_palu *p, kvd_err *err)
         status = -1;
     kvd_device_release(&memory);
     return status;
-}
-
-static kvd_palu *self_of(kvd_gpu_method *m)
-{
-    return (kvd_palu *)(void *)m;
 }
 
 static int padded(int rank)
@@ -322,8 +315,9 @@ static int make_factors(kvd_palu *p, kvd_err *err)
                  layers = (size_t)p->dims->n_layers, d = (size_t)p->dims->d_head,
                  group = heads / (size_t)p->dims->n_kv_heads;
     const void **const host = calloc(layers * 3 * heads, sizeof *host);
+    const size_t bytes = layers * 3 * heads * sizeof *host;
     if (!host)
-        return kvd_no_memory(err, what, layers * 3 * heads * sizeof *host);
+        return kvd_no_memory(err, what, bytes);
     for (size_t l = 0; l < layers; l++) {
         const size_t rank = (size_t)p->store.layer[l].rank[KVD_VALUES][0];
         for (size_t h = 0; h < heads; h++) {
@@ -333,12 +327,9 @@ static int make_factors(kvd_palu *p, kvd_err *err)
             to[2 * heads] = (uint16_t *)p->w->narrow + h * d;
         }
     }
-    p->factor = kvd_device_copy(&p->store.memory, host, layers * 3 * heads * sizeof *host, what,
-                                p->w->stream, err);
-    const int status =
-        !p->factor || kvd_cuda_check(cudaStreamSynchronize(p->w->stream), what, err) ? -1 : 0;
+    p->factor = kvd_device_from(&p->store.memory, host, bytes, what, err);
     free(host);
-    return status;
+    return p->factor ? 0 : -1;
 }
 
 static int make_fused(kvd_palu *p, kvd_err *err)
@@ -354,14 +345,10 @@ static int make_fused(kvd_palu *p, kvd_err *err)
         bytes = one > bytes ? one : bytes;
         rank = (size_t)s.rank_v > rank ? (size_t)s.rank_v : rank;
     }
-    return (p->workspace = kvd_device_new(&p->store.memory, bytes, what, err)) &&
-                   (p->o = kvd_device_new(&p->store.memory,
-                                          c->batch->max_slices * (size_t)c->share->n_heads * rank *
-                                              sizeof *p->o,
-                                          what, err)) &&
-                   !make_factors(p, err)
-               ? 0
-               : -1;
+    const size_t rows = c->batch->max_slices * (size_t)c->share->n_heads;
+    p->workspace = kvd_device_new(&p->store.memory, bytes, what, err);
+    p->o = kvd_device_new(&p->store.memory, rows * rank * sizeof *p->o, what, err);
+    return p->store.memory.status ? -1 : make_factors(p, err);
 }
 
 static kvd_palu_decode_args fused_args(const kvd_palu *p, int layer, size_t n)
@@ -384,13 +371,13 @@ static kvd_palu_decode_args fused_args(const kvd_palu *p, int layer, size_t n)
 
 static int plan_fused(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
-    const kvd_palu_decode_args a = fused_args(self_of(m), 0, n);
+    const kvd_palu_decode_args a = fused_args((const kvd_palu *)m, 0, n);
     return kvd_cuda_check(kvd_palu_decode_plan(&a, stream), "palu's plan", err);
 }
 
 static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    kvd_palu *const p = self_of(m);
+    kvd_palu *const p = (kvd_palu *)m;
     const float one = 1, zero = 0;
     const int d = p->dims->d_head, heads = m->cache->share->n_heads,
               rank = p->store.layer[r->layer].rank[KVD_VALUES][0];
@@ -475,7 +462,7 @@ static int append_whole(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *er
 
 static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const kvd_palu *const p = self_of(m);
+    const kvd_palu *const p = (const kvd_palu *)m;
     kvd_clock *const clock = m->cache->clock;
     const size_t n = r->prompts ? m->cache->batch->n_tokens : r->steps;
     if (kvd_clock_end(clock, kvd_paged_cache_behind(m->cache), r->stream, err))
@@ -503,7 +490,7 @@ static int restore(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, siz
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const kvd_palu *const p = self_of(m);
+    const kvd_palu *const p = (const kvd_palu *)m;
     const bool rows = r->prompts ? !m->cache->exact_method : !p->fused,
                codes = p->coded && r->steps;
     if (!rows && !codes)
@@ -518,17 +505,17 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    return kvd_latent_codes_put(&self_of(m)->codes, r, err);
+    return kvd_latent_codes_put(&((kvd_palu *)m)->codes, r, err);
 }
 
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
-    return kvd_latent_codes_bits(&((const kvd_palu *)(const void *)m)->codes, slot);
+    return kvd_latent_codes_bits(&((const kvd_palu *)m)->codes, slot);
 }
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    kvd_palu *const p = self_of(m);
+    kvd_palu *const p = (kvd_palu *)m;
     return kvd_latent_store_make(&p->store, pages, slots, stream, err) ||
                    (p->coded && kvd_latent_codes_make(&p->codes, pages, slots, stream, err))
                ? -1
@@ -553,18 +540,18 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     (void)err;
-    kvd_latent_store_note(&self_of(m)->store, it);
+    kvd_latent_store_note(&((kvd_palu *)m)->store, it);
     return 0;
 }
 
 static double held(const kvd_gpu_method *m)
 {
-    return ((const kvd_palu *)(const void *)m)->store.held;
+    return ((const kvd_palu *)m)->store.held;
 }
 
 static void release(kvd_gpu_method *m)
 {
-    kvd_palu *const p = self_of(m);
+    kvd_palu *const p = (kvd_palu *)m;
     kvd_latent_store_release(&p->store);
     free(p->codes.layer);
     free(p->own.head);
@@ -574,10 +561,10 @@ static void release(kvd_gpu_method *m)
 
 static int make_rows(kvd_palu *p, kvd_err *err)
 {
-    for (int l = 0; l < p->dims->n_layers; l++)
-        p->rows_pitch = p->store.layer[l].latent_pitch > p->rows_pitch
-                            ? p->store.layer[l].latent_pitch
-                            : p->rows_pitch;
+    for (int l = 0; l < p->dims->n_layers; l++) {
+        const size_t pitch = p->store.layer[l].latent_pitch;
+        p->rows_pitch = pitch > p->rows_pitch ? pitch : p->rows_pitch;
+    }
     const size_t bytes = p->method.cache->batch->max_tokens * p->rows_pitch * sizeof *p->rows;
     return p->folded || (p->rows = kvd_device_new(&p->store.memory, bytes, what, err)) ? 0 : -1;
 }
@@ -594,9 +581,8 @@ static int open_palu(kvd_palu *p, kvd_err *err)
     c->hook.wants_pre = !p->folded;
     p->fused = fuses(p);
     p->store.one_layer = p->coded = p->method.plan->bits == &kvd_bits_allot;
-    if (make_matrices(p, err) || kvd_latent_store_init(&p->store, p->w->stream, err) ||
-        (p->coded &&
-         kvd_latent_codes_init(&p->codes, &p->store, p->method.plan, p->dims, p->w->stream, err)) ||
+    if (make_matrices(p, err) || kvd_latent_store_init(&p->store, err) ||
+        (p->coded && kvd_latent_codes_init(&p->codes, &p->store, p->method.plan, p->dims, err)) ||
         fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)) ||
         (codes_on_host(p->method.plan) &&
          kvd_latent_store_host(&p->store, &p->method, p->dims, p->rows_pitch, err)))

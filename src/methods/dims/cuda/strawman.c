@@ -17,11 +17,6 @@ static const char what[] = "decompositions of prompts";
 
 typedef kvd_strawman strawman;
 
-static strawman *self_of(kvd_gpu_method *m)
-{
-    return (strawman *)(void *)m;
-}
-
 /*
  * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d]. `ld` is the number of elements
  * between rows, `stride` between matrices.
@@ -170,7 +165,7 @@ static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_s
 /* Projects after attention, as prompts attend to unprojected K and V. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    strawman *const s = self_of(m);
+    strawman *const s = (strawman *)m;
     const kvd_paged_cache *const c = m->cache;
     if (!r->prompts)
         return 0;
@@ -191,7 +186,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const strawman *const s = self_of(m);
+    const strawman *const s = (const strawman *)m;
     if (!r->steps)
         return 0;
     const kvd_latent_restore_args a =
@@ -207,6 +202,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
+    strawman *const s = (strawman *)m;
     for (size_t i = it->n_steps; i < it->n_slices; i++)
         if (it->slice[i].before || !it->slice[i].emits)
             return kvd_fail(
@@ -214,13 +210,13 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 "request %u: %u tokens of a prompt after %u; %s compresses a prompt in one piece",
                 it->slice[i].request, it->slice[i].n, it->slice[i].before,
                 m->plan->channels->info.name);
-    self_of(m)->prompts = it->n_slices - it->n_steps;
-    return self_of(m)->levels.low ? kvd_strawman_levels_begin(self_of(m), it, err) : 0;
+    s->prompts = it->n_slices - it->n_steps;
+    return s->levels.low ? kvd_strawman_levels_begin(s, it, err) : 0;
 }
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    strawman *const s = self_of(m);
+    strawman *const s = (strawman *)m;
     const size_t layers = (size_t)m->cache->config->n_layers, each = layers * (size_t)s->n;
     for (size_t i = 0; !s->shared && i < s->prompts * each; i++)
         if (s->host_info[i])
@@ -262,7 +258,7 @@ static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
         }
 }
 
-static int make_shared(strawman *s, cudaStream_t stream, kvd_err *err)
+static int make_shared(strawman *s, kvd_err *err)
 {
     const kvd_config *const c = s->method.cache->config;
     const size_t gaps = s->store.wide ? (size_t)c->n_layers * (size_t)s->n * (size_t)c->d_head *
@@ -273,12 +269,10 @@ static int make_shared(strawman *s, cudaStream_t stream, kvd_err *err)
     if (!host)
         return kvd_no_memory(err, what, bytes);
     fill_shared(s, host, gaps ? host + s->each : NULL);
-    s->matrix = kvd_device_copy(&s->store.memory, host, bytes, what, stream, err);
+    s->matrix = kvd_device_from(&s->store.memory, host, bytes, what, err);
     s->padded = s->matrix && gaps ? s->matrix + s->each : NULL;
-    const int status =
-        !s->matrix || kvd_cuda_check(cudaStreamSynchronize(stream), what, err) ? -1 : 0;
     free(host);
-    return status;
+    return s->matrix ? 0 : -1;
 }
 
 /* Fills the matrices with random numbers, for timing. */
@@ -295,8 +289,8 @@ static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    strawman *const s = self_of(m);
-    if ((s->shared ? make_shared(s, stream, err) : make_matrices(s, slots, stream, err)) ||
+    strawman *const s = (strawman *)m;
+    if ((s->shared ? make_shared(s, err) : make_matrices(s, slots, stream, err)) ||
         (s->levels.low && kvd_strawman_levels_make_slots(s, slots, err)))
         return -1;
     for (int l = 0; l < m->cache->config->n_layers; l++)
@@ -306,7 +300,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 
 static double held(const kvd_gpu_method *m)
 {
-    const strawman *const s = (const strawman *)(const void *)m;
+    const strawman *const s = (const strawman *)m;
     return s->store.held - s->levels.less;
 }
 
@@ -316,7 +310,7 @@ static double held(const kvd_gpu_method *m)
  */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
-    const strawman *const s = (const strawman *)(const void *)m;
+    const strawman *const s = (const strawman *)m;
     const size_t tokens = s->store.tokens[slot], once = s->shared || !tokens ? 0 : s->matrix_kept;
     const double kept = (double)tokens * (double)s->token_kept + (double)once;
     return 8 * sizeof *s->matrix * (kept - (s->levels.low ? kvd_strawman_levels_low(s, slot) : 0));
@@ -324,15 +318,14 @@ static double bits(const kvd_gpu_method *m, size_t slot)
 
 static size_t lowered(const kvd_gpu_method *m, size_t slot)
 {
-    const strawman *const s = (const strawman *)(const void *)m;
+    const strawman *const s = (const strawman *)m;
     return s->levels.low ? kvd_strawman_levels_tokens(s, slot) : 0;
 }
 
 static void release(kvd_gpu_method *m)
 {
-    strawman *const s = self_of(m);
+    strawman *const s = (strawman *)m;
     kvd_latent_solver_close(&s->solver);
-    (void)cudaFreeHost(s->host_info);
     kvd_strawman_levels_release(s);
     free(s->layer_at);
     kvd_latent_store_release(&s->store);
@@ -347,11 +340,11 @@ static int make_solver_arrays(strawman *s, kvd_err *err)
                  info =
                      c->batch->max_slices * (size_t)c->config->n_layers * n * sizeof *s->host_info,
                  padded = c->batch->max_slices * n * d * (size_t)s->wide * sizeof *s->padded;
-    return (!s->store.wide || (s->padded = kvd_device_new(m, padded, what, err))) &&
-                   (s->gram = kvd_device_new(m, n * d * d * sizeof *s->gram, what, err)) &&
-                   (s->host_info = kvd_pinned_new(info, what, err))
-               ? 0
-               : -1;
+    if (s->store.wide)
+        s->padded = kvd_device_new(m, padded, what, err);
+    s->gram = kvd_device_new(m, n * d * d * sizeof *s->gram, what, err);
+    s->host_info = kvd_device_pinned(m, info, what, err);
+    return m->status;
 }
 
 static int make_arrays(strawman *s, kvd_err *err)
@@ -359,11 +352,9 @@ static int make_arrays(strawman *s, kvd_err *err)
     const kvd_paged_cache *const c = s->method.cache;
     kvd_device_memory *const m = &s->store.memory;
     const size_t d = (size_t)c->config->d_head, n = (size_t)s->n, tokens = c->batch->max_tokens;
-    return (s->rows = kvd_device_new(m, tokens * n * d * sizeof *s->rows, what, err)) &&
-                   (s->cut =
-                        kvd_device_new(m, tokens * n * (size_t)s->wide * sizeof *s->cut, what, err))
-               ? 0
-               : -1;
+    s->rows = kvd_device_new(m, tokens * n * d * sizeof *s->rows, what, err);
+    s->cut = kvd_device_new(m, tokens * n * (size_t)s->wide * sizeof *s->cut, what, err);
+    return m->status;
 }
 
 /* Allocates s->queries, and s->outputs with W_O W_O^T (online=1). */
@@ -374,9 +365,9 @@ static int make_stacks(strawman *s, kvd_err *err)
     const int d = c->config->d_head, kv = share->n_kv_heads, group = share->n_heads / kv;
     const size_t each = (size_t)kv * (size_t)d * (size_t)d, layers = (size_t)c->config->n_layers,
                  q = c->batch->max_tokens * (size_t)share->n_heads * (size_t)d;
-    if (!(s->outputs =
-              kvd_device_new(&s->store.memory, layers * each * sizeof *s->outputs, what, err)) ||
-        !(s->queries = kvd_device_new(&s->store.memory, q * sizeof *s->queries, what, err)))
+    s->outputs = kvd_device_new(&s->store.memory, layers * each * sizeof *s->outputs, what, err);
+    s->queries = kvd_device_new(&s->store.memory, q * sizeof *s->queries, what, err);
+    if (s->store.memory.status)
         return -1;
     for (size_t l = 0; l < layers; l++) {
         const uint16_t *const o = s->w->weights.layer[l].o;
@@ -432,16 +423,14 @@ static int make_basis(strawman *s, kvd_err *err)
     const size_t layers = (size_t)s->method.cache->config->n_layers,
                  bytes = layers * (size_t)s->n * sizeof *s->basis;
     kvd_latent_basis *const basis = malloc(bytes);
-    int status = -1;
-    if (!basis || !(s->layer_at = calloc(layers, sizeof *s->layer_at)))
-        kvd_no_memory(err, what, bytes);
-    else {
-        describe_heads(s, basis);
-        s->basis = kvd_device_copy(&s->store.memory, basis, bytes, what, s->w->stream, err);
-        status = s->basis ? kvd_cuda_check(cudaStreamSynchronize(s->w->stream), what, err) : -1;
+    if (!basis || !(s->layer_at = calloc(layers, sizeof *s->layer_at))) {
+        free(basis);
+        return kvd_no_memory(err, what, bytes);
     }
+    describe_heads(s, basis);
+    s->basis = kvd_device_from(&s->store.memory, basis, bytes, what, err);
     free(basis);
-    return status;
+    return s->basis ? 0 : -1;
 }
 
 static int open_strawman(strawman *s, kvd_err *err)
@@ -455,7 +444,7 @@ static int open_strawman(strawman *s, kvd_err *err)
     if (make_basis(s, err))
         return -1;
     s->store.slot_bytes = s->method.slot_bytes = s->store.matrix_slot * sizeof *s->matrix;
-    if (kvd_latent_store_init(&s->store, s->w->stream, err) || make_arrays(s, err) ||
+    if (kvd_latent_store_init(&s->store, err) || make_arrays(s, err) ||
         (!s->shared && (kvd_latent_solver_open(&s->solver, c->config->d_head, s->n,
                                                &s->store.memory, s->w->stream, err) ||
                         make_solver_arrays(s, err))) ||

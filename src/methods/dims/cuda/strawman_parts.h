@@ -2,6 +2,7 @@
 #define KVD_METHODS_DIMS_CUDA_STRAWMAN_PARTS_H
 
 #include "methods/dims/cuda/latents.h"
+#include "methods/tokens/cuda/zdc_method.h"
 
 /*
  * Importance of prompt tokens. Less important ones ("other" tokens) store only the columns of
@@ -10,14 +11,7 @@
 typedef struct {
     /* [n_layers][n] Columns of other tokens. NULL: all tokens are equal. */
     kvd_latent_basis *low;
-    /* [slots][n_layers] Number of other (less important) tokens, in device and pinned memory. */
-    int32_t *n_low, *host_low;
-    size_t n_slots;
-    /* Outputs and scratch memory of kvd_zdc_choose. */
-    float *lse, *value;
-    float *sum; /* argument of kvd_zdc_choose_by_all */
-    uint8_t *level;
-    int32_t *place;
+    kvd_zdc_levels of;
     /* Host [n_layers]: bytes that each other (less important) token saves. */
     double *saved;
     /* Bytes that other (less important) tokens of all slots save. */

@@ -1,7 +1,6 @@
 /* Methods of the tokens axis that drop cached tokens (entries), in the CUDA engine. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "methods/cuda/host_codes.h"
 #include "methods/tokens/cuda/evict.h"
@@ -53,16 +52,6 @@ typedef struct {
     kvd_device_memory memory;
 } evict;
 
-static evict *of(kvd_gpu_method *m)
-{
-    return (evict *)(void *)m;
-}
-
-static const evict *of_const(const kvd_gpu_method *m)
-{
-    return (const evict *)(const void *)m;
-}
-
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
@@ -74,19 +63,14 @@ static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Returns the number of cached tokens after a step that begins with n. */
 static size_t left_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t limit = (size_t)b->limit, all = n + 1, recent = (size_t)b->recent;
     if (all <= limit || !b->drop)
-        return smaller(all, limit);
+        return kvd_smaller(all, limit);
     const size_t over = all - limit, drop = over > (size_t)b->drop ? over : (size_t)b->drop;
-    return all - smaller(drop, all > recent ? all - recent : 0);
+    return all - kvd_smaller(drop, all > recent ? all - recent : 0);
 }
 
 static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
@@ -132,7 +116,7 @@ static void choose_place(const evict *e, const kvd_slice *s)
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    evict *const e = of(m);
+    evict *const e = (evict *)m;
     bool changed = false;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
@@ -166,7 +150,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    evict *const e = of(m);
+    evict *const e = (evict *)m;
     (void)err;
     for (size_t i = 0; i < e->n_slots; i++)
         e->slot[i].held = (double)e->slot[i].entries;
@@ -191,18 +175,18 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
-    return before ? of_const(m)->slot[slot].entries : 0;
+    return before ? ((const evict *)m)->slot[slot].entries : 0;
 }
 
 static size_t merged(const kvd_gpu_method *m, size_t slot)
 {
-    const evict *const e = of_const(m);
+    const evict *const e = (const evict *)m;
     return e->rule.merge ? (size_t)(e->merged[slot] - e->slot[slot].merged) : 0;
 }
 
 static double held(const kvd_gpu_method *m)
 {
-    const evict *const e = of_const(m);
+    const evict *const e = (const evict *)m;
     double n = 0;
     for (size_t i = 0; i < e->n_slots; i++)
         n += e->slot[i].held;
@@ -272,35 +256,40 @@ static int join_prompts(const evict *e, kvd_evict_prompts_args *a, cudaStream_t 
     return 0;
 }
 
+kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
+                                            int layer)
+{
+    const kvd_step_batch *const b = c->batch;
+    return (kvd_evict_prompts_args){.map = c->layer[layer].map,
+                                    .hopper = c->hopper,
+                                    .layer = layer,
+                                    .batch = (int32_t)r->prompts,
+                                    .n_q8 = (int32_t)b->n_q8,
+                                    .max_pages = (int32_t)c->pages->max_pages,
+                                    .longest = kvd_paged_longest(r, b->host.q_len),
+                                    .q_start = b->device.q_start + r->steps,
+                                    .q_len = b->device.q_len + r->steps,
+                                    .slot = b->device.slot + r->steps,
+                                    .page_table = c->pages->device + r->steps * c->pages->max_pages,
+                                    .q = c->q_prompts,
+                                    .pool = kvd_paged_cache_pool(c, layer)};
+}
+
 static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
-    const kvd_step_batch *const b = c->batch;
-    kvd_evict_prompts_args a = {.map = c->layer[r->layer].map,
-                                .rule = e->rule,
-                                .state = state_of(e, r->layer),
-                                .budget = e->there,
-                                .hopper = c->hopper,
-                                .layer = r->layer,
-                                .batch = (int32_t)r->prompts,
-                                .n_q8 = (int32_t)b->n_q8,
-                                .max_pages = (int32_t)c->pages->max_pages,
-                                .q_start = b->device.q_start + r->steps,
-                                .q_len = b->device.q_len + r->steps,
-                                .slot = b->device.slot + r->steps,
-                                .page_table = c->pages->device + r->steps * c->pages->max_pages,
-                                .q = c->q_prompts,
-                                .pool = kvd_paged_cache_pool(c, r->layer),
-                                .lse = e->lse,
-                                .mass = e->mass,
-                                .distance = e->distance,
-                                .score = e->score,
-                                .kept = e->kept,
-                                .merging = e->merging};
+    kvd_evict_prompts_args a = kvd_evict_prompts_of(c, r, r->layer);
+    a.rule = e->rule;
+    a.state = state_of(e, r->layer);
+    a.budget = e->there;
+    a.lse = e->lse;
+    a.mass = e->mass;
+    a.distance = e->distance;
+    a.score = e->score;
+    a.kept = e->kept;
+    a.merging = e->merging;
     if (e->rule.ranking == KVD_EVICT_EXPECTED)
         a.expected = expected_of(e, r->layer);
-    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
-        a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
     /* Scores are computed from unprojected keys, but kvd_evict_choose moves the stored rows. */
     kvd_evict_prompts_args whole = a;
     if (c->whole) {
@@ -316,7 +305,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    evict *const e = of(m);
+    evict *const e = (evict *)m;
     return (r->steps && e->steps && after_steps(e, r, err)) ||
                    (r->prompts && after_prompts(e, r, err)) ||
                    (e->rule.merge && r->layer + 1 == e->method.cache->config->n_layers &&
@@ -328,10 +317,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static void release(kvd_gpu_method *m)
 {
-    evict *const e = of(m);
+    evict *const e = (evict *)m;
     kvd_device_release(&e->memory);
-    (void)cudaFreeHost(e->budget);
-    (void)cudaFreeHost(e->merged);
     for (size_t i = 0; e->slot && i < e->n_slots; i++)
         free(e->slot[i].place);
     free(e->slot);
@@ -347,43 +334,33 @@ static size_t entry_state_bytes(const evict *e)
 
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err)
 {
-    return (g->into = kvd_device_new(m, n * sizeof *g->into, what, err)) &&
-                   (g->weight = kvd_device_new(m, n * sizeof *g->weight, what, err)) &&
-                   (g->length = kvd_device_new(m, n * sizeof *g->length, what, err))
-               ? 0
-               : -1;
+    g->into = kvd_device_new(m, n * sizeof *g->into, what, err);
+    g->weight = kvd_device_new(m, n * sizeof *g->weight, what, err);
+    g->length = kvd_device_new(m, n * sizeof *g->length, what, err);
+    return m->status;
 }
 
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
-                            int32_t **host, cudaStream_t stream, kvd_err *err)
+                            int32_t **host, kvd_err *err)
 {
-    const size_t bytes = n_slots * sizeof **host;
-    if (!(g->merged = kvd_device_new(m, bytes, what, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)host, bytes), what, err))
-        return -1;
-    memset(*host, 0, bytes);
-    return kvd_cuda_check(cudaMemsetAsync(g->merged, 0, bytes, stream), what, err);
+    g->merged = kvd_device_filled(m, n_slots * sizeof *g->merged, 0, what, err);
+    *host = kvd_device_pinned(m, n_slots * sizeof **host, what, err);
+    return m->status;
 }
 
-static int make_merging(evict *e, cudaStream_t stream, kvd_err *err)
+static int make_merging(evict *e, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const size_t heads = e->n_slots * (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
     kvd_evict_merging *const g = &e->merging;
     /* Bytes 0xff make NaN, which means that no token was dropped yet. */
-    return kvd_evict_merging_slots(g, &e->memory, e->n_slots, &e->merged, stream, err) ||
-                   !(g->threshold =
-                         kvd_device_new(&e->memory, heads * sizeof *g->threshold, what, err)) ||
-                   kvd_cuda_check(
-                       cudaMemsetAsync(g->threshold, 0xff, heads * sizeof *g->threshold, stream),
-                       what, err)
-               ? -1
-               : 0;
+    g->threshold = kvd_device_filled(&e->memory, heads * sizeof *g->threshold, 0xff, what, err);
+    return kvd_evict_merging_slots(g, &e->memory, e->n_slots, &e->merged, err);
 }
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    evict *const e = of(m);
+    evict *const e = (evict *)m;
     const size_t places = slots * m->slot_bytes / entry_state_bytes(e),
                  bytes = places * sizeof *e->state.score, rows = places * sizeof *e->state.rows;
     (void)pages;
@@ -395,25 +372,16 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     for (size_t i = 0; e->rule.fixed && i < e->n_slots; i++)
         if (!(e->slot[i].place = malloc(e->max_len * sizeof *e->slot->place)))
             return kvd_no_memory(err, what, e->max_len * sizeof *e->slot->place);
-    if (!(e->budget = kvd_pinned_new(slots * sizeof *e->budget, what, err)) ||
-        !(e->there = kvd_device_new(&e->memory, slots * sizeof *e->there, "budgets", err)))
-        return -1;
-    memset(e->budget, 0, slots * sizeof *e->budget);
-    if (e->notes &&
-        (!(e->state.score = kvd_device_new(&e->memory, bytes, "scores of entries", err)) ||
-         !(e->state.position = kvd_device_new(&e->memory, bytes, "positions of entries", err)) ||
-         kvd_cuda_check(cudaMemsetAsync(e->state.score, 0, bytes, stream), what, err) ||
-         kvd_cuda_check(cudaMemsetAsync(e->state.position, 0, bytes, stream), what, err)))
-        return -1;
-    if (e->rule.ranking == KVD_EVICT_PIVOTAL &&
-        (!(e->state.rows = kvd_device_new(&e->memory, rows, "histories of entries", err)) ||
-         kvd_cuda_check(cudaMemsetAsync(e->state.rows, 0, rows, stream), what, err)))
-        return -1;
-    return (e->rule.merge && make_merging(e, stream, err)) ||
-                   kvd_cuda_check(cudaMemsetAsync(e->there, 0, slots * sizeof *e->there, stream),
-                                  what, err)
-               ? -1
-               : 0;
+    kvd_device_memory *const d = &e->memory;
+    e->budget = kvd_device_pinned(d, slots * sizeof *e->budget, what, err);
+    e->there = kvd_device_filled(d, slots * sizeof *e->there, 0, "budgets", err);
+    if (e->notes) {
+        e->state.score = kvd_device_filled(d, bytes, 0, "scores of entries", err);
+        e->state.position = kvd_device_filled(d, bytes, 0, "positions of entries", err);
+    }
+    if (e->rule.ranking == KVD_EVICT_PIVOTAL)
+        e->state.rows = kvd_device_filled(d, rows, 0, "histories of entries", err);
+    return d->status || (e->rule.merge && make_merging(e, err)) ? -1 : 0;
 }
 
 /*
@@ -481,11 +449,9 @@ static int make_merging_work(evict *e, size_t all, size_t heads, kvd_err *err)
     kvd_evict_merging *const g = &e->merging;
     const size_t near =
         kvd_evict_near_bytes(&e->method.cache->layer[0].map, e->method.cache->batch->max_slices);
-    return !kvd_evict_merging_work(g, &e->memory, all, err) &&
-                   (g->victim = kvd_device_new(&e->memory, heads * sizeof *g->victim, what, err)) &&
-                   (g->near = kvd_device_new(&e->memory, near, what, err))
-               ? 0
-               : -1;
+    g->victim = kvd_device_new(&e->memory, heads * sizeof *g->victim, what, err);
+    g->near = kvd_device_new(&e->memory, near, what, err);
+    return kvd_evict_merging_work(g, &e->memory, all, err);
 }
 
 static int make_work(evict *e, kvd_err *err)
@@ -498,19 +464,18 @@ static int make_work(evict *e, kvd_err *err)
                             ? kvd_evict_steps_bytes(&c->layer[0].map, slices, (size_t)e->state.room)
                             : 0;
     kvd_device_memory *const m = &e->memory;
-    return (e->mass = kvd_device_new(m, heads * rows * sizeof *e->mass, what, err)) &&
-                   (e->lse = kvd_device_new(m, heads * rows * sizeof *e->lse, what, err)) &&
-                   (e->lse_steps = kvd_device_new(m, slices * heads * sizeof *e->lse, what, err)) &&
-                   (e->score = kvd_device_new(m, kv * rows * sizeof *e->score, what, err)) &&
-                   (e->kept = kvd_device_new(m, kv * rows * sizeof *e->kept, what, err)) &&
-                   (e->distance = kvd_device_new(m, e->rule.anchor ? rows * sizeof *e->distance : 0,
-                                                 what, err)) &&
-                   (e->work = kvd_device_new(m, work, what, err)) &&
-                   (!sums || (e->sums = kvd_device_new(m, sums * sizeof *e->sums, what, err))) &&
-                   (!e->rule.merge || !make_merging_work(e, kv * rows, slices * kv, err)) &&
-                   (e->rule.ranking != KVD_EVICT_EXPECTED || !make_expected(e, err))
-               ? 0
-               : -1;
+    e->mass = kvd_device_new(m, heads * rows * sizeof *e->mass, what, err);
+    e->lse = kvd_device_new(m, heads * rows * sizeof *e->lse, what, err);
+    e->lse_steps = kvd_device_new(m, slices * heads * sizeof *e->lse, what, err);
+    e->score = kvd_device_new(m, kv * rows * sizeof *e->score, what, err);
+    e->kept = kvd_device_new(m, kv * rows * sizeof *e->kept, what, err);
+    e->distance = kvd_device_new(m, e->rule.anchor ? rows * sizeof *e->distance : 0, what, err);
+    e->work = kvd_device_new(m, work, what, err);
+    e->sums = sums ? kvd_device_new(m, sums * sizeof *e->sums, what, err) : NULL;
+    return m->status || (e->rule.merge && make_merging_work(e, kv * rows, slices * kv, err)) ||
+                   (e->rule.ranking == KVD_EVICT_EXPECTED && make_expected(e, err))
+               ? -1
+               : 0;
 }
 
 static void describe(evict *e, const kvd_plan *plan)
@@ -529,7 +494,7 @@ static void describe(evict *e, const kvd_plan *plan)
                (e->rule.ranking == KVD_EVICT_ATTENTION || e->rule.ranking == KVD_EVICT_PIVOTAL);
     e->joined = e->rule.whole_layer && c->share->count > 1;
     e->state.n_layers = c->n_full;
-    e->state.room = kvd_evict_count(smaller(e->max_len, (size_t)most.limit) + 1);
+    e->state.room = kvd_evict_count(kvd_smaller(e->max_len, (size_t)most.limit) + 1);
     if (e->notes)
         e->method.slot_bytes = heads * (size_t)e->state.room * entry_state_bytes(e);
     for (int l = 0; l < c->config->n_layers; l++)
@@ -552,7 +517,7 @@ static const char *other_member(const kvd_plan *p)
 static size_t count_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
 {
     (void)layer, (void)kv_head;
-    return of_const(m)->slot[slot].entries;
+    return ((const evict *)m)->slot[slot].entries;
 }
 
 static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int kv_head,
@@ -579,7 +544,7 @@ static uint32_t streamed(const kvd_evict_budget *b, size_t tokens, size_t place)
 static int entry_positions(const kvd_gpu_method *m, size_t slot, uint32_t *to, cudaStream_t stream,
                            kvd_err *err)
 {
-    const evict *const e = of_const(m);
+    const evict *const e = (const evict *)m;
     const kvd_evict_state *const s = &e->state;
     const size_t kv = (size_t)m->cache->share->n_kv_heads, room = (size_t)s->room,
                  each = (size_t)s->n_layers * kv * room, pitch = kv * room * sizeof *to;
@@ -656,7 +621,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err)
 {
-    const evict *const e = of_const(m);
+    const evict *const e = (const evict *)m;
     const size_t index = (size_t)m->cache->kind_index[layer];
     const size_t at =
         ((slot * (size_t)e->state.n_layers + index) * (size_t)m->cache->share->n_kv_heads +

@@ -212,12 +212,12 @@ cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t 
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
  * kvd_evict_merging_work allocates scratch memory of n elements for prompts.
- * kvd_evict_merging_slots allocates zeroed counts of merged tokens. *host [n_slots] is pinned and
- * must be freed with cudaFreeHost. *m owns device memory.
+ * kvd_evict_merging_slots allocates zeroed counts of merged tokens. *host [n_slots] is pinned. *m
+ * owns all memory.
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
-                            int32_t **host, cudaStream_t stream, kvd_err *err);
+                            int32_t **host, kvd_err *err);
 /* Returns the number of CTAs per KV head that fills a device of n_sms multiprocessors. */
 int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int n_sms);
 
@@ -227,6 +227,10 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
+
+/* Returns the arguments that do not depend on the method, for the prompts of `r` in a layer. */
+kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
+                                            int layer);
 
 /* Returns how many of a prompt's n tokens stay in a KV head. */
 static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)

@@ -17,7 +17,6 @@ typedef struct {
     kvd_device_memory memory;
     cudaStream_t stream;
     double th, tl;
-    size_t rows; /* number of rows of Q in layout BLOCKED */
     size_t room; /* largest number of cached tokens of a KV head */
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
@@ -29,11 +28,6 @@ typedef struct {
     kvd_leankv_state *seen;
     kvd_leankv_head *record; /* [n_layers][n_kv_heads] scratch */
 } leankv;
-
-static leankv *self_of(kvd_gpu_method *m)
-{
-    return (leankv *)(void *)m;
-}
 
 static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, const char *key)
 {
@@ -60,7 +54,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    leankv *const k = self_of(m);
+    leankv *const k = (leankv *)m;
     /* The second half, because an earlier copy may still read the first. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
@@ -81,7 +75,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    leankv *const k = self_of(m);
+    leankv *const k = (leankv *)m;
     size_t n = 0;
     if (k->seen->wanted)
         return kvd_fail(err, "leankv: heads want %llu pages more, %llu of %d are free",
@@ -105,7 +99,7 @@ static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 
 static double held(const kvd_gpu_method *m)
 {
-    const leankv *const k = (const leankv *)(const void *)m;
+    const leankv *const k = (const leankv *)m;
     double bytes = 0;
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
         const kvd_leankv_precision *const p = &k->pool.layout.level[l];
@@ -132,7 +126,7 @@ static bool count(const leankv *k, size_t slot, double n[KVD_LEANKV_LEVELS])
 
 static double mean(const kvd_gpu_method *m, size_t slot)
 {
-    const leankv *const k = (const leankv *)(const void *)m;
+    const leankv *const k = (const leankv *)m;
     double n[KVD_LEANKV_LEVELS];
     return count(k, slot, n) ? (n[KVD_LEANKV_HIGH] + n[KVD_LEANKV_LOW]) /
                                    ((double)k->pool.n_layers * k->pool.n_kv_heads)
@@ -145,7 +139,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
  */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
-    const leankv *const k = (const leankv *)(const void *)m;
+    const leankv *const k = (const leankv *)m;
     double n[KVD_LEANKV_LEVELS], sum = 0;
     if (!count(k, slot, n))
         return (double)NAN;
@@ -159,7 +153,7 @@ static double bits(const kvd_gpu_method *m, size_t slot)
 static size_t lowered(const kvd_gpu_method *m, size_t slot)
 {
     double n[KVD_LEANKV_LEVELS];
-    return count((const leankv *)(const void *)m, slot, n) ? (size_t)n[KVD_LEANKV_LOW] : 0;
+    return count((const leankv *)m, slot, n) ? (size_t)n[KVD_LEANKV_LOW] : 0;
 }
 
 static kvd_leankv_steps steps_of(const leankv *k, const kvd_paged_rows *r)
@@ -188,14 +182,14 @@ static kvd_leankv_steps steps_of(const leankv *k, const kvd_paged_rows *r)
 
 static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    kvd_leankv_steps s = steps_of(self_of(m), r);
+    kvd_leankv_steps s = steps_of((leankv *)m, r);
     s.o = out;
     return kvd_cuda_check(kvd_leankv_attend(&s, r->stream), what, err);
 }
 
 static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
-    const leankv *const k = self_of(m);
+    const leankv *const k = (leankv *)m;
     return kvd_cuda_check(kvd_leankv_grow(&k->pool, m->cache->batch->device.slot, (int)n, 0,
                                           k->pool.n_layers, 1, stream),
                           what, err);
@@ -206,28 +200,26 @@ static int compress_prompts(const leankv *k, const kvd_paged_rows *r, kvd_err *e
     const kvd_paged_cache *const c = k->method.cache;
     const kvd_step_batch *const b = c->batch;
     const kvd_attn_map *const map = &c->layer[r->layer].map;
-    kvd_leankv_prompts p = {.pool = k->pool,
-                            .layer = r->layer,
-                            .n = (int32_t)r->prompts,
-                            .group = map->group,
-                            .n_q8 = (int32_t)b->n_q8,
-                            .window = k->window,
-                            .scale = map->scale,
-                            .th = k->th,
-                            .tl = k->tl,
-                            .slot = b->device.slot + r->steps,
-                            .q_start = b->device.q_start + r->steps,
-                            .q_len = b->device.q_len + r->steps,
-                            .page_table = c->pages->device + r->steps * c->pages->max_pages,
-                            .max_pages = (int32_t)c->pages->max_pages,
-                            .fresh = kvd_paged_cache_pool(c, r->layer),
-                            .q = c->q_prompts,
-                            .lse = k->method.lse,
-                            .mass = k->mass,
-                            .source = k->source};
-    for (size_t i = 0; i < r->prompts; i++)
-        p.longest =
-            b->host.q_len[r->steps + i] > p.longest ? b->host.q_len[r->steps + i] : p.longest;
+    const kvd_leankv_prompts p = {.pool = k->pool,
+                                  .layer = r->layer,
+                                  .n = (int32_t)r->prompts,
+                                  .group = map->group,
+                                  .n_q8 = (int32_t)b->n_q8,
+                                  .longest = kvd_paged_longest(r, b->host.q_len),
+                                  .window = k->window,
+                                  .scale = map->scale,
+                                  .th = k->th,
+                                  .tl = k->tl,
+                                  .slot = b->device.slot + r->steps,
+                                  .q_start = b->device.q_start + r->steps,
+                                  .q_len = b->device.q_len + r->steps,
+                                  .page_table = c->pages->device + r->steps * c->pages->max_pages,
+                                  .max_pages = (int32_t)c->pages->max_pages,
+                                  .fresh = kvd_paged_cache_pool(c, r->layer),
+                                  .q = c->q_prompts,
+                                  .lse = k->method.lse,
+                                  .mass = k->mass,
+                                  .source = k->source};
     return kvd_cuda_check(kvd_leankv_masses(&p, r->stream), what, err) ||
                    kvd_cuda_check(kvd_leankv_compress(&p, r->stream), what, err)
                ? -1
@@ -236,7 +228,7 @@ static int compress_prompts(const leankv *k, const kvd_paged_rows *r, kvd_err *e
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const leankv *const k = self_of(m);
+    const leankv *const k = (leankv *)m;
     if (r->prompts && compress_prompts(k, r, err))
         return -1;
     if (r->steps) {
@@ -251,7 +243,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    leankv *const k = self_of(m);
+    leankv *const k = (leankv *)m;
     kvd_leankv_pool *const p = &k->pool;
     const size_t heads = (slots - 1) * (size_t)p->n_layers * (size_t)p->n_kv_heads;
     const size_t n =
@@ -266,29 +258,22 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     if (!k->known || !k->record)
         return kvd_no_memory(err, what, slots * sizeof *k->known);
     kvd_device_memory *const d = &k->memory;
-    return (p->list = kvd_device_new(d, n * sizeof *p->list, "leankv's list of pages", err)) &&
-                   (p->table = kvd_device_new(d, heads * (size_t)p->table_length * sizeof *p->table,
-                                              "leankv's page tables", err)) &&
-                   (p->head = kvd_device_new(d, heads * sizeof *p->head, "leankv's heads", err)) &&
-                   (p->state = kvd_device_new(d, sizeof *p->state, "leankv's state", err)) &&
-                   (p->page = kvd_device_new(d, n * (size_t)p->layout.page_bytes, "leankv's pages",
-                                             err)) &&
-                   (k->leaving = kvd_device_new(d, slots * sizeof *k->leaving, what, err)) &&
-                   !kvd_cuda_check(
-                       cudaMallocHost((void **)&k->host_leaving, 2 * slots * sizeof *k->leaving),
-                       what, err) &&
-                   !kvd_cuda_check(cudaMallocHost((void **)&k->seen, sizeof *k->seen), what, err) &&
-                   !kvd_cuda_check(kvd_leankv_reset(p, stream), what, err)
-               ? 0
-               : -1;
+    p->list = kvd_device_new(d, n * sizeof *p->list, "leankv's list of pages", err);
+    p->table = kvd_device_new(d, heads * (size_t)p->table_length * sizeof *p->table,
+                              "leankv's page tables", err);
+    p->head = kvd_device_new(d, heads * sizeof *p->head, "leankv's heads", err);
+    p->state = kvd_device_new(d, sizeof *p->state, "leankv's state", err);
+    p->page = kvd_device_new(d, n * (size_t)p->layout.page_bytes, "leankv's pages", err);
+    k->leaving = kvd_device_new(d, slots * sizeof *k->leaving, what, err);
+    k->host_leaving = kvd_device_pinned(d, 2 * slots * sizeof *k->leaving, what, err);
+    k->seen = kvd_device_pinned(d, sizeof *k->seen, what, err);
+    return d->status || kvd_cuda_check(kvd_leankv_reset(p, stream), what, err) ? -1 : 0;
 }
 
 static void release(kvd_gpu_method *m)
 {
-    leankv *const k = self_of(m);
+    leankv *const k = (leankv *)m;
     kvd_device_release(&k->memory);
-    (void)cudaFreeHost(k->host_leaving);
-    (void)cudaFreeHost(k->seen);
     free(k->known);
     free(k->record);
     free(k);
@@ -298,29 +283,25 @@ static int make_scratch(leankv *k, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
     const size_t slices = c->batch->max_slices, kv = (size_t)k->pool.n_kv_heads,
-                 group = (size_t)c->layer[0].map.group, columns = (group + 1) / 2 * 2;
+                 heads = slices * kv, group = (size_t)c->layer[0].map.group,
+                 columns = (group + 1) / 2 * 2;
     size_t splits = 0;
     for (size_t n = 1; n <= slices; n++) {
         const size_t parts = n * (size_t)kvd_leankv_splits((int)n, (int)kv, c->n_sms);
         splits = parts > splits ? parts : splits;
     }
-    k->rows = (c->batch->max_tokens + 7 * slices + 7) / 8 * 8;
+    const size_t rows = kv * ((c->batch->max_tokens + 7 * slices + 7) / 8 * 8);
     kvd_device_memory *const d = &k->memory;
-    if (!(k->score = kvd_device_new(d, slices * kv * k->room * columns * sizeof *k->score, "scores",
-                                    err)) ||
-        !(k->lse2 = kvd_device_new(d, slices * kv * 8 * sizeof *k->lse2, "scores", err)) ||
-        !(k->partial = kvd_device_new(
-              d, splits * kv * 8 * (size_t)(k->pool.layout.d + 2) * sizeof *k->partial,
-              "parts of attention", err)) ||
-        !(k->arrived =
-              kvd_device_new(d, slices * kv * sizeof *k->arrived, "parts of attention", err)) ||
-        !(k->mass =
-              kvd_device_new(d, kv * group * k->rows * sizeof *k->mass, "significances", err)) ||
-        !(k->source = kvd_device_new(d, kv * k->rows * sizeof *k->source, "significances", err)) ||
-        !(k->method.lse =
-              kvd_device_new(d, kv * group * k->rows * sizeof(float), "denominators", err)))
-        return -1;
-    return kvd_device_zero(k->arrived, slices * kv * sizeof *k->arrived, what, err);
+    k->score = kvd_device_new(d, heads * k->room * columns * sizeof *k->score, "scores", err);
+    k->lse2 = kvd_device_new(d, heads * 8 * sizeof *k->lse2, "scores", err);
+    k->partial =
+        kvd_device_new(d, splits * kv * 8 * (size_t)(k->pool.layout.d + 2) * sizeof *k->partial,
+                       "parts of attention", err);
+    k->arrived = kvd_device_filled(d, heads * sizeof *k->arrived, 0, "parts of attention", err);
+    k->mass = kvd_device_new(d, rows * group * sizeof *k->mass, "significances", err);
+    k->source = kvd_device_new(d, rows * sizeof *k->source, "significances", err);
+    k->method.lse = kvd_device_new(d, rows * group * sizeof(float), "denominators", err);
+    return d->status;
 }
 
 static void bits_of(const kvd_plan *plan, int of[2][KVD_LEANKV_LEVELS])

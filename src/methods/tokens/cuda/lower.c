@@ -23,7 +23,7 @@ typedef struct {
     size_t head_bytes;
     /* Number of channel factors (kvd_lower_args.factor) of a slot in a layer, or 0 */
     size_t factors;
-    float *mass, *lse, *lse_steps;
+    float *mass;
     kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned memory */
     size_t slots;
     uint32_t *tokens; /* [slots] number of tokens of each request, or 0 */
@@ -31,11 +31,6 @@ typedef struct {
     cudaStream_t stream;
     kvd_device_memory memory;
 } lower;
-
-static lower *of(const kvd_gpu_method *m)
-{
-    return (lower *)(void *)m;
-}
 
 static double value_of(const lower *k, int i)
 {
@@ -67,7 +62,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     if (!r->steps)
         return 0;
-    const kvd_lower_args a = args_of(of(m), r, false);
+    const kvd_lower_args a = args_of((const lower *)m, r, false);
     return kvd_cuda_check(kvd_lower_restore(&a, r->stream), what, err) ||
                    kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
                ? -1
@@ -76,30 +71,13 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static int after_prompts(const lower *k, const kvd_paged_rows *r, kvd_err *err)
 {
-    const kvd_paged_cache *const c = k->method.cache;
-    const kvd_step_batch *const b = c->batch;
     const kvd_lower_args a = args_of(k, r, true);
-    const kvd_lower_prompts_args p = {.n_q8 = (int32_t)b->n_q8,
-                                      .q_start = b->device.q_start + r->steps,
-                                      .mass = k->mass,
-                                      .q = c->q_prompts};
-    kvd_evict_prompts_args scores = {.map = a.map,
-                                     .rule = {.smooth = 1, .ranking = KVD_EVICT_ATTENTION},
-                                     .hopper = c->hopper,
-                                     .layer = r->layer,
-                                     .batch = a.n,
-                                     .n_q8 = p.n_q8,
-                                     .max_pages = a.max_pages,
-                                     .q_start = p.q_start,
-                                     .q_len = b->device.q_len + r->steps,
-                                     .slot = a.slot,
-                                     .page_table = a.page_table,
-                                     .q = p.q,
-                                     .pool = a.rows,
-                                     .lse = k->lse,
-                                     .mass = k->mass};
-    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
-        scores.longest = b->host.q_len[i] > scores.longest ? b->host.q_len[i] : scores.longest;
+    kvd_evict_prompts_args scores = kvd_evict_prompts_of(k->method.cache, r, r->layer);
+    const kvd_lower_prompts_args p = {
+        .n_q8 = scores.n_q8, .q_start = scores.q_start, .mass = k->mass, .q = scores.q};
+    scores.rule = (kvd_evict_rule){.smooth = 1, .ranking = KVD_EVICT_ATTENTION};
+    scores.lse = k->method.lse;
+    scores.mass = k->mass;
     return kvd_cuda_check(kvd_evict_score_any(&scores, r->stream), what, err) ||
                    kvd_cuda_check(kvd_lower_prompts(&a, &p, r->stream), what, err)
                ? -1
@@ -108,14 +86,14 @@ static int after_prompts(const lower *k, const kvd_paged_rows *r, kvd_err *err)
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const lower *const k = of(m);
+    const lower *const k = (const lower *)m;
     if (r->prompts && after_prompts(k, r, err))
         return -1;
     if (!r->steps)
         return 0;
     const kvd_lower_args a = args_of(k, r, false);
-    return kvd_cuda_check(kvd_lower_steps(&a, m->cache->q_steps, k->lse_steps, r->stream), what,
-                          err);
+    return kvd_cuda_check(kvd_lower_steps(&a, m->cache->q_steps, k->method.lse_steps, r->stream),
+                          what, err);
 }
 
 /*
@@ -124,7 +102,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
  */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    lower *const k = of(m);
+    lower *const k = (lower *)m;
     const double *const v = m->plan->tokens_values.value;
     bool changed = false;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -162,7 +140,7 @@ static double token_bits(const lower *k, int bits_k, int bits_v)
 
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
-    const lower *const k = of(m);
+    const lower *const k = (const lower *)m;
     const double low = (double)low_of(k, slot), n = k->tokens[slot];
     if (!k->tokens[slot])
         return 0;
@@ -173,17 +151,17 @@ static double bits(const kvd_gpu_method *m, size_t slot)
 
 static size_t lowered(const kvd_gpu_method *m, size_t slot)
 {
-    return low_of(of(m), slot) * (size_t)heads_of(of(m));
+    return low_of((const lower *)m, slot) * (size_t)heads_of((const lower *)m);
 }
 
 static double held(const kvd_gpu_method *m)
 {
-    return of(m)->held;
+    return ((const lower *)m)->held;
 }
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    lower *const k = of(m);
+    lower *const k = (lower *)m;
     const kvd_lower_args *const a = &k->layer[0];
     (void)err;
     for (size_t i = 0; i < it->n_slices; i++)
@@ -199,25 +177,20 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /* The initial bytes are valid low-precision codes, so that decode steps can be timed. */
-static int make_layers(lower *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+static int make_layers(lower *k, size_t pages, size_t slots, kvd_err *err)
 {
     const size_t layers = (size_t)k->method.cache->config->n_layers,
                  heads = (pages + 1) * (size_t)k->layer[0].map.n_kv_heads,
                  places = heads * KVD_PAGE_TOKENS, words = k->head_bytes / sizeof(uint32_t) * heads,
                  factors = slots * k->factors;
     kvd_device_memory *const m = &k->memory;
-    uint32_t *const codes = kvd_device_new(m, layers * words * sizeof *codes, "the cache", err);
-    float *const score = kvd_device_new(m, layers * places * sizeof *score, "the cache", err);
-    uint8_t *const level = kvd_device_new(m, layers * places, "the cache", err);
-    uint16_t *const factor = kvd_device_new(m, layers * factors * sizeof *factor, what, err);
-    if (!codes || !score || !level || !factor ||
-        kvd_cuda_check(cudaMemsetAsync(codes, 0x2c, layers * words * sizeof *codes, stream), what,
-                       err) ||
-        kvd_cuda_check(cudaMemsetAsync(score, 0, layers * places * sizeof *score, stream), what,
-                       err) ||
-        kvd_cuda_check(cudaMemsetAsync(level, KVD_LOWER_LOW, layers * places, stream), what, err) ||
-        kvd_cuda_check(cudaMemsetAsync(factor, 0x3c, layers * factors * sizeof *factor, stream),
-                       what, err))
+    uint32_t *const codes =
+        kvd_device_filled(m, layers * words * sizeof *codes, 0x2c, "the cache", err);
+    float *const score = kvd_device_filled(m, layers * places * sizeof *score, 0, "the cache", err);
+    uint8_t *const level = kvd_device_filled(m, layers * places, KVD_LOWER_LOW, "the cache", err);
+    uint16_t *const factor =
+        kvd_device_filled(m, layers * factors * sizeof *factor, 0x3c, what, err);
+    if (m->status)
         return -1;
     for (size_t l = 0; l < layers; l++) {
         kvd_lower_args *const a = &k->layer[l];
@@ -231,25 +204,21 @@ static int make_layers(lower *k, size_t pages, size_t slots, cudaStream_t stream
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    lower *const k = of(m);
+    lower *const k = (lower *)m;
     const size_t bytes = slots * sizeof *k->budget;
     k->stream = stream;
     k->slots = slots;
     if (!(k->tokens = calloc(slots, sizeof *k->tokens)))
         return kvd_no_memory(err, what, slots * sizeof *k->tokens);
-    if (!(k->budget = kvd_device_new(&k->memory, bytes, what, err)) ||
-        kvd_device_zero(k->budget, bytes, what, err) ||
-        !(k->host_budget = kvd_pinned_new(bytes, what, err)))
-        return -1;
-    memset(k->host_budget, 0, bytes);
-    return make_layers(k, pages, slots, stream, err);
+    k->budget = kvd_device_filled(&k->memory, bytes, 0, what, err);
+    k->host_budget = kvd_device_pinned(&k->memory, bytes, what, err);
+    return make_layers(k, pages, slots, err);
 }
 
 static void release(kvd_gpu_method *m)
 {
-    lower *const k = of(m);
+    lower *const k = (lower *)m;
     kvd_device_release(&k->memory);
-    (void)cudaFreeHost(k->host_budget);
     free(k->tokens);
     free(k->layer);
     free(k);
@@ -287,14 +256,10 @@ static int make_scratch(lower *k, kvd_err *err)
     const size_t heads = (size_t)k->layer[0].map.n_heads,
                  rows = (b->max_tokens + 7 * b->max_slices + 7) / 8 * 8;
     kvd_device_memory *const m = &k->memory;
-    if (!(k->mass = kvd_device_new(m, heads * rows * sizeof *k->mass, what, err)) ||
-        !(k->lse = kvd_device_new(m, heads * rows * sizeof *k->lse, what, err)) ||
-        !(k->lse_steps =
-              kvd_device_new(m, heads * b->max_slices * sizeof *k->lse_steps, what, err)))
-        return -1;
-    k->method.lse = k->lse;
-    k->method.lse_steps = k->lse_steps;
-    return 0;
+    k->mass = kvd_device_new(m, heads * rows * sizeof *k->mass, what, err);
+    k->method.lse = kvd_device_new(m, heads * rows * sizeof(float), what, err);
+    k->method.lse_steps = kvd_device_new(m, heads * b->max_slices * sizeof(float), what, err);
+    return m->status;
 }
 
 static bool generates(const kvd_plan *p)

@@ -2,7 +2,6 @@
 #include "methods/tokens/cuda/selection_method.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/cuda/decode.h"
 #include "methods/tokens/cuda/evict.h"
@@ -12,16 +11,6 @@
 static const char what[] = "selection of pages";
 
 typedef kvd_selection_method selection;
-
-static selection *of(kvd_gpu_method *m)
-{
-    return (selection *)(void *)m;
-}
-
-static const selection *of_const(const kvd_gpu_method *m)
-{
-    return (const selection *)(const void *)m;
-}
 
 /* Returns true if tokens are scored by attention from recent queries. */
 static bool recalls(const selection *e)
@@ -65,7 +54,7 @@ static size_t cached_in_all(const selection *e, size_t slot, size_t n)
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    selection *const e = of(m);
+    selection *const e = (selection *)m;
     if (kvd_selection_has_shadow(e) && kvd_selection_shadow_ended(e, it, err))
         return -1;
     for (size_t s = 0; s < e->n_slots; s++)
@@ -88,9 +77,10 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 
 static void drop(kvd_gpu_method *m, size_t slot)
 {
-    of(m)->tokens[slot] = of(m)->held[slot] = 0;
-    if (kvd_selection_has_shadow(of(m)))
-        kvd_selection_shadow_drop(of(m), slot);
+    selection *const e = (selection *)m;
+    e->tokens[slot] = e->held[slot] = 0;
+    if (kvd_selection_has_shadow(e))
+        kvd_selection_shadow_drop(e, slot);
 }
 
 /*
@@ -119,7 +109,7 @@ static double side_bits(const selection *e, size_t slot, size_t n, bool stored)
 
 static double held(const kvd_gpu_method *m)
 {
-    const selection *const e = of_const(m);
+    const selection *const e = (const selection *)m;
     const double token =
         (double)(e->kv * (size_t)e->one.page_elements) * sizeof(uint16_t) / KVD_PAGE_TOKENS;
     double bytes = 0;
@@ -131,7 +121,7 @@ static double held(const kvd_gpu_method *m)
 
 static void reads(const kvd_gpu_method *m, size_t slot, double *side, double *unread)
 {
-    const selection *const e = of_const(m);
+    const selection *const e = (const selection *)m;
     const size_t n = e->held[slot];
     *side = side_bits(e, slot, n, false);
     *unread = varies(e) ? e->unread[slot] : n ? (double)(n - kvd_selection_tokens(&e->rule, n)) : 0;
@@ -193,7 +183,7 @@ static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const selection *const e = of(m);
+    const selection *const e = (const selection *)m;
     const kvd_step_batch *const b = m->cache->batch;
     if (kvd_selection_has_shadow(e))
         return kvd_selection_shadow_append(e, r, err);
@@ -206,10 +196,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     }
     if (r->prompts && !kvd_selection_is_late(e)) {
         const kvd_selection s = kvd_selection_of_rows(e, r->layer, r->steps, r->prompts);
-        int32_t longest = 1;
-        for (size_t i = r->steps; i < r->steps + r->prompts; i++)
-            longest = b->host.q_len[i] > longest ? b->host.q_len[i] : longest;
-        if (note(e, &s, r, b->device.q_len + r->steps, longest, err))
+        if (note(e, &s, r, b->device.q_len + r->steps, kvd_paged_longest(r, b->host.q_len), err))
             return -1;
     }
     return kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err);
@@ -218,18 +205,17 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 /* Records the probabilities from the last queries of prompts. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const selection *const e = of(m);
+    const selection *const e = (const selection *)m;
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
-    kvd_selection_rows rows = {.q = c->q_prompts,
-                               .lse = m->lse,
-                               .n_q8 = (int32_t)b->n_q8,
-                               .q_start = b->device.q_start + r->steps,
-                               .q_len = b->device.q_len + r->steps};
+    const kvd_selection_rows rows = {.q = c->q_prompts,
+                                     .lse = m->lse,
+                                     .n_q8 = (int32_t)b->n_q8,
+                                     .q_start = b->device.q_start + r->steps,
+                                     .q_len = b->device.q_len + r->steps,
+                                     .longest = kvd_paged_longest(r, b->host.kv_len)};
     if (!r->prompts)
         return 0;
-    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
-        rows.longest = b->host.kv_len[i] > rows.longest ? b->host.kv_len[i] : rows.longest;
     const kvd_selection s = kvd_selection_of_rows(e, r->layer, r->steps, r->prompts);
     return kvd_cuda_check(kvd_selection_recent(&s, &rows, r->stream), what, err);
 }
@@ -261,7 +247,7 @@ static int plan(const selection *e, const kvd_decode_args *a, cudaStream_t strea
 
 static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
-    const selection *const e = of(m);
+    const selection *const e = (const selection *)m;
     const kvd_selection s = kvd_selection_of_rows(e, 0, 0, n);
     const kvd_decode_args a = decode_args(e, n);
     if (kvd_selection_has_shadow(e))
@@ -307,7 +293,7 @@ static int choose(const selection *e, const kvd_selection *s, const kvd_selected
 
 static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    const selection *const e = of(m);
+    const selection *const e = (const selection *)m;
     const kvd_selection s = kvd_selection_of_rows(e, r->layer, 0, r->steps);
     kvd_selected to = e->to;
     kvd_decode_args a = decode_args(e, r->steps);
@@ -328,7 +314,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 /* Zeroes `sides`, which timing runs read although no prompt wrote them. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    selection *const e = of(m);
+    selection *const e = (selection *)m;
     e->n_slots = slots - 1; /* the last slot is padding */
     e->pool_pages = pages;
     e->max_pages = m->cache->pages->max_pages;
@@ -342,8 +328,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     if ((kvd_selection_is_late(e) && kvd_selection_late_make(e, err)) ||
         (kvd_selection_has_shadow(e) && kvd_selection_shadow_make(e, err)))
         return -1;
-    e->sides = kvd_device_new(&e->memory, bytes, "what steps choose by", err);
-    return e->sides ? kvd_cuda_check(cudaMemsetAsync(e->sides, 0, bytes, stream), what, err) : -1;
+    e->sides = kvd_device_filled(&e->memory, bytes, 0, "what steps choose by", err);
+    return e->memory.status;
 }
 
 static int make_rows(selection *e, kvd_err *err)
@@ -355,9 +341,10 @@ static int make_rows(selection *e, kvd_err *err)
         return kvd_no_memory(err, what, n * sizeof *table);
     for (size_t i = 0; i < n; i++)
         table[i] = (int32_t)i;
-    e->to.rows = kvd_device_new(&e->memory, bytes, "the rows of a layer that steps read", err);
-    const int status = !e->to.rows || kvd_device_zero(e->to.rows, bytes, what, err) ||
-                       kvd_device_put(e->to.table, table, n * sizeof *table, what, err);
+    e->to.rows =
+        kvd_device_filled(&e->memory, bytes, 0, "the rows of a layer that steps read", err);
+    const int status =
+        !e->to.rows || kvd_device_put(e->to.table, table, n * sizeof *table, what, err);
     free(table);
     return status ? -1 : 0;
 }
@@ -367,11 +354,9 @@ static int make_sums(selection *e, kvd_err *err)
     const kvd_step_batch *const b = e->method.cache->batch;
     const size_t group = (size_t)e->one.group,
                  rows = e->kv * group * (b->max_tokens + 8 * b->max_slices);
-    kvd_device_memory *const m = &e->memory;
-    return (e->lse = kvd_device_new(m, e->rows * group * sizeof *e->lse, what, err)) &&
-                   (e->method.lse = kvd_device_new(m, rows * sizeof *e->method.lse, what, err))
-               ? 0
-               : -1;
+    e->lse = kvd_device_new(&e->memory, e->rows * group * sizeof *e->lse, what, err);
+    e->method.lse = kvd_device_new(&e->memory, rows * sizeof *e->method.lse, what, err);
+    return e->memory.status;
 }
 
 /* Copies RoPE's angular frequencies to the device. `base` is 1 for local layers. */
@@ -384,18 +369,9 @@ static int make_frequency(selection *e, int base, kvd_err *err)
         return kvd_no_memory(err, what, bytes);
     for (size_t i = 0; i < pairs; i++)
         x[i] = kvd_rope_frequency(c, base, (size_t)c->max_positions, i);
-    e->codes.frequency[base] = kvd_device_new(&e->memory, bytes, what, err);
-    const int status =
-        !e->codes.frequency[base] || kvd_device_put(e->codes.frequency[base], x, bytes, what, err);
+    e->codes.frequency[base] = kvd_device_from(&e->memory, x, bytes, what, err);
     free(x);
-    return status ? -1 : 0;
-}
-
-/* Copies n floats to the device. Returns NULL on failure. */
-static const float *put(selection *e, const float *x, size_t n, kvd_err *err)
-{
-    float *const to = kvd_device_new(&e->memory, n * sizeof *to, "centroids of keys", err);
-    return to && !kvd_device_put(to, x, n * sizeof *to, "centroids of keys", err) ? to : NULL;
+    return e->memory.status;
 }
 
 static int make_codes(selection *e, kvd_err *err)
@@ -404,8 +380,10 @@ static int make_codes(selection *e, kvd_err *err)
     const kvd_plan *const p = e->method.plan;
     const kvd_read_codes from = p->tokens->read_codes(p->tokens_self);
     kvd_selection_codes *const x = &e->codes.of;
-    const size_t heads = e->layers * (size_t)c->n_kv_heads, d = (size_t)c->d_head,
-                 size = (size_t)from.size;
+    const size_t d = (size_t)c->d_head, size = (size_t)from.size, group = (size_t)e->one.group,
+                 bytes = e->layers * (size_t)c->n_kv_heads * d * sizeof *x->factor;
+    static const char keys[] = "centroids of keys";
+    kvd_device_memory *const m = &e->memory;
     if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE)
         return kvd_fail(err, "'%s' in a model with longrope: the CUDA engine does not run it",
                         p->tokens->info.name);
@@ -414,58 +392,52 @@ static int make_codes(selection *e, kvd_err *err)
         .relative = from.relative,
         .dims = c->positions == KVD_POSITIONS_ROPE ? (int32_t)kvd_config_rope_dims(c) : 0,
         .interleaved = c->rope_layout == KVD_ROPE_INTERLEAVED};
-    if (make_frequency(e, 0, err) || (c->rope_local_theta > 0 && make_frequency(e, 1, err)) ||
-        !(x->factor = put(e, from.factor, heads * d * d, err)) ||
-        !(x->moved = put(e, from.moved, heads * size * d, err)) ||
-        !(x->centroid = put(e, from.centroid, heads * size * d, err)) ||
-        !(x->product = kvd_device_new(
-              &e->memory, e->rows * (size_t)e->one.group * size * sizeof *x->product, what, err)))
+    if (make_frequency(e, 0, err) || (c->rope_local_theta > 0 && make_frequency(e, 1, err)))
         return -1;
-    return 0;
+    x->factor = kvd_device_from(m, from.factor, d * bytes, keys, err);
+    x->moved = kvd_device_from(m, from.moved, size * bytes, keys, err);
+    x->centroid = kvd_device_from(m, from.centroid, size * bytes, keys, err);
+    x->product = kvd_device_new(m, e->rows * group * size * sizeof *x->product, what, err);
+    return m->status;
 }
 
 static int make_read(selection *e, kvd_err *err)
 {
-    const size_t steps = e->method.cache->batch->max_slices, bytes = steps * sizeof *e->read;
-    if (!(e->to.read = kvd_device_new(&e->memory, bytes, what, err)) ||
-        !(e->read = kvd_pinned_new(bytes, what, err)))
-        return -1;
-    memset(e->read, 0, bytes);
-    return 0;
+    const size_t bytes = e->method.cache->batch->max_slices * sizeof *e->read;
+    e->to.read = kvd_device_new(&e->memory, bytes, what, err);
+    e->read = kvd_device_pinned(&e->memory, bytes, what, err);
+    return e->memory.status;
 }
 
 static int make_work(selection *e, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
     kvd_device_memory *const m = &e->memory;
-    const size_t max_pages = (e->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS,
+    const size_t max_pages = kvd_pages_of(e->max_len),
                  most = max_pages * (KVD_PAGE_TOKENS / e->rule.page),
                  read =
                      kvd_selection_most(&e->rule, (size_t)e->one.group, e->max_len) + e->rule.page,
                  work =
                      kvd_decode_workspace_bytes(&e->one, (int)e->rows, (int)e->max_len, c->n_sms);
-    e->row_pages = (read + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    e->row_pages = kvd_pages_of(read);
     e->to.row_pages = (int32_t)e->row_pages;
     const size_t scores = e->rows * most *
                           (looks_up(e) || kvd_selection_has_shadow(e) ? (size_t)e->one.group
                            : kvd_selection_is_late(e)                 ? 2
                                                                       : 1);
     const size_t tables = e->rows * (kvd_selection_has_shadow(e) ? e->row_pages : most);
-    return (e->to.score = kvd_device_new(m, scores * sizeof *e->to.score, what, err)) &&
-                   (e->to.chosen =
-                        kvd_device_new(m, e->rows * most * sizeof *e->to.chosen, what, err)) &&
-                   (e->to.table = kvd_device_new(m, tables * sizeof *e->to.table, what, err)) &&
-                   (e->len = e->to.len = kvd_device_new(m, e->rows * sizeof *e->len, what, err)) &&
-                   (e->heads = kvd_device_new(m, sizeof *e->heads, what, err)) &&
-                   (e->workspace = kvd_device_new(m, work, "work lists of attention", err)) &&
-                   !kvd_device_zero(e->workspace, work, what, err) &&
-                   !kvd_device_zero(e->to.table, tables * sizeof *e->to.table, what, err) &&
-                   (!kvd_selection_has_shadow(e) || !make_rows(e, err)) &&
-                   ((!recalls(e) && !kvd_selection_is_late(e)) || !make_sums(e, err)) &&
-                   (!varies(e) || !make_read(e, err)) && (!looks_up(e) || !make_codes(e, err)) &&
-                   (!kvd_selection_has_shadow(e) || !kvd_selection_shadow_work(e, err))
-               ? 0
-               : -1;
+    e->to.score = kvd_device_new(m, scores * sizeof *e->to.score, what, err);
+    e->to.chosen = kvd_device_new(m, e->rows * most * sizeof *e->to.chosen, what, err);
+    e->to.table = kvd_device_filled(m, tables * sizeof *e->to.table, 0, what, err);
+    e->len = e->to.len = kvd_device_new(m, e->rows * sizeof *e->len, what, err);
+    e->heads = kvd_device_new(m, sizeof *e->heads, what, err);
+    e->workspace = kvd_device_filled(m, work, 0, "work lists of attention", err);
+    return m->status || (kvd_selection_has_shadow(e) && make_rows(e, err)) ||
+                   ((recalls(e) || kvd_selection_is_late(e)) && make_sums(e, err)) ||
+                   (varies(e) && make_read(e, err)) || (looks_up(e) && make_codes(e, err)) ||
+                   (kvd_selection_has_shadow(e) && kvd_selection_shadow_work(e, err))
+               ? -1
+               : 0;
 }
 
 static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
@@ -509,10 +481,9 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
 
 static void release(kvd_gpu_method *m)
 {
-    selection *const e = of(m);
+    selection *const e = (selection *)m;
     kvd_device_release(&e->memory);
-    (void)cudaFreeHost(e->read);
-    kvd_selection_late_free(e);
+    free(e->late.entries);
     kvd_selection_shadow_free(e);
     free(e->unread);
     free(e->tokens);
@@ -583,7 +554,7 @@ const kvd_gpu_kind kvd_gpu_selection = {.computes = computes,
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err)
 {
-    const selection *const e = of_const(m);
+    const selection *const e = (const selection *)m;
     const size_t row = step * e->kv + (size_t)kv_head,
                  most = e->max_pages * (KVD_PAGE_TOKENS / e->rule.page);
     int32_t read;

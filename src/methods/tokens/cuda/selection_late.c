@@ -16,16 +16,6 @@ static const char what[] = "compression of prompts";
 
 typedef kvd_selection_method selection;
 
-static selection *of(kvd_gpu_method *m)
-{
-    return (selection *)(void *)m;
-}
-
-static const selection *of_const(const kvd_gpu_method *m)
-{
-    return (const selection *)(const void *)m;
-}
-
 int32_t *kvd_selection_lengths_of(const selection *e, int layer)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -43,7 +33,7 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
  */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
-    const selection *const e = of_const(m);
+    const selection *const e = (const selection *)m;
     size_t most = 0;
     for (size_t l = 0; before && l < e->layers; l++)
         most = kvd_selection_cached(e, slot, l, before) > most
@@ -54,7 +44,7 @@ static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 
 static double mean(const kvd_gpu_method *m, size_t slot)
 {
-    const selection *const e = of_const(m);
+    const selection *const e = (const selection *)m;
     size_t sum = 0;
     for (size_t l = 0; l < e->layers; l++)
         sum += kvd_selection_cached(e, slot, l, e->held[slot]);
@@ -78,7 +68,7 @@ static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_er
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    selection *const e = of(m);
+    selection *const e = (selection *)m;
     const size_t rows = m->cache->batch->max_slices, n = e->layers * rows;
     for (size_t i = 0; i < n; i++)
         e->late.length[i] = 1;
@@ -108,7 +98,7 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const kvd_paged_cache *const c = m->cache;
     const kvd_paged_place at = {.pool = kvd_paged_cache_pool(c, r->layer),
                                 .table = c->pages->device,
-                                .kv_len = kvd_selection_lengths_of(of_const(m), r->layer),
+                                .kv_len = kvd_selection_lengths_of((const selection *)m, r->layer),
                                 .pitch = (int32_t)c->pages->max_pages};
     return kvd_paged_cache_append_at(m->cache, r, &at, err);
 }
@@ -116,31 +106,18 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 /* Drops tokens of prompts and computes bounds of the rest. */
 static int drop_tokens(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    selection *const e = of(m);
+    selection *const e = (selection *)m;
     const kvd_paged_cache *const c = m->cache;
-    const kvd_step_batch *const b = c->batch;
-    const size_t counts = e->layers * b->max_slices;
+    const size_t counts = e->layers * c->batch->max_slices;
     if (!r->prompts)
         return 0;
     const kvd_selection s = kvd_selection_of_rows(e, r->layer, r->steps, r->prompts);
-    kvd_evict_prompts_args a = {.map = s.map,
-                                .budget = e->late.budget,
-                                .layer = r->layer,
-                                .batch = s.batch,
-                                .n_q8 = (int32_t)b->n_q8,
-                                .max_pages = s.max_pages,
-                                .q_start = b->device.q_start + r->steps,
-                                .q_len = b->device.q_len + r->steps,
-                                .slot = s.slot,
-                                .page_table = s.page_table,
-                                .q = c->q_prompts,
-                                .pool = kvd_paged_cache_pool(c, r->layer),
-                                .lse = m->lse,
-                                .mass = e->late.mass,
-                                .kept = e->late.kept};
+    kvd_evict_prompts_args a = kvd_evict_prompts_of(c, r, r->layer);
+    a.budget = e->late.budget;
+    a.lse = m->lse;
+    a.mass = e->late.mass;
+    a.kept = e->late.kept;
     int32_t *const length = kvd_selection_lengths_of(e, r->layer) + r->steps;
-    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
-        a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
     return kvd_cuda_check(kvd_evict_mark(&a, e->rule.rows, e->rule.threshold, r->stream), what,
                           err) ||
                    kvd_cuda_check(kvd_evict_marked(&a, length, e->late.budget, r->stream), what,
@@ -163,22 +140,17 @@ int kvd_selection_late_make(selection *e, kvd_err *err)
     e->late.entries = calloc(e->n_slots * e->layers, sizeof *e->late.entries);
     if (!e->late.entries)
         return kvd_no_memory(err, what, e->n_slots * e->layers * sizeof *e->late.entries);
-    if (!(e->late.length = kvd_pinned_new(bytes, what, err)) ||
-        !(e->late.lengths = kvd_device_new(m, bytes, what, err)) ||
-        !(e->late.budget = kvd_device_new(m, e->n_slots * sizeof *e->late.budget, what, err)) ||
-        !(e->late.mass = kvd_device_new(m, rows * sizeof *e->late.mass, what, err)) ||
-        !(e->late.kept = kvd_device_new(m, e->kv * rows * sizeof *e->late.kept, what, err)))
+    e->late.length = kvd_device_pinned(m, bytes, what, err);
+    e->late.lengths = kvd_device_new(m, bytes, what, err);
+    e->late.budget = kvd_device_new(m, e->n_slots * sizeof *e->late.budget, what, err);
+    e->late.mass = kvd_device_new(m, rows * sizeof *e->late.mass, what, err);
+    e->late.kept = kvd_device_new(m, e->kv * rows * sizeof *e->late.kept, what, err);
+    if (m->status)
         return -1;
     /* Kernels require at least one cached token. */
     for (size_t i = 0; i < n; i++)
         e->late.length[i] = 1;
     return kvd_device_put(e->late.lengths, e->late.length, bytes, what, err);
-}
-
-void kvd_selection_late_free(selection *e)
-{
-    (void)cudaFreeHost(e->late.length);
-    free(e->late.entries);
 }
 
 void kvd_selection_late_describe(selection *e)
@@ -257,7 +229,7 @@ static uint16_t *basis_of(const selection *e, size_t slot, int layer)
 
 static int begin_shadow(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    selection *const e = of(m);
+    selection *const e = (selection *)m;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t prompt = i < it->n_steps ? e->shadow.prompt[s->slot] : s->n;
@@ -330,7 +302,7 @@ static int decompose(selection *e, const kvd_paged_rows *r, size_t i, kvd_err *e
 
 static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    selection *const e = of(m);
+    selection *const e = (selection *)m;
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
     if (!r->prompts)
@@ -426,7 +398,7 @@ static size_t unread_of(const selection *e, size_t slot)
 /* Returns a slot's bits, counted like on the CPU: values, exact keys, low-rank keys and bases. */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
-    const selection *const e = of_const(m);
+    const selection *const e = (const selection *)m;
     const size_t n = e->held[slot], wide = e->shadow.wide, kept = e->shadow.kept,
                  low = n ? in_low_rank(e, slot) : 0;
     return n ? 16.0 * (double)e->layers *
@@ -438,14 +410,14 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 /* Returns a correction below 0, as unread low-rank keys have fewer bits than other code assumes. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
-    const selection *const e = of_const(m);
+    const selection *const e = (const selection *)m;
     return -16.0 * (double)(e->layers * unread_of(e, slot)) *
            ((double)e->shadow.wide - (double)e->shadow.kept);
 }
 
 static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, double *unread)
 {
-    const selection *const e = of_const(m);
+    const selection *const e = (const selection *)m;
     *side = e->held[slot] ? 16.0 * (double)(e->layers * in_low_rank(e, slot) / e->rule.page) *
                                 (double)e->shadow.wide
                           : 0;
@@ -455,7 +427,7 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
 /* Returns the device bytes of values, exact keys, latents, mean keys and bases. */
 static double shadow_held(const kvd_gpu_method *m)
 {
-    const selection *const e = of_const(m);
+    const selection *const e = (const selection *)m;
     const double wide = 2.0 * (double)e->shadow.wide, rank = (double)e->shadow.of.rank;
     double bytes = 0;
     for (size_t s = 0; s < e->n_slots; s++) {

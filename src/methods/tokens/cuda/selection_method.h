@@ -107,7 +107,6 @@ int32_t *kvd_selection_lengths_of(const kvd_selection_method *e, int layer);
 void kvd_selection_late_describe(kvd_selection_method *e);
 /* Allocates the arrays of e->late. e->n_slots and e->layers must be set. */
 int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
-void kvd_selection_late_free(kvd_selection_method *e);
 /* Records in request i's slot how many tokens each layer caches. */
 void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
 

@@ -1,7 +1,6 @@
 /* Methods whose KV heads keep different numbers of entries (cached tokens), in the CUDA engine. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "methods/cuda/host_codes.h"
 #include "methods/tokens/cuda/uneven.h"
@@ -12,31 +11,16 @@ static const char what[] = "eviction with budgets of heads";
 typedef kvd_uneven uneven;
 typedef kvd_uneven_slot uneven_slot;
 
-static uneven *of(kvd_gpu_method *m)
-{
-    return (uneven *)(void *)m;
-}
-
-static const uneven *of_const(const kvd_gpu_method *m)
-{
-    return (const uneven *)(const void *)m;
-}
-
 static size_t index_of(const uneven *e, int layer)
 {
     return (size_t)e->method.cache->kind_index[layer];
 }
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 static size_t most_of(const uneven *e, const kvd_evict_budget *b, size_t n)
 {
-    const size_t newest = smaller(n, (size_t)b->keep_new), own = (size_t)b->keep_own,
-                 mean = smaller((size_t)b->keep_old, n);
-    return newest + smaller(n - newest, own < mean ? own + e->all * (mean - own) : mean);
+    const size_t newest = kvd_smaller(n, (size_t)b->keep_new), own = (size_t)b->keep_own,
+                 mean = kvd_smaller((size_t)b->keep_old, n);
+    return newest + kvd_smaller(n - newest, own < mean ? own + e->all * (mean - own) : mean);
 }
 
 static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *err)
@@ -91,7 +75,7 @@ static void assume(uneven *e, const kvd_slice *s)
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    uneven *const e = of(m);
+    uneven *const e = (uneven *)m;
     const size_t lengths = e->layers * e->heads.rows + 1;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
@@ -127,7 +111,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 
 static void drop(kvd_gpu_method *m, size_t slot)
 {
-    uneven *const e = of(m);
+    uneven *const e = (uneven *)m;
     const size_t heads = e->layers * e->kv;
     for (size_t h = slot * heads; h < (slot + 1) * heads; h++) {
         kvd_pages_give_back(&e->pages, h);
@@ -147,7 +131,7 @@ static double held_by(const uneven *e, size_t slot)
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    uneven *const e = of(m);
+    uneven *const e = (uneven *)m;
     if (*e->late.err.msg)
         return kvd_fail(err, "%s", e->late.err.msg);
     for (size_t s = 0; s < e->n_slots; s++)
@@ -183,19 +167,19 @@ static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 
 static size_t merged(const kvd_gpu_method *m, size_t slot)
 {
-    const uneven *const e = of_const(m);
+    const uneven *const e = (const uneven *)m;
     return e->rule.merge ? (size_t)(e->merged[slot] - e->slot[slot].merged) : 0;
 }
 
 static double mean(const kvd_gpu_method *m, size_t slot)
 {
-    const uneven *const e = of_const(m);
+    const uneven *const e = (const uneven *)m;
     return held_by(e, slot) / (double)(e->layers * e->kv);
 }
 
 static double held(const kvd_gpu_method *m)
 {
-    const uneven *const e = of_const(m);
+    const uneven *const e = (const uneven *)m;
     double n = 0;
     for (size_t s = 0; s < e->n_slots; s++)
         n += e->slot[s].held;
@@ -210,7 +194,7 @@ static const int32_t *table_of(const uneven *e, int layer, size_t slice)
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const uneven *const e = of(m);
+    const uneven *const e = (uneven *)m;
     const kvd_paged_cache *const c = m->cache;
     const kvd_uneven_step_args a = {.map = c->layer[r->layer].map,
                                     .batch = (int32_t)r->steps,
@@ -231,44 +215,32 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_rows *r, int layer)
 {
     const kvd_paged_cache *const c = e->method.cache;
-    const kvd_step_batch *const b = c->batch;
     const size_t at = index_of(e, layer) * e->n_slots;
-    kvd_uneven_prompts_args a = {
-        .prompt = {.map = c->layer[layer].map,
-                   .rule = e->rule,
-                   .budget = e->there + at,
-                   .hopper = c->hopper,
-                   .layer = layer,
-                   .batch = (int32_t)r->prompts,
-                   .n_q8 = (int32_t)b->n_q8,
-                   .max_pages = (int32_t)c->pages->max_pages,
-                   .q_start = b->device.q_start + r->steps,
-                   .q_len = (e->prompt ? e->prompts : b->device.q_len) + r->steps,
-                   .slot = b->device.slot + r->steps,
-                   .page_table = c->pages->device + r->steps * c->pages->max_pages,
-                   .q = c->q_prompts,
-                   .pool = kvd_paged_cache_pool(c, layer),
-                   .lse = e->lse,
-                   .mass = e->mass,
-                   .score = e->score,
-                   .kept = e->kept,
-                   .merging = e->merging},
-        .n_all = (int32_t)e->all,
-        .first = e->all > e->kv ? c->share->first_kv_head : 0,
-        .least = e->least,
-        .rank = e->rank,
-        .whole = (int32_t)e->whole,
-        .vector = e->vector,
-        .is_whole = e->is_whole,
-        .count = e->count + at * e->kv,
-        .table = table_of(e, layer, r->steps),
-        .heads = e->heads.pool,
-        .layer_counts = e->n_slots * e->kv};
-    const int32_t *const n = e->prompt ? e->prompt : b->host.q_len;
-    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
-        a.prompt.longest = n[i] > a.prompt.longest ? n[i] : a.prompt.longest;
+    kvd_uneven_prompts_args a = {.prompt = kvd_evict_prompts_of(c, r, layer),
+                                 .n_all = (int32_t)e->all,
+                                 .first = e->all > e->kv ? c->share->first_kv_head : 0,
+                                 .least = e->least,
+                                 .rank = e->rank,
+                                 .whole = (int32_t)e->whole,
+                                 .vector = e->vector,
+                                 .is_whole = e->is_whole,
+                                 .count = e->count + at * e->kv,
+                                 .table = table_of(e, layer, r->steps),
+                                 .heads = e->heads.pool,
+                                 .layer_counts = e->n_slots * e->kv};
+    a.prompt.rule = e->rule;
+    a.prompt.budget = e->there + at;
+    a.prompt.lse = e->lse;
+    a.prompt.mass = e->mass;
+    a.prompt.score = e->score;
+    a.prompt.kept = e->kept;
+    a.prompt.merging = e->merging;
+    if (e->prompt) {
+        a.prompt.q_len = e->prompts + r->steps;
+        a.prompt.longest = kvd_paged_longest(r, e->prompt);
+    }
     if (e->late.on) {
-        a.rank = e->late.rank + (size_t)layer * e->late.ranks * b->n_q8;
+        a.rank = e->late.rank + (size_t)layer * e->late.ranks * c->batch->n_q8;
         a.statistic = e->late.pair ? (e->joined ? e->late.own : e->late.pair) + at * 2 : NULL;
         a.spread = e->late.spread;
     }
@@ -292,7 +264,7 @@ static int choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStrea
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    uneven *const e = of(m);
+    uneven *const e = (uneven *)m;
     const bool last = index_of(e, r->layer) + 1 == e->layers;
     if (!r->prompts)
         return 0;
@@ -320,16 +292,9 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static void release(kvd_gpu_method *m)
 {
-    uneven *const e = of(m);
+    uneven *const e = (uneven *)m;
     kvd_device_release(&e->memory);
     kvd_pages_release(&e->pages);
-    (void)cudaFreeHost(e->budget);
-    (void)cudaFreeHost(e->length);
-    (void)cudaFreeHost(e->counted);
-    (void)cudaFreeHost(e->merged);
-    (void)cudaFreeHost(e->prompt);
-    (void)cudaFreeHost(e->late.pairs);
-    (void)cudaFreeHost(e->late.scores);
     free(e->late.x);
     free(e->late.of_layer);
     free(e->slot);
@@ -345,11 +310,12 @@ static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
     const size_t heads = e->layers * e->kv, rows = e->layers * e->heads.rows,
                  bytes = pages * heads * e->page_bytes;
     if (kvd_pages_init(&e->pages, pages * heads, e->n_slots * heads, rows, c->pages->max_pages,
-                       err) ||
-        !(e->heads.pool = kvd_device_new(&e->memory, bytes, "the cache", err)) ||
-        !(e->lengths =
-              kvd_device_new(&e->memory, (rows + 1) * sizeof *e->lengths, "lengths", err)) ||
-        !(e->length = kvd_pinned_new((rows + 1) * sizeof *e->length, what, err)))
+                       err))
+        return -1;
+    e->heads.pool = kvd_device_new(&e->memory, bytes, "the cache", err);
+    e->lengths = kvd_device_new(&e->memory, (rows + 1) * sizeof *e->lengths, "lengths", err);
+    e->length = kvd_device_pinned(&e->memory, (rows + 1) * sizeof *e->length, what, err);
+    if (e->memory.status)
         return -1;
     for (size_t i = 0; i <= rows; i++)
         e->length[i] = 1;
@@ -371,7 +337,7 @@ static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    uneven *const e = of(m);
+    uneven *const e = (uneven *)m;
     e->stream = stream;
     e->n_slots = slots - 1; /* the last slot is padding */
     const size_t heads = e->layers * e->kv, budgets = e->layers * e->n_slots,
@@ -380,48 +346,41 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     e->entries = calloc(counts, sizeof *e->entries);
     if (!e->slot || !e->entries)
         return kvd_no_memory(err, what, counts * sizeof *e->entries);
-    if (make_pool(e, pages, stream, err) ||
-        (e->rule.merge &&
-         kvd_evict_merging_slots(&e->merging, &e->memory, e->n_slots, &e->merged, stream, err)) ||
-        !(e->budget = kvd_pinned_new(budgets * sizeof *e->budget, what, err)) ||
-        !(e->counted = kvd_pinned_new(counts * sizeof *e->counted, what, err)) ||
-        !(e->there = kvd_device_new(&e->memory, budgets * sizeof *e->there, "budgets", err)) ||
-        !(e->count = kvd_device_new(&e->memory, counts * sizeof *e->count, "counts", err)))
-        return -1;
-    memset(e->budget, 0, budgets * sizeof *e->budget);
+    kvd_device_memory *const d = &e->memory;
+    e->budget = kvd_device_pinned(d, budgets * sizeof *e->budget, what, err);
+    e->counted = kvd_device_pinned(d, counts * sizeof *e->counted, what, err);
+    e->there = kvd_device_new(d, budgets * sizeof *e->there, "budgets", err);
+    e->count = kvd_device_filled(d, counts * sizeof *e->count, 0, "counts", err);
     const size_t pairs = kvd_uneven_gpus(e) * 2 * budgets * sizeof *e->late.pairs;
-    if (e->late.spreads &&
-        (!(e->late.pair = kvd_device_new(&e->memory, pairs, "statistics of all layers", err)) ||
-         !(e->late.own = kvd_device_new(&e->memory, pairs, "statistics of all layers", err)) ||
-         !(e->late.pairs = kvd_pinned_new(pairs, "statistics of all layers", err))))
-        return -1;
-    return kvd_cuda_check(cudaMemsetAsync(e->count, 0, counts * sizeof *e->count, stream), what,
-                          err);
+    if (e->late.spreads) {
+        e->late.pair = kvd_device_new(d, pairs, "statistics of all layers", err);
+        e->late.own = kvd_device_new(d, pairs, "statistics of all layers", err);
+        e->late.pairs = kvd_device_pinned(d, pairs, "statistics of all layers", err);
+    }
+    if (e->rule.merge)
+        (void)kvd_evict_merging_slots(&e->merging, d, e->n_slots, &e->merged, err);
+    return d->status || make_pool(e, pages, stream, err) ? -1 : 0;
 }
 
 static int make_work(uneven *e, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
-                 heads = (size_t)c->share->n_heads;
+                 heads = (size_t)c->share->n_heads, d = (size_t)c->config->d_head,
+                 vectors = slices * e->all;
     kvd_device_memory *const m = &e->memory;
-    return (e->mass = kvd_device_new(m, heads * rows * sizeof *e->mass, what, err)) &&
-                   (e->lse = kvd_device_new(m, heads * rows * sizeof *e->lse, what, err)) &&
-                   (e->score = kvd_device_new(m, e->kv * rows * sizeof *e->score, what, err)) &&
-                   (e->kept = kvd_device_new(m, e->kv * rows * sizeof *e->kept, what, err)) &&
-                   (e->least =
-                        kvd_device_new(m, slices * (e->all + 1) * sizeof *e->least, what, err)) &&
-                   (e->vector = kvd_device_new(
-                        m, slices * e->all * (size_t)c->config->d_head * sizeof *e->vector, what,
-                        err)) &&
-                   (e->is_whole =
-                        kvd_device_new(m, slices * e->all * sizeof *e->is_whole, what, err)) &&
-                   (e->late.on || e->all == e->kv ||
-                    (e->rank = kvd_device_new(m, e->all * rows * sizeof *e->rank, what, err))) &&
-                   (!e->rule.merge || !kvd_evict_merging_work(&e->merging, m, e->kv * rows, err)) &&
-                   (!e->late.on || !kvd_uneven_make_late(e, rows, slices, err))
-               ? 0
-               : -1;
+    e->mass = kvd_device_new(m, heads * rows * sizeof *e->mass, what, err);
+    e->lse = kvd_device_new(m, heads * rows * sizeof *e->lse, what, err);
+    e->score = kvd_device_new(m, e->kv * rows * sizeof *e->score, what, err);
+    e->kept = kvd_device_new(m, e->kv * rows * sizeof *e->kept, what, err);
+    e->least = kvd_device_new(m, slices * (e->all + 1) * sizeof *e->least, what, err);
+    e->vector = kvd_device_new(m, vectors * d * sizeof *e->vector, what, err);
+    e->is_whole = kvd_device_new(m, vectors * sizeof *e->is_whole, what, err);
+    if (!e->late.on && e->all != e->kv)
+        e->rank = kvd_device_new(m, e->all * rows * sizeof *e->rank, what, err);
+    if (e->rule.merge)
+        (void)kvd_evict_merging_work(&e->merging, m, e->kv * rows, err);
+    return m->status || (e->late.on && kvd_uneven_make_late(e, rows, slices, err)) ? -1 : 0;
 }
 
 static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
@@ -447,7 +406,7 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
                            plan->tokens == &kvd_tokens_taskkv)
                  ? (size_t)config->n_kv_heads
                  : e->kv;
-    e->whole = smaller((size_t)ceil(e->rule.whole_heads * (double)e->all), e->all);
+    e->whole = kvd_smaller((size_t)ceil(e->rule.whole_heads * (double)e->all), e->all);
     e->late.on = e->late.shared || plan->tokens->eviction->divide != NULL;
     e->late.spreads = e->rule.ranking == KVD_EVICT_SPREAD;
     e->late.ranks = e->rule.whole_layer ? 1 : e->all;
@@ -471,13 +430,14 @@ static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
 
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
 {
-    return of_const(m)->entries[head_of(of_const(m), slot, layer, kv_head)];
+    const uneven *const e = (const uneven *)m;
+    return e->entries[head_of(e, slot, layer, kv_head)];
 }
 
 static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int kv_head,
                            size_t place)
 {
-    const uneven *const e = of_const(m);
+    const uneven *const e = (const uneven *)m;
     const kvd_page_slot *const list = &e->pages.slot[head_of(e, slot, layer, kv_head)];
     const size_t page = (size_t)list->page[place / KVD_PAGE_TOKENS], t = place % KVD_PAGE_TOKENS;
     return (uint16_t *)e->heads.pool + page * (size_t)e->heads.map.page_elements +
@@ -545,5 +505,6 @@ const kvd_gpu_kind kvd_gpu_uneven = {.computes = computes,
 
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
 {
-    return of_const(m)->pages.slot[head_of(of_const(m), slot, layer, kv_head)].held;
+    const uneven *const e = (const uneven *)m;
+    return e->pages.slot[head_of(e, slot, layer, kv_head)].held;
 }

@@ -141,19 +141,18 @@ int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err
                  heads = (size_t)e->method.cache->share->n_heads,
                  pages = rows / KVD_PAGE_TOKENS + slices;
     kvd_device_memory *const m = &e->memory;
-    if (!(e->late.rank = kvd_device_new(m, n * sizeof *e->late.rank, scores, err)))
-        return -1;
+    e->late.rank = kvd_device_new(m, n * sizeof *e->late.rank, scores, err);
     if (e->late.shared) { /* each prompt is followed by a copy of itself */
         e->prompts = kvd_device_new(m, slices * sizeof *e->prompts, scores, err);
-        return e->prompts && (e->prompt = kvd_pinned_new(slices * sizeof *e->prompt, scores, err))
-                   ? 0
-                   : -1;
+        e->prompt = kvd_device_pinned(m, slices * sizeof *e->prompt, scores, err);
+        return m->status;
     }
     if (!(e->late.x = malloc(e->layers * each * sizeof *e->late.x)) ||
         !(e->late.of_layer = malloc(e->layers * sizeof *e->late.of_layer)))
         return kvd_no_memory(err, scores, e->layers * each * sizeof *e->late.x);
-    const size_t spread = heads * pages * 2 * sizeof *e->late.spread;
     if (e->late.spreads)
-        return (e->late.spread = kvd_device_new(m, spread, scores, err)) ? 0 : -1;
-    return (e->late.scores = kvd_pinned_new(n * sizeof *e->late.scores, scores, err)) ? 0 : -1;
+        e->late.spread = kvd_device_new(m, heads * pages * 2 * sizeof *e->late.spread, scores, err);
+    else
+        e->late.scores = kvd_device_pinned(m, n * sizeof *e->late.scores, scores, err);
+    return m->status;
 }

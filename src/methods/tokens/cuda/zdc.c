@@ -12,51 +12,14 @@
 
 static const char what[] = "two widths of tokens";
 
-enum {
-    OVERLAP = 2,
-    MEAN /* parameter indices, as in importance.c */
-};
-
-static kvd_zdc *of(kvd_gpu_method *m)
-{
-    return (kvd_zdc *)(void *)m;
-}
-
-static const kvd_zdc *of_const(const kvd_gpu_method *m)
-{
-    return (const kvd_zdc *)(const void *)m;
-}
-
-/* Returns parameter `layers` (number of layers with the same choice), or 0 if not used. */
-static int together(const kvd_zdc *z)
-{
-    return kvd_tokens_layers(&z->method.plan->tokens_values);
-}
-
-/*
- * Returns the layer whose important tokens `layer` uses, according to parameter `layers`. The
- * device applies `overlap`.
- */
 static int first_of(const kvd_zdc *z, int layer)
 {
-    return together(z) ? layer - layer % together(z) : layer;
-}
-
-/* Sets, for timing runs, the numbers of less important tokens as if `overlap` had no effect. */
-static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
-{
-    const int layers = (int)kvd_zdc_layers(z);
-    int32_t *const n_low = z->host_low + slot * kvd_zdc_layers(z);
-    for (int l = 0; l < layers; l++) {
-        const double share =
-            kvd_tokens_important(&z->method.plan->tokens_values, first_of(z, l), layers);
-        n_low[l] = (int32_t)(prompt - (size_t)lround(share * (double)prompt));
-    }
+    return kvd_zdc_first_of(z->method.plan, layer);
 }
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    kvd_zdc *const z = of(m);
+    kvd_zdc *const z = (kvd_zdc *)m;
     bool changed = false;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
@@ -73,13 +36,10 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
          */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
-        suppose(z, s->slot, s->before);
+        kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
         changed = true;
     }
-    return changed ? kvd_queue_put(z->n_low, z->host_low,
-                                   z->n_slots * kvd_zdc_layers(z) * sizeof *z->n_low, z->stream,
-                                   what, err)
-                   : 0;
+    return changed ? kvd_zdc_levels_put(&z->levels, m->cache, z->stream, err) : 0;
 }
 
 /* Returns the bytes of a slot's channel orders in one layer (think). */
@@ -93,23 +53,23 @@ static double held_by(const kvd_zdc *z, size_t slot)
 {
     double bytes = 0;
     for (size_t l = 0; l < kvd_zdc_layers(z); l++) {
-        const double low = (double)z->host_low[slot * kvd_zdc_layers(z) + l];
+        const double low = (double)z->levels.host_low[slot * kvd_zdc_layers(z) + l];
         bytes += low * z->layer[l].entry[KVD_ZDC_LOW] +
                  ((double)z->slot[slot].tokens - low) * z->layer[l].entry[KVD_ZDC_HIGH] +
-                 (double)(sizeof *z->n_low + order_bytes(z));
+                 (double)(sizeof *z->levels.n_low + order_bytes(z));
     }
     return bytes;
 }
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    kvd_zdc *const z = of(m);
+    kvd_zdc *const z = (kvd_zdc *)m;
     (void)err;
     for (size_t i = 0; i < it->n_slices; i++) {
         kvd_zdc_slot *const to = &z->slot[it->slice[i].slot];
         to->tokens = to->counted = it->slice[i].before + it->slice[i].n;
     }
-    for (size_t s = 0; s < z->n_slots; s++)
+    for (size_t s = 0; s < z->levels.n_slots; s++)
         z->slot[s].held = z->slot[s].tokens ? held_by(z, s) : 0;
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -119,9 +79,9 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 
 static double held(const kvd_gpu_method *m)
 {
-    const kvd_zdc *const z = of_const(m);
+    const kvd_zdc *const z = (const kvd_zdc *)m;
     double bytes = 0;
-    for (size_t s = 0; s < z->n_slots; s++)
+    for (size_t s = 0; s < z->levels.n_slots; s++)
         bytes += z->slot[s].held;
     return bytes;
 }
@@ -133,7 +93,7 @@ static kvd_zdc_pages pages_of(const kvd_zdc *z, int layer, size_t first)
                            .table = c->pages->device + first * c->pages->max_pages,
                            .pitch = (int32_t)c->pages->max_pages,
                            .own = z->own,
-                           .n_low = z->n_low,
+                           .n_low = z->levels.n_low,
                            .n_layers = (int32_t)kvd_zdc_layers(z),
                            .layer = layer};
 }
@@ -144,56 +104,29 @@ static const kvd_zdc_head *heads_of(const kvd_zdc *z, int layer)
 }
 
 /* Sums the probabilities that prompt tokens received, in a second pass over queries and keys. */
-static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err *err)
+static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, kvd_err *err)
 {
-    const kvd_paged_cache *const c = z->method.cache;
-    const kvd_evict_prompts_args a = {.map = c->layer[r->layer].map,
-                                      .rule = {.ranking = KVD_EVICT_ATTENTION},
-                                      .hopper = c->hopper,
-                                      .layer = r->layer,
-                                      .batch = (int32_t)r->prompts,
-                                      .n_q8 = (int32_t)c->batch->n_q8,
-                                      .max_pages = (int32_t)c->pages->max_pages,
-                                      .longest = longest,
-                                      .q_start = c->batch->device.q_start + r->steps,
-                                      .q_len = c->batch->device.q_len + r->steps,
-                                      .slot = c->batch->device.slot + r->steps,
-                                      .page_table =
-                                          c->pages->device + r->steps * c->pages->max_pages,
-                                      .q = c->q_prompts,
-                                      .pool = kvd_paged_cache_pool(c, r->layer),
-                                      .lse = z->lse,
-                                      .mass = z->mass};
+    kvd_evict_prompts_args a = kvd_evict_prompts_of(z->method.cache, r, r->layer);
+    a.rule.ranking = KVD_EVICT_ATTENTION;
+    a.lse = z->levels.lse;
+    a.mass = z->mass;
     return kvd_cuda_check(kvd_evict_score_any(&a, r->stream), "attention received", err);
 }
 
-static int choose(kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err *err)
+static int choose(kvd_zdc *z, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
-    const kvd_parameter_values *const v = &z->method.plan->tokens_values;
-    const int layers = (int)kvd_zdc_layers(z), left = layers - r->layer;
-    kvd_zdc_choose_args a = {.pages = pages_of(z, r->layer, r->steps),
-                             .batch = (int32_t)r->prompts,
-                             .n_heads = c->share->n_heads,
-                             .n_q8 = (int32_t)c->batch->n_q8,
-                             .longest = longest,
-                             .q_start = c->batch->device.q_start + r->steps,
-                             .q_len = c->batch->device.q_len + r->steps,
-                             .lse = z->mass ? z->mass : z->lse,
-                             .sums = z->mass != NULL,
-                             .mean = v->value[MEAN] > 0,
-                             .share = kvd_tokens_important(v, r->layer, layers),
-                             .span = !together(z)         ? 1
-                                     : together(z) < left ? together(z)
-                                                          : left,
-                             .overlap = z->mass || together(z) ? 2 : v->value[OVERLAP],
-                             .value = z->value,
-                             .level = z->level,
-                             .place = z->place};
-    if (z->mass && sum_attention(z, r, longest, err))
+    kvd_zdc_choose_args a = kvd_zdc_levels_args(&z->levels, c, z->method.plan, r);
+    a.pages = pages_of(z, r->layer, r->steps);
+    if (z->mass) {
+        a.lse = z->mass;
+        a.sums = 1;
+        a.overlap = 2;
+    }
+    if (z->mass && sum_attention(z, r, err))
         return -1;
     if (!z->parts.n)
-        return kvd_zdc_choose_by_all(c, &a, z->sum, r->stream, err);
+        return kvd_zdc_choose_by_all(c, &a, &z->levels, r->stream, err);
     /*
      * If GPUs divide a prompt's tokens, importance is summed over this GPU's heads, then over GPUs.
      */
@@ -211,21 +144,18 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err 
 static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
 {
     const kvd_paged_cache *const c = z->method.cache;
-    kvd_zdc_move_args a = {.pages = pages_of(z, r->layer, r->steps),
-                           .batch = (int32_t)r->prompts,
-                           .n_kv_heads = c->share->n_kv_heads,
-                           .longest = 1,
-                           .q_start = c->batch->device.q_start + r->steps,
-                           .q_len = c->batch->device.q_len + r->steps,
-                           .level = z->level,
-                           .place = z->place,
-                           .head = heads_of(z, r->layer),
-                           .from = kvd_paged_cache_pool(c, r->layer),
-                           .store = z->store + z->layer[r->layer].at,
-                           .page = (size_t)c->layer[r->layer].map.page_elements};
-    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
-        a.longest = c->batch->host.q_len[i] > a.longest ? c->batch->host.q_len[i] : a.longest;
-    return a;
+    return (kvd_zdc_move_args){.pages = pages_of(z, r->layer, r->steps),
+                               .batch = (int32_t)r->prompts,
+                               .n_kv_heads = c->share->n_kv_heads,
+                               .longest = kvd_paged_longest(r, c->batch->host.q_len),
+                               .q_start = c->batch->device.q_start + r->steps,
+                               .q_len = c->batch->device.q_len + r->steps,
+                               .level = z->levels.level,
+                               .place = z->levels.place,
+                               .head = heads_of(z, r->layer),
+                               .from = kvd_paged_cache_pool(c, r->layer),
+                               .store = z->store + z->layer[r->layer].at,
+                               .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
 /*
@@ -234,7 +164,7 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
  */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const kvd_zdc *const z = of(m);
+    const kvd_zdc *const z = (const kvd_zdc *)m;
     if (!r->prompts || first_of(z, r->layer) == r->layer)
         return 0;
     const kvd_zdc_move_args a = move_args(z, r);
@@ -247,18 +177,16 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    kvd_zdc *const z = of(m);
+    kvd_zdc *const z = (kvd_zdc *)m;
     const kvd_zdc_move_args a = move_args(z, r);
-    if ((first_of(z, r->layer) == r->layer && choose(z, r, a.longest, err)) ||
+    if ((first_of(z, r->layer) == r->layer && choose(z, r, err)) ||
         kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
         kvd_cuda_check(kvd_zdc_move(&a, r->stream), what, err) ||
         kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err))
         return -1;
     return r->layer + 1 < m->cache->config->n_layers
                ? 0
-               : kvd_queue_get(z->host_low, z->n_low,
-                               z->n_slots * kvd_zdc_layers(z) * sizeof *z->n_low, r->stream, what,
-                               err);
+               : kvd_zdc_levels_get(&z->levels, m->cache, r->stream, err);
 }
 
 static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
@@ -304,7 +232,7 @@ static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 
 static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
-    kvd_zdc *const z = of(m);
+    kvd_zdc *const z = (kvd_zdc *)m;
     const kvd_zdc_lists_args lists = {.pages = pages_of(z, 0, 0),
                                       .batch = (int32_t)n,
                                       .rows = (int32_t)m->cache->batch->max_slices,
@@ -322,7 +250,7 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
 
 static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const kvd_zdc *const z = of(m);
+    const kvd_zdc *const z = (const kvd_zdc *)m;
     if (!r->steps)
         return kvd_paged_cache_append(m->cache, r, NULL, NULL, err);
     const kvd_decode_args a = decode_args(z, r->layer, r->steps);
@@ -335,7 +263,7 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    const kvd_zdc *const z = of(m);
+    const kvd_zdc *const z = (const kvd_zdc *)m;
     const kvd_attn_map *const high = &m->cache->layer[r->layer].map;
     const kvd_decode_args a = decode_args(z, r->layer, r->steps);
     const kvd_zdc_merge_args merge = {.pages = pages_of(z, r->layer, 0),
@@ -357,9 +285,8 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 
 static void release(kvd_gpu_method *m)
 {
-    kvd_zdc *const z = of(m);
+    kvd_zdc *const z = (kvd_zdc *)m;
     kvd_device_release(&z->memory);
-    (void)cudaFreeHost(z->host_low);
     free(z->layer);
     free(z->slot);
     free(z->works);
@@ -369,7 +296,7 @@ static void release(kvd_gpu_method *m)
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    return kvd_zdc_make_pool(of(m), pages, slots, stream, err);
+    return kvd_zdc_make_pool((kvd_zdc *)m, pages, slots, stream, err);
 }
 
 static bool runs(const kvd_plan *p)
@@ -395,22 +322,24 @@ static int open_zdc(kvd_zdc *z, kvd_err *err)
         return -1;
     for (size_t l = 0; l < kvd_zdc_layers(z); l++)
         m->page_bytes += (size_t)m->cache->layer[l].map.page_elements * sizeof(uint16_t);
-    m->slot_bytes = m->page_bytes + kvd_zdc_layers(z) * sizeof *z->n_low;
-    m->lse = z->lse;
+    m->slot_bytes = m->page_bytes + kvd_zdc_layers(z) * sizeof *z->levels.n_low;
+    m->lse = z->levels.lse;
     return 0;
 }
 
 static kvd_zdc *create(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
 {
-    kvd_zdc *const z = 2 * c->share->n_heads > KVD_HEADS_MAX ? NULL : calloc(1, sizeof *z);
-    if (!z && 2 * c->share->n_heads > KVD_HEADS_MAX)
+    if (2 * c->share->n_heads > KVD_HEADS_MAX) {
         kvd_fail(err,
                  "two widths of tokens: the CUDA engine takes up to %d heads, the model has %d",
                  KVD_HEADS_MAX / 2, c->share->n_heads);
-    else if (!z)
-        kvd_no_memory(err, what, sizeof *z);
-    if (!z)
         return NULL;
+    }
+    kvd_zdc *const z = calloc(1, sizeof *z);
+    if (!z) {
+        kvd_no_memory(err, what, sizeof *z);
+        return NULL;
+    }
     *m = &z->method; /* the cache releases *m, even after a failure */
     z->method = (kvd_gpu_method){.cache = c,
                                  .plan = plan,
@@ -456,12 +385,12 @@ static size_t low_of(const kvd_zdc *z, size_t prompt)
 
 static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    kvd_zdc *const z = of(m);
+    kvd_zdc *const z = (kvd_zdc *)m;
     const size_t layers = kvd_zdc_layers(z);
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
-        int32_t *const n_low = z->host_low + s->slot * layers;
+        int32_t *const n_low = z->levels.host_low + s->slot * layers;
         if (i >= it->n_steps && (s->before || !s->emits))
             return kvd_fail(
                 err,
@@ -471,7 +400,7 @@ static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             continue;
         for (size_t l = 0; l < layers; l++)
             n_low[l] = (int32_t)low_of(z, i < it->n_steps ? s->before : s->n);
-        if (i < it->n_steps && kvd_queue_put(z->n_low + s->slot * layers, n_low,
+        if (i < it->n_steps && kvd_queue_put(z->levels.n_low + s->slot * layers, n_low,
                                              layers * sizeof *n_low, z->stream, what, err))
             return -1;
     }
@@ -480,7 +409,7 @@ static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 
 static int append_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    const kvd_zdc *const z = of(m);
+    const kvd_zdc *const z = (const kvd_zdc *)m;
     if (append(m, r, err))
         return -1;
     if (!r->steps)
@@ -503,7 +432,7 @@ static int append_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err
 
 static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    kvd_zdc *const z = of(m);
+    kvd_zdc *const z = (kvd_zdc *)m;
     const kvd_paged_cache *const c = m->cache;
     kvd_zdc_move_args move = move_args(z, r);
     const kvd_zdc_channels_args a = {.pages = pages_of(z, r->layer, r->steps),
@@ -516,8 +445,8 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
                                      .q = c->q_prompts,
                                      .from = kvd_paged_cache_pool(c, r->layer),
                                      .order = z->order,
-                                     .level = z->level,
-                                     .place = z->place};
+                                     .level = z->levels.level,
+                                     .place = z->levels.place};
     move.order = z->order;
     return kvd_cuda_check(kvd_zdc_channels(&a, r->stream), "importance of channels", err) ||
                    kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
@@ -530,9 +459,10 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
 /* Returns the bits of K and V, and one bit per channel of KV heads with pruned keys. */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
-    const kvd_zdc *const z = of_const(m);
+    const kvd_zdc *const z = (const kvd_zdc *)m;
     const size_t kv = (size_t)m->cache->share->n_kv_heads, d = (size_t)m->cache->config->d_head,
-                 n = z->slot[slot].counted, low = (size_t)z->host_low[slot * kvd_zdc_layers(z)];
+                 n = z->slot[slot].counted,
+                 low = (size_t)z->levels.host_low[slot * kvd_zdc_layers(z)];
     return n ? (double)(kvd_zdc_layers(z) * kv) *
                    (16.0 * (double)(low * (z->kept + d) + (n - low) * 2 * d) +
                     (double)(low ? d : 0))
@@ -541,8 +471,8 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
 
 static size_t think_pruned(const kvd_gpu_method *m, size_t slot)
 {
-    const kvd_zdc *const z = of_const(m);
-    const size_t low = (size_t)z->host_low[slot * kvd_zdc_layers(z)];
+    const kvd_zdc *const z = (const kvd_zdc *)m;
+    const size_t low = (size_t)z->levels.host_low[slot * kvd_zdc_layers(z)];
     return z->kept < (size_t)m->cache->config->d_head
                ? low * kvd_zdc_layers(z) * (size_t)m->cache->share->n_kv_heads
                : 0;
@@ -551,7 +481,7 @@ static size_t think_pruned(const kvd_gpu_method *m, size_t slot)
 static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                       kvd_err *err)
 {
-    kvd_zdc *const z = of(m);
+    kvd_zdc *const z = (kvd_zdc *)m;
     const size_t d = (size_t)m->cache->config->d_head,
                  bytes = slots * kvd_zdc_layers(z) * order_bytes(z), n = bytes / sizeof *z->order;
     int16_t *const order = malloc(bytes);
@@ -560,15 +490,14 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     /* Prompts that were never computed have the channels in their original order. */
     for (size_t i = 0; i < n; i++)
         order[i] = (int16_t)(i % d);
-    const int status = !(z->order = kvd_device_new(&z->memory, bytes, what, err)) ||
-                       kvd_device_put(z->order, order, bytes, what, err);
+    z->order = kvd_device_from(&z->memory, order, bytes, what, err);
     free(order);
-    return status ? -1 : kvd_zdc_make_pool(z, pages, slots, stream, err);
+    return z->order ? kvd_zdc_make_pool(z, pages, slots, stream, err) : -1;
 }
 
 static void release_think(kvd_gpu_method *m)
 {
-    free(of(m)->own_low.head);
+    free(((kvd_zdc *)m)->own_low.head);
     release(m);
 }
 
@@ -637,33 +566,34 @@ static bool think_generates(const kvd_plan *plan)
 
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer)
 {
-    const kvd_zdc *const z = of_const(m);
-    return (size_t)z->host_low[slot * kvd_zdc_layers(z) + (size_t)layer];
+    const kvd_zdc *const z = (const kvd_zdc *)m;
+    return (size_t)z->levels.host_low[slot * kvd_zdc_layers(z) + (size_t)layer];
 }
 
 int kvd_gpu_zdc_together(const kvd_gpu_method *m)
 {
-    return together(of_const(m));
+    return kvd_tokens_layers(&m->plan->tokens_values);
 }
 
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts)
 {
-    of(m)->parts = *parts;
+    ((kvd_zdc *)m)->parts = *parts;
 }
 
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer)
 {
-    return heads_of(of_const(m), layer);
+    return heads_of((const kvd_zdc *)m, layer);
 }
 
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer)
 {
-    return &of_const(m)->layer[layer].low;
+    return &((const kvd_zdc *)m)->layer[layer].low;
 }
 
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m)
 {
-    return (kvd_zdc_sets){of_const(m)->level, of_const(m)->place};
+    const kvd_zdc *const z = (const kvd_zdc *)m;
+    return (kvd_zdc_sets){z->levels.level, z->levels.place};
 }
 
 const kvd_gpu_kind kvd_gpu_zdc = {.shares_prompts = true,

@@ -1,6 +1,6 @@
 /* Page layouts and memory of important (high) and other (low) tokens of method zdc. */
+#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/cuda/decode.h"
 #include "methods/tokens/cuda/zdc_method.h"
@@ -8,46 +8,36 @@
 
 static const char what[] = "two widths of tokens";
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
+enum { OVERLAP = 2, MEAN /* indices in the parameter table of tokens/importance.c */ };
 
 static int make_lists(kvd_zdc *z, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
     const size_t rows = c->batch->max_slices, all = kvd_zdc_layers(z) * rows * sizeof(int32_t),
                  table = rows * (c->pages->max_pages + 1) * sizeof *z->table;
-    kvd_device_memory *const m = &z->memory;
-    return (z->end = kvd_device_new(m, all, what, err)) &&
-                   (z->low_len = kvd_device_new(m, all, what, err)) &&
-                   (z->table = kvd_device_new(m, table, what, err))
-               ? 0
-               : -1;
+    z->end = kvd_device_new(&z->memory, all, what, err);
+    z->low_len = kvd_device_new(&z->memory, all, what, err);
+    z->table = kvd_device_new(&z->memory, table, what, err);
+    return z->memory.status;
 }
 
 int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    const size_t counts = slots * kvd_zdc_layers(z) * sizeof *z->n_low;
     size_t n = 0;
     for (size_t l = 0; l < kvd_zdc_layers(z); l++) {
         z->layer[l].at = n;
         n += (pages + 1 + slots) * (size_t)z->method.cache->layer[l].map.page_elements;
     }
     z->stream = stream;
-    z->n_slots = slots; /* the last slot is padding */
     z->own = (int32_t)pages + 1;
     if (!(z->slot = calloc(slots, sizeof *z->slot)))
         return kvd_no_memory(err, what, slots * sizeof *z->slot);
-    if (!(z->store = kvd_device_new(&z->memory, n * sizeof *z->store, "the cache", err)) ||
-        !(z->n_low = kvd_device_new(&z->memory, counts, what, err)) ||
-        !(z->host_low = kvd_pinned_new(counts, what, err)) || make_lists(z, err))
-        return -1;
-    memset(z->host_low, 0, counts);
-    return kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what,
-                          err) ||
-                   kvd_cuda_check(cudaMemsetAsync(z->n_low, 0, counts, stream), what, err)
+    z->store = kvd_device_new(&z->memory, n * sizeof *z->store, "the cache", err);
+    return kvd_zdc_levels_make_slots(&z->levels, &z->memory, z->method.cache, slots, err) ||
+                   make_lists(z, err) ||
+                   kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream),
+                                  what, err)
                ? -1
                : 0;
 }
@@ -140,14 +130,10 @@ static int make_heads(kvd_zdc *z, kvd_err *err)
         for (size_t g = 0; !status && g < kv; g++)
             describe_head(z, (int)l, (int)g, host + l * kv + g);
     }
-    if (!status) {
-        z->head = kvd_device_copy(&z->memory, host, n * sizeof *host, what, c->worker->stream, err);
-        status = !z->head || kvd_cuda_check(cudaStreamSynchronize(c->worker->stream), what, err)
-                     ? -1
-                     : 0;
-    }
+    if (!status)
+        z->head = kvd_device_from(&z->memory, host, n * sizeof *host, what, err);
     free(host);
-    return status;
+    return z->head ? 0 : -1;
 }
 
 /* Workspaces are parts of one array, aligned to 256 bytes. */
@@ -163,24 +149,98 @@ static int make_workspaces(kvd_zdc *z, kvd_err *err)
             z->layer[l].workspace = all ? all + bytes : NULL;
             bytes += (one + 255) / 256 * 256;
         }
-        if (!all && (!(all = kvd_device_new(&z->memory, bytes, "work lists of attention", err)) ||
-                     kvd_device_zero(all, bytes, what, err)))
-            return -1;
+        if (!all)
+            all = kvd_device_filled(&z->memory, bytes, 0, "work lists of attention", err);
     }
-    return 0;
+    return z->memory.status;
 }
 
-size_t kvd_zdc_sum_bytes(const kvd_paged_cache *c)
+int kvd_zdc_levels_make(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
+                        kvd_err *err)
 {
-    const size_t rows = c->batch->max_tokens + 8 * c->batch->max_slices;
-    return c->share->count > 1 ? (size_t)c->share->count * rows * sizeof(float) : 0;
+    const size_t rows = c->batch->max_tokens + 8 * c->batch->max_slices,
+                 heads = (size_t)c->share->n_heads, gpus = (size_t)c->share->count;
+    v->lse = kvd_device_new(m, heads * rows * sizeof *v->lse, what, err);
+    v->value = kvd_device_new(m, rows * sizeof *v->value, what, err);
+    v->level = kvd_device_new(m, rows, what, err);
+    v->place = kvd_device_new(m, rows * sizeof *v->place, what, err);
+    v->sum = gpus > 1 ? kvd_device_new(m, gpus * rows * sizeof *v->sum, what, err) : NULL;
+    return m->status;
 }
 
-int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args, float *sum,
-                          cudaStream_t stream, kvd_err *err)
+static size_t counts_bytes(const kvd_zdc_levels *v, const kvd_paged_cache *c)
+{
+    return v->n_slots * (size_t)c->config->n_layers * sizeof *v->n_low;
+}
+
+int kvd_zdc_levels_make_slots(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
+                              size_t slots, kvd_err *err)
+{
+    v->n_slots = slots;
+    v->n_low = kvd_device_filled(m, counts_bytes(v, c), 0, what, err);
+    v->host_low = kvd_device_pinned(m, counts_bytes(v, c), what, err);
+    return m->status;
+}
+
+int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
+                       kvd_err *err)
+{
+    return kvd_queue_put(v->n_low, v->host_low, counts_bytes(v, c), stream, what, err);
+}
+
+int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
+                       kvd_err *err)
+{
+    return kvd_queue_get(v->host_low, v->n_low, counts_bytes(v, c), stream, what, err);
+}
+
+int kvd_zdc_first_of(const kvd_plan *p, int layer)
+{
+    const int together = kvd_tokens_layers(&p->tokens_values);
+    return together ? layer - layer % together : layer;
+}
+
+void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
+                            size_t prompt)
+{
+    for (int l = 0; l < n_layers; l++) {
+        const double share =
+            kvd_tokens_important(&p->tokens_values, kvd_zdc_first_of(p, l), n_layers);
+        v->host_low[slot * (size_t)n_layers + (size_t)l] =
+            (int32_t)(prompt - (size_t)lround(share * (double)prompt));
+    }
+}
+
+kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged_cache *c,
+                                        const kvd_plan *p, const kvd_paged_rows *r)
+{
+    const kvd_parameter_values *const value = &p->tokens_values;
+    const int layers = c->config->n_layers, together = kvd_tokens_layers(value),
+              left = layers - r->layer;
+    return (kvd_zdc_choose_args){.batch = (int32_t)r->prompts,
+                                 .n_heads = c->share->n_heads,
+                                 .n_q8 = (int32_t)c->batch->n_q8,
+                                 .longest = kvd_paged_longest(r, c->batch->host.q_len),
+                                 .q_start = c->batch->device.q_start + r->steps,
+                                 .q_len = c->batch->device.q_len + r->steps,
+                                 .lse = v->lse,
+                                 .mean = value->value[MEAN] > 0,
+                                 .share = kvd_tokens_important(value, r->layer, layers),
+                                 .span = !together         ? 1
+                                         : together < left ? together
+                                                           : left,
+                                 .overlap = together ? 2 : value->value[OVERLAP],
+                                 .value = v->value,
+                                 .level = v->level,
+                                 .place = v->place};
+}
+
+int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
+                          const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err)
 {
     const kvd_gpu_worker *const w = c->worker;
     kvd_zdc_choose_args a = *args;
+    float *const sum = v->sum;
     if (sum) {
         const int own = c->share->index;
         const size_t each = (size_t)a.n_q8, n = (size_t)c->share->count * each;
@@ -199,31 +259,22 @@ int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *a
 
 static int make_rows(kvd_zdc *z, kvd_err *err)
 {
-    const size_t sum = kvd_zdc_sum_bytes(z->method.cache);
     const kvd_paged_cache *const c = z->method.cache;
     const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
                  heads = (size_t)c->share->n_heads;
     size_t o = 0;
     for (size_t l = 0; l < kvd_zdc_layers(z); l++)
-        o = larger(o, (size_t)z->layer[l].both.o_pitch);
+        o = kvd_larger(o, (size_t)z->layer[l].both.o_pitch);
     kvd_device_memory *const m = &z->memory;
     z->works = calloc(slices + 1, sizeof *z->works);
     z->host_works = malloc(kvd_zdc_layers(z) * kvd_decode_plan_layer_bytes());
     if (!z->works || !z->host_works)
         return kvd_no_memory(err, what, (slices + 1) * sizeof *z->works);
-    return (z->lse = kvd_device_new(m, heads * rows * sizeof *z->lse, what, err)) &&
-                   (!sum || (z->sum = kvd_device_new(m, sum, what, err))) &&
-                   (z->method.plan->tokens != &kvd_tokens_received ||
-                    (z->mass = kvd_device_new(m, heads * rows * sizeof *z->mass, what, err))) &&
-                   (z->value = kvd_device_new(m, rows * sizeof *z->value, what, err)) &&
-                   (z->level = kvd_device_new(m, rows, what, err)) &&
-                   (z->place = kvd_device_new(m, rows * sizeof *z->place, what, err)) &&
-                   (z->lse_steps =
-                        kvd_device_new(m, 2 * slices * heads * sizeof *z->lse_steps, what, err)) &&
-                   (z->o = kvd_device_new(m, slices * o * sizeof(uint16_t), what, err)) &&
-                   !kvd_device_zero(z->o, slices * o * sizeof(uint16_t), what, err)
-               ? 0
-               : -1;
+    if (z->method.plan->tokens == &kvd_tokens_received)
+        z->mass = kvd_device_new(m, heads * rows * sizeof *z->mass, what, err);
+    z->lse_steps = kvd_device_new(m, 2 * slices * heads * sizeof *z->lse_steps, what, err);
+    z->o = kvd_device_filled(m, slices * o * sizeof(uint16_t), 0, what, err);
+    return kvd_zdc_levels_make(&z->levels, m, c, err);
 }
 
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err)

@@ -38,6 +38,43 @@ typedef struct {
 } kvd_zdc_sets;
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
+/* Memory for choosing important tokens. */
+typedef struct {
+    /* [n_slots][n_layers] Number of less important tokens, in device and pinned memory. */
+    int32_t *n_low, *host_low;
+    size_t n_slots;
+    /* Device arrays of kvd_zdc_choose_args. */
+    float *lse, *value;
+    uint8_t *level;
+    int32_t *place;
+    float *sum; /* [GPUs][rows] importance over the heads of each GPU; NULL on one GPU */
+} kvd_zdc_levels;
+
+/* Allocate the arrays of `rows` tokens, and those of slots. *m owns all memory. */
+int kvd_zdc_levels_make(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
+                        kvd_err *err);
+int kvd_zdc_levels_make_slots(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
+                              size_t slots, kvd_err *err);
+/* Copy the numbers of less important tokens to the device, and back. */
+int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
+                       kvd_err *err);
+int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
+                       kvd_err *err);
+/* Returns the layer whose important tokens `layer` uses. The device applies `overlap`. */
+int kvd_zdc_first_of(const kvd_plan *p, int layer);
+/* Sets, for timing runs, a slot's numbers of less important tokens as if `overlap` had no effect. */
+void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
+                            size_t prompt);
+/* Returns the arguments of kvd_zdc_choose for the prompts of `r`, without those of pages. */
+kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged_cache *c,
+                                        const kvd_plan *p, const kvd_paged_rows *r);
+/*
+ * Works like kvd_zdc_choose, but first adds importance over tensor-parallel GPUs, which must all
+ * call it.
+ */
+int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
+                          const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err);
+
 /* For tests: returns the number of less important tokens of a slot in a layer. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
@@ -72,7 +109,6 @@ typedef struct {
     cudaStream_t stream;
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
-    size_t n_slots;
     /* Widths of less important tokens, from the plan or own_low. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
@@ -87,17 +123,11 @@ typedef struct {
     uint16_t *store;
     /* The page list of slot s begins with pool page own + s. */
     int32_t own;
-    /* [slots][n_layers] Number of less important tokens, in device and pinned memory. */
-    int32_t *n_low, *host_low;
-    /* Device arrays for choosing important tokens (kvd_zdc_choose_args). */
-    float *lse, *value;
+    kvd_zdc_levels levels;
     /* [n_heads][rows] Attention that tokens received. NULL except for method `received`. */
     float *mass;
-    uint8_t *level;
-    int32_t *place;
     /* parts.n is 0 unless GPUs divide prompts. */
     kvd_zdc_parts parts;
-    float *sum; /* argument of kvd_zdc_choose_by_all */
     /* Device: ln of the softmax denominators of decode steps. */
     float *lse_steps;
     /* Device: attention outputs over important tokens, then over other tokens. */
@@ -112,15 +142,6 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 {
     return (size_t)z->method.cache->config->n_layers;
 }
-
-/*
- * Works like kvd_zdc_choose, but first adds importance over tensor-parallel GPUs, which must all
- * call it. `sum` is scratch memory of kvd_zdc_sum_bytes bytes, NULL on one GPU.
- */
-int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args, float *sum,
-                          cudaStream_t stream, kvd_err *err);
-/* Returns the bytes of scratch memory for kvd_zdc_choose_by_all, 0 on one GPU. */
-size_t kvd_zdc_sum_bytes(const kvd_paged_cache *c);
 
 /* Allocates the arrays of *z. Requires the layers of z->cache. */
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err);
