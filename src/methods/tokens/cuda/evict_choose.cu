@@ -1,6 +1,6 @@
 /*
  * Chooses prompt tokens and moves their rows to the front of the pages: token kept[i] moves to
- * index i <= kept[i]. In steps of RUN tokens, all are read before any is written.
+ * index i <= kept[i].
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -14,7 +14,6 @@ enum { CHOOSE = 1024, MOVE = 256, RUN = 256, DIMS = 32, BITS = 512 };
 __global__ void __launch_bounds__(CHOOSE)
     choose_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b], slot = a.slot[b];
     const kvd_evict_budget budget = a.budget[slot];
     const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old), m = n - old + k;
@@ -39,14 +38,12 @@ __global__ void __launch_bounds__(CHOOSE)
     const auto key = [rank, sink](int t) {
         return t < sink ? 0xffffffffull << 32 | (unsigned)t : key_of(rank[t], t);
     };
-    const bool by_score = ranking != KVD_EVICT_FIRST && k < old && k > 0;
-    const unsigned long long least = by_score ? select_key<CHOOSE>(key, old, k, bin) : 0;
-    const size_t state =
-        (((size_t)slot * a.state.n_layers + a.state.layer) * (size_t)a.map.n_kv_heads + g) *
-        (size_t)a.state.room;
+    const bool in_order = ranking == KVD_EVICT_FIRST;
+    const unsigned long long least = in_order ? 0 : select_least<CHOOSE>(key, old, k);
+    const size_t state = state_at(a.state, a.map.n_kv_heads, slot, g);
     for (int first = 0, place = 0; first < n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
-        const bool stays = t < n && (t >= old || (by_score ? key(t) >= least : t < k));
+        const bool stays = t < n && (t >= old || (in_order ? t < k : key(t) >= least));
         int all;
         const int i = place + select_place<CHOOSE>(stays, &all);
         place += all;
@@ -126,7 +123,6 @@ __global__ void __launch_bounds__(CHOOSE)
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int h = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b];
     const kvd_evict_budget budget = a.budget[a.slot[b]];
     const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old);
@@ -134,12 +130,18 @@ __global__ void __launch_bounds__(BITS)
     const float *const mass = a.mass + (size_t)h * a.n_q8 + at;
     const bool anchor =
         a.rule.anchor == 2 ? 2 * (long long)k > old : (a.rule.first_head + h) % 2 == 1;
-    unsigned long long least = k > 0 ? 0 : ~0ull;
-    if (k > 0 && k < old)
-        least = select_key<BITS>([mass](int t) { return key_of(mass[t], t); }, old, k, bin);
+    const auto key = [mass](int t) { return key_of(mass[t], t); };
+    const unsigned long long least = select_least<BITS>(key, old, k);
     for (int t = (int)threadIdx.x; t < old; t += BITS)
-        if ((key_of(mass[t], t) >= least) != anchor)
+        if ((key(t) >= least) != anchor)
             atomicAdd(a.distance + at + t, 1.0f);
+}
+
+/* Stores token t in the list of every KV head. */
+__device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at, int t)
+{
+    for (int g = 0; g < a.map.n_kv_heads; g++)
+        a.kept[(size_t)g * a.n_q8 + at] = t;
 }
 
 /*
@@ -149,7 +151,6 @@ __global__ void __launch_bounds__(BITS)
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int b = (int)blockIdx.x, n = a.q_len[b], me = (int)threadIdx.x;
     const kvd_evict_budget budget = a.budget[a.slot[b]];
     const int old = n - min(n, budget.keep_new),
@@ -161,11 +162,10 @@ __global__ void __launch_bounds__(CHOOSE)
     const float *const distance = a.distance + at;
     sum_heads<CHOOSE>(a, 0, a.summed ? 1 : a.map.n_heads, at, n, score);
     smooth<CHOOSE>(score, old, a.rule.smooth, rank);
-    unsigned long long least = top > 0 ? 0 : ~0ull;
-    if (top > 0 && top < old)
-        least = select_key<CHOOSE>([rank](int t) { return key_of(rank[t], t); }, old, top, bin);
+    const auto key = [rank](int t) { return key_of(rank[t], t); };
+    const unsigned long long least = select_least<CHOOSE>(key, old, top);
     for (int t = me; t < n; t += CHOOSE)
-        score[t] = t >= old || key_of(rank[t], t) >= least ? INFINITY : 0;
+        score[t] = t >= old || key(t) >= least ? INFINITY : 0;
     __syncthreads();
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
@@ -189,72 +189,35 @@ __global__ void __launch_bounds__(CHOOSE)
             }
     }
     __syncthreads();
-    for (int first = 0, place = 0; first < n; first += CHOOSE) {
-        const int t = first + me;
-        const bool stays = t < n && score[t] != 0;
-        const int i = place + select_place<CHOOSE>(stays, &all);
-        place += all;
-        for (int g = 0; g < a.map.n_kv_heads && stays; g++)
-            a.kept[(size_t)g * a.n_q8 + at + i] = t;
-    }
+    select_each<CHOOSE>(
+        n, [score](int t) { return score[t] != 0; }, [&](int i, int t) { keep(a, at + i, t); });
 }
 
 __global__ void __launch_bounds__(MOVE)
     move_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    enum { ROWS = MOVE / (DIMS / 8), EACH = RUN / ROWS };
     const int slices = (int)gridDim.x / (2 * a.map.n_kv_heads), b = (int)blockIdx.y;
     const int slice = (int)blockIdx.x % slices, side = (int)blockIdx.x / slices % 2,
               g = (int)blockIdx.x / slices / 2;
     const int n = a.q_len[b], m = evict_kept_of(a.budget[a.slot[b]], n),
               d = side ? a.map.d_v[g] : a.map.d_qk[g];
-    const int block = slice * (DIMS / 8) + (int)threadIdx.x % (DIMS / 8);
     if (m == n || slice * DIMS >= d)
         return;
-    const bool there = block * 8 < d;
-    const int32_t *const kept = a.kept + (size_t)g * a.n_q8 + a.q_start[b];
-    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
-    uint16_t *const x = static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
-                        (side ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0);
-    const int end = (m + 7) / 8 * 8;
-    for (int first = 0; first < end; first += RUN) {
-        uint4 held[EACH];
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const int i = first + e * ROWS + (int)threadIdx.x / (DIMS / 8);
-            held[e] = make_uint4(0, 0, 0, 0);
-            if (there && i < m)
-                held[e] = *reinterpret_cast<const uint4 *>(
-                    x + piece(page, a.map.page_elements, kept[i], block, d));
-        }
-        __syncthreads();
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const int i = first + e * ROWS + (int)threadIdx.x / (DIMS / 8);
-            if (there && i < end)
-                *reinterpret_cast<uint4 *>(x + piece(page, a.map.page_elements, i, block, d)) =
-                    held[e];
-        }
-        __syncthreads();
-    }
+    compact_rows<MOVE, RUN>(static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
+                                (side ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0),
+                            a.page_table + (size_t)b * a.max_pages, a.map.page_elements,
+                            a.kept + (size_t)g * a.n_q8 + a.q_start[b], m, slice, d);
 }
 
 __global__ void __launch_bounds__(CHOOSE)
     list_kernel(const __grid_constant__ kvd_evict_prompts_args a, int32_t *length,
                 kvd_evict_budget *budget)
 {
-    const int b = (int)blockIdx.x, n = a.q_len[b], kv = a.map.n_kv_heads;
+    const int b = (int)blockIdx.x, n = a.q_len[b];
     const size_t at = (size_t)a.q_start[b];
-    int place = 0;
-    for (int first = 0; first < n; first += CHOOSE) {
-        const int t = first + (int)threadIdx.x;
-        const bool stays = t < n && (t == n - 1 || a.mass[at + t] > 0);
-        int all;
-        const int i = place + select_place<CHOOSE>(stays, &all);
-        place += all;
-        for (int g = 0; g < kv && stays; g++)
-            a.kept[(size_t)g * a.n_q8 + at + i] = t;
-    }
+    const int place = select_each<CHOOSE>(
+        n, [&](int t) { return t == n - 1 || a.mass[at + t] > 0; },
+        [&](int i, int t) { keep(a, at + i, t); });
     if (threadIdx.x > 0)
         return;
     length[b] = place;
@@ -276,8 +239,7 @@ __global__ void __launch_bounds__(CHOOSE)
     const int b = (int)blockIdx.x, slot = a.slot[b], room = a.state.room;
     if (slot >= a.state.n_slots)
         return;
-    const float *const score = a.state.score + ((size_t)slot * a.state.n_layers + a.state.layer) *
-                                                   (size_t)a.map.n_kv_heads * room;
+    const float *const score = a.state.score + state_at(a.state, a.map.n_kv_heads, slot, 0);
     for (int i = (int)threadIdx.x; i < a.kv_len[b] - 1; i += CHOOSE) {
         float sum = 0;
         for (int g = 0; g < a.map.n_kv_heads; g++)

@@ -14,7 +14,7 @@
  *
  * Lane l reads token l % 8, blocks l / 8, l / 8 + 4, ... of 8 dimensions.
  */
-#include "methods/tokens/cuda/evict.h"
+#include "methods/tokens/cuda/evict_rank.cuh"
 
 namespace
 {
@@ -45,11 +45,6 @@ __device__ __forceinline__ float *part_of(const kvd_evict_prompts_args &a, int b
     return a.expected.work + (((size_t)b * a.map.n_heads + h) * SPLITS + split) * part_size(d);
 }
 
-__device__ __forceinline__ float wide(uint16_t x)
-{
-    return __uint_as_float((uint32_t)x << 16);
-}
-
 /*
  * Copies `rows` queries from token t on, with RoPE undone, to shared memory x and zeroes its other
  * rows. All threads must call it, then __syncthreads.
@@ -63,9 +58,7 @@ __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, in
         if (r < rows)
             w = *reinterpret_cast<const uint4 *>(q + token / 8 * 8 * d + block * 64 +
                                                  token % 8 * 8);
-        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
-        for (int c = 0; c < 8; c++)
-            x[r][8 * block + c] = wide((uint16_t)(c % 2 ? word[c / 2] >> 16 : word[c / 2]));
+        unpack8(w, &x[r][8 * block]);
     }
     if (!e.cosine)
         return;
@@ -90,8 +83,7 @@ __global__ void __launch_bounds__(THREADS, 2)
               d = a.map.d_qk[h / a.map.group], n = a.q_len[b], sink = a.rule.sink;
     if (n <= sink)
         return;
-    const uint16_t *const q = static_cast<const uint16_t *>(a.q) +
-                              (size_t)a.map.q_offset[h] * a.n_q8 + (size_t)a.q_start[b] * d;
+    const uint16_t *const q = queries_of(a, h, b, d);
     const int each = ((n - sink + SPLITS - 1) / SPLITS + ROWS - 1) / ROWS * ROWS,
               from = sink + split * each, to = min(n, from + each);
     const int row = (int)threadIdx.x / 16 * 8, column = (int)threadIdx.x % 16 * 8;
@@ -206,7 +198,7 @@ __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args
 {
     const int32_t page = a.page_table[(size_t)b * a.max_pages + t / KVD_PAGE_TOKENS];
     return static_cast<const uint16_t *>(a.pool) + (size_t)page * a.map.page_elements +
-           a.map.kv_offset[g] + after + t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8;
+           a.map.kv_offset[g] + after + piece(t, block, d);
 }
 
 __global__ void __launch_bounds__(THREADS)
@@ -225,9 +217,7 @@ __global__ void __launch_bounds__(THREADS)
         uint4 w = make_uint4(0, 0, 0, 0);
         if (r < keys)
             w = *reinterpret_cast<const uint4 *>(piece_of(a, b, g, 0, d, first + r, block));
-        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
-        for (int c = 0; c < 8; c++)
-            k[r][8 * block + c] = wide((uint16_t)(c % 2 ? word[c / 2] >> 16 : word[c / 2]));
+        unpack8(w, &k[r][8 * block]);
     }
     float y[4][8] = {};
     for (int c0 = 0; c0 < d && a.rule.covariance; c0 += SLAB) {
@@ -288,6 +278,13 @@ __device__ float over_cta(float x, bool largest, float *of_warp)
     return x;
 }
 
+/* Returns the sum of x over the four lanes of a token. */
+__device__ __forceinline__ float over_lanes(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 8);
+    return x + __shfl_xor_sync(0xffffffffu, x, 16);
+}
+
 /* Returns |v|^2 of token 8 t8 + lane % 8, or 0 if the token's index is n or more. */
 __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
                                               int n, int lane)
@@ -299,14 +296,12 @@ __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, i
         if ((4 * i + lane / 8) * 8 < d && t < n) {
             const uint4 w = *reinterpret_cast<const uint4 *>(
                 piece_of(a, b, g, KVD_PAGE_TOKENS * a.map.d_qk[g], d, t, 4 * i + lane / 8));
-            const uint32_t word[4] = {w.x, w.y, w.z, w.w};
-            for (int c = 0; c < 8; c++) {
-                const float v = wide((uint16_t)(c % 2 ? word[c / 2] >> 16 : word[c / 2]));
-                sum = fmaf(v, v, sum);
-            }
+            float v[8];
+            unpack8(w, v);
+            for (int c = 0; c < 8; c++)
+                sum = fmaf(v[c], v[c], sum);
         }
-    sum += __shfl_xor_sync(0xffffffffu, sum, 8);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
+    return over_lanes(sum);
 }
 
 __global__ void __launch_bounds__(WEIGH)
@@ -373,10 +368,7 @@ __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, co
         uint4 w = make_uint4(0, 0, 0, 0);
         if ((4 * i + lane / 8) * 8 < d && 8 * t8 + lane % 8 < n)
             w = *reinterpret_cast<const uint4 *>(keys + i * 256);
-        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            p.x[i][e] = __uint_as_float(e % 2 ? word[e / 2] & 0xffff0000u : word[e / 2] << 16);
+        unpack8(w, p.x[i]);
     }
     return p;
 }
@@ -390,8 +382,7 @@ __device__ __forceinline__ float product(const part<BLOCKS> &x, const part<BLOCK
 #pragma unroll
         for (int e = 0; e < 8; e++)
             sum = fmaf(x.x[i][e], y.x[i][e], sum);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 8);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
+    return over_lanes(sum);
 }
 
 template <int BLOCKS>

@@ -50,11 +50,6 @@ __device__ __forceinline__ entries entries_of(const kvd_evict_prompts_args &a, i
     return e;
 }
 
-__device__ __forceinline__ float wide(uint16_t x)
-{
-    return __uint_as_float((uint32_t)x << 16);
-}
-
 __device__ __forceinline__ float add_product(uint4 x, uint4 y, float sum)
 {
     const uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
@@ -234,9 +229,7 @@ __global__ void __launch_bounds__(RULE)
     /* NaN if no token was dropped. */
     const double mean = sum_over<RULE>(sum) / (double)(e.n - e.m);
     if (me == 0)
-        a.merging.threshold[((size_t)a.slot[b] * a.state.n_layers + a.state.layer) *
-                                (size_t)a.map.n_kv_heads +
-                            g] = mean;
+        a.merging.threshold[head_at(a.state, a.map.n_kv_heads, a.slot[b], g)] = mean;
     for (int p = me; p < e.n; p += RULE) {
         if (p >= e.m && !((double)weight[p] >= mean))
             into[p] = -1;
@@ -248,7 +241,6 @@ __global__ void __launch_bounds__(RULE)
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y;
     const entries e = entries_of(a, g, b);
     const kvd_evict_budget budget = a.budget[a.slot[b]];
@@ -256,14 +248,12 @@ __global__ void __launch_bounds__(RULE)
     const double most = (double)budget.keep_old * (1 + a.rule.most);
     const int k = most < (double)old ? (int)most : old;
     const float *const score = a.score + e.row;
-    u64 least = k > 0 ? 0 : ~0ull;
-    if (k > 0 && k < old)
-        least = select_key<RULE>([score](int t) { return key_of(score[t], t); }, old, k, bin);
+    const auto key = [score](int t) { return key_of(score[t], t); };
+    const u64 least = select_least<RULE>(key, old, k);
     for (int p = (int)threadIdx.x; p < e.n; p += RULE) {
         const int t = e.list[p];
         float *const weight = a.merging.weight + e.row + p;
-        if (p >= e.m &&
-            !(score[t] > 0 && key_of(score[t], t) >= least && (double)*weight >= a.rule.cosine))
+        if (p >= e.m && !(score[t] > 0 && key(t) >= least && (double)*weight >= a.rule.cosine))
             a.merging.into[e.row + p] = -1;
         *weight = t < old ? score[t] : 1;
     }
@@ -296,18 +286,16 @@ __global__ void __launch_bounds__(THREADS)
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b], group = a.map.group;
     const kvd_evict_budget budget = a.budget[a.slot[b]];
     const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old);
     const size_t at = (size_t)a.q_start[b], row = (size_t)g * a.n_q8 + at;
     float *const score = a.score + row;
     sum_heads<RANK>(a, g * group, (g + 1) * group, at, n, score);
-    u64 least = k > 0 ? 0 : ~0ull;
-    if (k > 0 && k < old)
-        least = select_key<RANK>([score](int t) { return key_of(score[t], t); }, old, k, bin);
+    const auto key = [score](int t) { return key_of(score[t], t); };
+    const u64 least = select_least<RANK>(key, old, k);
     for (int t = (int)threadIdx.x; t < old; t += RANK)
-        a.merging.into[row + t] = key_of(score[t], t) >= least;
+        a.merging.into[row + t] = key(t) >= least;
 }
 
 /* Sets `length` to 1 for a token that joins the run of the token before it, otherwise to 0. */
@@ -363,15 +351,8 @@ __global__ void __launch_bounds__(RANK)
     const size_t row = (size_t)g * a.n_q8 + a.q_start[b];
     const float *const joined = a.merging.length + row, *const score = a.score + row;
     int32_t *const list = a.kept + row, *const start = starts_of(a, g, b);
-    int runs = 0, all;
-    for (int first = 0; first < old; first += RANK) {
-        const int t = first + me;
-        const bool begins = t < old && joined[t] == 0;
-        const int i = runs + select_place<RANK>(begins, &all);
-        runs += all;
-        if (begins)
-            start[i] = t;
-    }
+    const int runs = select_each<RANK>(
+        old, [joined](int t) { return joined[t] == 0; }, [start](int i, int t) { start[i] = t; });
     __syncthreads();
     for (int j = me / 32; j < runs; j += RANK / 32) {
         run r = {start[j], j + 1 < runs ? start[j + 1] : old, 0, j, runs + n - old};
@@ -516,11 +497,6 @@ __device__ __forceinline__ float cosine_of(u64 key)
     return __uint_as_float(rising >> 31 ? rising & 0x7fffffffu : ~rising);
 }
 
-__device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int slot, int g)
-{
-    return ((size_t)slot * a.state.n_layers + a.state.layer) * (size_t)a.map.n_kv_heads + g;
-}
-
 /* Finds the CTA's token with the key most similar to the dropped token's key. */
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
@@ -548,7 +524,8 @@ __global__ void __launch_bounds__(NEAR)
     for (int block = 0; block < d / 8; block++)
         square = add_product(own[block], own[block], square);
     const float length = fmaxf(sqrtf(square), LEAST_LENGTH);
-    const uint32_t *const position = a.state.position + state_of(a, slot, g) * (size_t)a.state.room;
+    const uint32_t *const position =
+        a.state.position + state_at(a.state, a.map.n_kv_heads, slot, g);
     candidate best = {0, -1, 0};
     for (int i = (int)blockIdx.x * NEAR + me; i < n; i += (int)gridDim.x * NEAR) {
         if (i == victim)
@@ -595,7 +572,7 @@ __global__ void __launch_bounds__(MERGE)
     for (int i = 1; i < splits; i++)
         if (near[i].key > best.key)
             best = near[i];
-    double *const threshold = a.merging.threshold + state_of(a, slot, g);
+    double *const threshold = a.merging.threshold + head_at(a.state, a.map.n_kv_heads, slot, g);
     const double u = (double)cosine_of(best.key), old = *threshold,
                  mean = isnan(old) ? u : a.rule.beta * u + (1 - a.rule.beta) * old;
     const bool merges = best.place >= 0 && u >= mean;
@@ -620,7 +597,7 @@ __global__ void __launch_bounds__(MERGE)
         return;
     move_piece(a, g, page, newest, victim, me);
     if (me == 0) {
-        const size_t state = state_of(a, slot, g) * (size_t)a.state.room;
+        const size_t state = state_at(a.state, a.map.n_kv_heads, slot, g);
         a.state.score[state + victim] = a.state.score[state + newest];
         a.state.position[state + victim] = a.state.position[state + newest];
     }

@@ -73,6 +73,36 @@ static __device__ __forceinline__ float wide(uint16_t x)
     return __uint_as_float((uint32_t)x << 16);
 }
 
+static __device__ __forceinline__ void unpack8(const uint4 &w, float *x)
+{
+    const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        x[e] = __uint_as_float(e % 2 ? word[e / 2] & 0xffff0000u : word[e / 2] << 16);
+}
+
+/* Returns the number of KV head g among those of all slots and layers. */
+static __device__ __forceinline__ size_t head_at(const kvd_evict_state &s, int n_kv_heads, int slot,
+                                                 int g)
+{
+    return ((size_t)slot * s.n_layers + s.layer) * n_kv_heads + g;
+}
+
+/* Returns the index of a KV head's first element in arrays of kvd_evict_state. */
+static __device__ __forceinline__ size_t state_at(const kvd_evict_state &s, int n_kv_heads,
+                                                  int slot, int g)
+{
+    return head_at(s, n_kv_heads, slot, g) * s.room;
+}
+
+/* Returns the queries of head h of prompt b, of width d. */
+static __device__ __forceinline__ const uint16_t *queries_of(const kvd_evict_prompts_args &a, int h,
+                                                             int b, int d)
+{
+    return static_cast<const uint16_t *>(a.q) + (size_t)a.map.q_offset[h] * a.n_q8 +
+           (size_t)a.q_start[b] * d;
+}
+
 static __device__ __forceinline__ float over_warp(float x)
 {
     for (int step = 1; step < 32; step *= 2)
@@ -133,6 +163,40 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
            (t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
+/*
+ * Moves rows kept[i] of K or V of one KV head to i, for i < m, and fills up the last group of 8 with
+ * zeros. A CTA of THREADS threads moves 32 dimensions from block `slice` * 4 on. In steps of RUN
+ * rows, all are read before any is written.
+ */
+template <int THREADS, int RUN>
+static __device__ __forceinline__ void compact_rows(uint16_t *x, const int32_t *page,
+                                                    int page_elements, const int32_t *kept, int m,
+                                                    int slice, int d)
+{
+    enum { BLOCKS = 4, ROWS = THREADS / BLOCKS, EACH = RUN / ROWS };
+    const int block = slice * BLOCKS + (int)threadIdx.x % BLOCKS, end = (m + 7) / 8 * 8;
+    const bool there = block * 8 < d;
+    for (int first = 0; first < end; first += RUN) {
+        uint4 held[EACH];
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int i = first + e * ROWS + (int)threadIdx.x / BLOCKS;
+            held[e] = make_uint4(0, 0, 0, 0);
+            if (there && i < m)
+                held[e] = *reinterpret_cast<const uint4 *>(
+                    x + piece(page, page_elements, kept[i], block, d));
+        }
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int i = first + e * ROWS + (int)threadIdx.x / BLOCKS;
+            if (there && i < end)
+                *reinterpret_cast<uint4 *>(x + piece(page, page_elements, i, block, d)) = held[e];
+        }
+        __syncthreads();
+    }
+}
+
 /* Copies 16-byte piece c of a token's row (K, then V) from index `newest` to `place`. */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
                                                   const int32_t *page, int newest, int place, int c)
@@ -168,6 +232,28 @@ static __device__ __forceinline__ float exp2_approx(float x)
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+/* Arguments of a scoring kernel, with factors of base-2 logarithms. */
+struct score_params {
+    kvd_evict_prompts_args a;
+    /* Factor of the product q k: scale * log2(e) / temperature. */
+    float factor;
+    /* Factor of the noise: log2(e) / temperature, or 0. */
+    float noise;
+    float lse_factor; /* factor of lse: log2(e), or 1 for base-2 logarithms */
+};
+
+static inline score_params score_params_of(const kvd_evict_prompts_args *a)
+{
+    const bool tempered = a->rule.tau0 > 0;
+    const float inverse = tempered ? LOG2E / a->rule.tau0 : LOG2E;
+    return {*a, a->map.scale * inverse, tempered ? inverse : 0, tempered ? 1 : LOG2E};
+}
+
+static inline bool score_args_bad(const kvd_evict_prompts_args *a)
+{
+    return a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass;
 }
 
 /*

@@ -72,15 +72,6 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
         copy16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there);
 }
 
-struct params {
-    kvd_evict_prompts_args a;
-    /* Factor of the product q k: scale * log2(e) / temperature. */
-    float factor;
-    /* Factor of the noise: log2(e) / temperature, or 0. */
-    float noise;
-    float lse_factor; /* factor of lse: log2(e), or 1 for base-2 logarithms */
-};
-
 /*
  * Result of a pass: LOGS, the log-sum-exp of each row. For each key: SUMS, the sum of
  * probabilities; COUNTS, how many are below the mean; LARGEST, the largest.
@@ -148,7 +139,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
  */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
-    pass_kernel(const __grid_constant__ params p)
+    pass_kernel(const __grid_constant__ score_params p)
 {
     constexpr bool TO_MASS = KIND != LOGS;
     constexpr int TILE = WIDTH > KVD_WIDTH_NARROW ? KVD_PAGE_TOKENS / 2 : KVD_PAGE_TOKENS,
@@ -166,9 +157,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     const int lane = (int)threadIdx.x % 32, base = block * HELD,
               mine = base + (int)threadIdx.x / 32 * 32;
     const size_t row0 = (size_t)h * a.n_q8 + a.q_start[b];
-    const side rows = {static_cast<const uint16_t *>(a.q) + (size_t)a.map.q_offset[h] * a.n_q8 +
-                           (size_t)a.q_start[b] * d,
-                       nullptr, 0, d};
+    const side rows = {queries_of(a, h, b, d), nullptr, 0, d};
     const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
                        a.page_table + (size_t)b * a.max_pages, a.map.page_elements, d};
     const side &held = TO_MASS ? keys : rows, &moves = TO_MASS ? rows : keys;
@@ -251,7 +240,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
 
 /* Sums all query heads' probabilities for 128 keys, over the prompt's last `rows` rows. */
 __global__ void __launch_bounds__(THREADS, 2)
-    mark_kernel(const __grid_constant__ params p, double last, float threshold)
+    mark_kernel(const __grid_constant__ score_params p, double last, float threshold)
 {
     enum { TILE = MARKED, STEPS = KVD_WIDTH_NARROW / 16 };
     __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_NARROW + 128];
@@ -266,9 +255,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     const auto bring = [&](int h, int stage) {
         const int d = a.map.d_qk[h / a.map.group], t = at + (int)threadIdx.x;
-        const side queries = {static_cast<const uint16_t *>(a.q) +
-                                  (size_t)a.map.q_offset[h] * a.n_q8 + (size_t)a.q_start[b] * d,
-                              nullptr, 0, d};
+        const side queries = {queries_of(a, h, b, d), nullptr, 0, d};
         fetch<TILE>(queries, tile, n, (uint32_t)__cvta_generic_to_shared(tiles[stage]));
         if (threadIdx.x < TILE)
             copy4((uint32_t)__cvta_generic_to_shared(&column[stage][threadIdx.x]),
@@ -326,7 +313,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-template <int WIDTH> cudaError_t launch(const params &p, cudaStream_t stream)
+template <int WIDTH> cudaError_t launch(const score_params &p, cudaStream_t stream)
 {
     const dim3 grid((unsigned)p.a.map.n_heads, ((unsigned)p.a.longest + HELD - 1) / HELD,
                     (unsigned)p.a.batch);
@@ -346,10 +333,9 @@ template <int WIDTH> cudaError_t launch(const params &p, cudaStream_t stream)
 extern "C" cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *a, double rows,
                                       double threshold, cudaStream_t stream)
 {
-    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass || rows < 0 ||
-        rows > 1 || kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW)
+    if (score_args_bad(a) || rows < 0 || rows > 1 || kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW)
         return cudaErrorInvalidValue;
-    const params p = {*a, a->map.scale * LOG2E, 0, LOG2E};
+    const score_params p = {*a, a->map.scale * LOG2E, 0, LOG2E};
     const unsigned most = (unsigned)ceil(rows * (double)a->longest) / MARKED + 2;
     const cudaError_t e = cudaMemsetAsync(a->mass, 0, (size_t)a->n_q8 * sizeof *a->mass, stream);
     if (e != cudaSuccess)
@@ -361,11 +347,9 @@ extern "C" cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *a, double ro
 
 extern "C" cudaError_t kvd_evict_score(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass)
+    if (score_args_bad(a))
         return cudaErrorInvalidValue;
-    const int tempered = a->rule.tau0 > 0;
-    const float inverse = tempered ? LOG2E / a->rule.tau0 : LOG2E;
-    const params p = {*a, a->map.scale * inverse, tempered ? inverse : 0, tempered ? 1 : LOG2E};
+    const score_params p = score_params_of(a);
     return kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW ? launch<KVD_WIDTH_MAX>(p, stream)
                                                        : launch<KVD_WIDTH_NARROW>(p, stream);
 }

@@ -3,7 +3,7 @@
  * only the largest exponent of each key is exponentiated.
  */
 #include "kernels/cuda/sm90.cuh"
-#include "methods/tokens/cuda/evict.h"
+#include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/gumbel.h"
 
 namespace
@@ -16,16 +16,6 @@ enum {
     WARPS = THREADS / 32,
     PAGE = KVD_PAGE_TOKENS,
     SLOTS = 4
-};
-constexpr float LOG2E = 1.4426950408889634f;
-
-struct params {
-    kvd_evict_prompts_args a;
-    /* Factor of the product q k: scale * log2(e) / temperature. */
-    float factor;
-    /* Factor of the noise: log2(e) / temperature, or 0. */
-    float noise;
-    float lse_factor; /* factor of lse: log2(e), or 1 for base-2 logarithms */
 };
 
 struct shared {
@@ -83,7 +73,7 @@ struct totals {
  * thread's first token in the tile. MASKED skips keys after the query.
  */
 template <kind KIND, bool MASKED>
-__device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
+__device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_params &p,
                                     const float *column, int token, int other, int from_row, int n,
                                     totals &t)
 {
@@ -140,7 +130,7 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
  * 16.
  */
 template <kind KIND, int STEPS>
-__device__ __forceinline__ void pass(const params &p, shared &s, const side &held,
+__device__ __forceinline__ void pass(const score_params &p, shared &s, const side &held,
                                      const side &moves, int block, const float *lse, uint64_t head,
                                      totals &t)
 {
@@ -202,8 +192,20 @@ __device__ __forceinline__ void pass(const params &p, shared &s, const side &hel
     }
 }
 
+/* Runs pass with the number of steps of held.d, which is STEPS or more. */
+template <kind KIND, int STEPS>
+__device__ __forceinline__ void pass_of(const score_params &p, shared &s, const side &held,
+                                        const side &moves, int block, const float *lse,
+                                        uint64_t head, totals &t)
+{
+    if constexpr (STEPS < KVD_WIDTH_NARROW / 16)
+        if (held.d > 16 * STEPS)
+            return pass_of<KIND, STEPS + 1>(p, s, held, moves, block, lse, head, t);
+    pass<KIND, STEPS>(p, s, held, moves, block, lse, head, t);
+}
+
 template <kind KIND>
-__global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant__ params p)
+__global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant__ score_params p)
 {
     constexpr bool SUMS = KIND != DENOMINATORS;
     extern __shared__ __align__(128) char memory[];
@@ -217,9 +219,7 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
     const int lane = (int)threadIdx.x % 32,
               token = block * HELD + (int)threadIdx.x / 32 * 16 + lane / 4;
     const size_t row0 = (size_t)h * a.n_q8 + a.q_start[b];
-    const side rows = {static_cast<const uint16_t *>(a.q) + (size_t)a.map.q_offset[h] * a.n_q8 +
-                           (size_t)a.q_start[b] * d,
-                       nullptr, 0, d, KIND == LARGEST ? 2 * n : n};
+    const side rows = {queries_of(a, h, b, d), nullptr, 0, d, KIND == LARGEST ? 2 * n : n};
     const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
                        a.page_table + (size_t)b * a.max_pages, a.map.page_elements, d, n};
     const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, a.rule.first_head + h);
@@ -237,32 +237,7 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
         t.noise[r] = p.noise * kvd_gumbelf(head, (uint32_t)(token + 8 * r));
     const side &held = SUMS ? keys : rows, &moves = SUMS ? rows : keys;
     const float *const lse = a.lse + row0;
-    switch (d / 16) {
-    case 1:
-        pass<KIND, 1>(p, s, held, moves, block, lse, head, t);
-        break;
-    case 2:
-        pass<KIND, 2>(p, s, held, moves, block, lse, head, t);
-        break;
-    case 3:
-        pass<KIND, 3>(p, s, held, moves, block, lse, head, t);
-        break;
-    case 4:
-        pass<KIND, 4>(p, s, held, moves, block, lse, head, t);
-        break;
-    case 5:
-        pass<KIND, 5>(p, s, held, moves, block, lse, head, t);
-        break;
-    case 6:
-        pass<KIND, 6>(p, s, held, moves, block, lse, head, t);
-        break;
-    case 7:
-        pass<KIND, 7>(p, s, held, moves, block, lse, head, t);
-        break;
-    default:
-        pass<KIND, 8>(p, s, held, moves, block, lse, head, t);
-        break;
-    }
+    pass_of<KIND, 1>(p, s, held, moves, block, lse, head, t);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float most = t.top[r], sum = t.sum[r];
@@ -280,7 +255,7 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
     }
 }
 
-template <kind KIND> cudaError_t launch(const params &p, cudaStream_t stream)
+template <kind KIND> cudaError_t launch(const score_params &p, cudaStream_t stream)
 {
     const dim3 grid((unsigned)p.a.map.n_heads, ((unsigned)p.a.longest + HELD - 1) / HELD,
                     (unsigned)p.a.batch);
@@ -296,13 +271,11 @@ template <kind KIND> cudaError_t launch(const params &p, cudaStream_t stream)
 
 extern "C" cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass)
+    if (score_args_bad(a))
         return cudaErrorInvalidValue;
-    const int tempered = a->rule.tau0 > 0;
-    const float inverse = tempered ? LOG2E / a->rule.tau0 : LOG2E;
-    const params p = {*a, a->map.scale * inverse, tempered ? inverse : 0, tempered ? 1 : LOG2E};
+    const score_params p = score_params_of(a);
     if (a->rule.ranking == KVD_EVICT_REPEATED)
         return launch<LARGEST>(p, stream);
-    const cudaError_t e = tempered ? launch<DENOMINATORS>(p, stream) : cudaSuccess;
+    const cudaError_t e = a->rule.tau0 > 0 ? launch<DENOMINATORS>(p, stream) : cudaSuccess;
     return e == cudaSuccess ? launch<SUM>(p, stream) : e;
 }

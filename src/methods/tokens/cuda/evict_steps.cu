@@ -327,12 +327,6 @@ __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const hea
     }
 }
 
-__device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int slot, int g)
-{
-    return (((size_t)slot * a.state.n_layers + a.state.layer) * (size_t)a.map.n_kv_heads + g) *
-           (size_t)a.state.room;
-}
-
 template <int HALVES, int BLOCKS, kind KIND>
 __global__ void __launch_bounds__(THREADS)
     steps_kernel(const __grid_constant__ kvd_evict_steps_args a, int wide)
@@ -342,7 +336,7 @@ __global__ void __launch_bounds__(THREADS)
     if (slot >= a.state.n_slots)
         return;
     const size_t number = (size_t)b * a.map.n_kv_heads + g, room = (size_t)a.state.room;
-    const size_t state = state_of(a, slot, g);
+    const size_t state = state_at(a.state, a.map.n_kv_heads, slot, g);
     const int n = a.kv_len[b],
               each = ((n + (int)gridDim.x - 1) / (int)gridDim.x + ENTRIES - 1) / ENTRIES * ENTRIES;
     const int first = min(n, (int)blockIdx.x * each);
@@ -391,8 +385,8 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
     const int n = a.kv_len[b], room = a.state.room;
     const uint32_t now = a.at[b];
     const kvd_evict_budget budget = a.budget[slot];
-    float *const score = a.state.score + state_of(a, slot, 0);
-    uint32_t *const position = a.state.position + state_of(a, slot, 0);
+    float *const score = a.state.score + state_at(a.state, a.map.n_kv_heads, slot, 0);
+    uint32_t *const position = a.state.position + state_at(a.state, a.map.n_kv_heads, slot, 0);
     if (n <= budget.limit)
         return;
     candidate least = {~0ull, -1};
@@ -462,7 +456,7 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
     if (n <= budget.limit || stay == n)
         return;
     const uint32_t now = a.at[b];
-    const size_t state = state_of(a, slot, g), room = (size_t)a.state.room;
+    const size_t state = state_at(a.state, a.map.n_kv_heads, slot, g), room = (size_t)a.state.room;
     const auto key = [&](int i) { return pivotal_key(a, budget, now, state + i); };
     const unsigned long long least =
         stay > 0 ? select_key<DROP>(key, n, stay, bin, now + 1) : ~0ull;

@@ -190,7 +190,6 @@ __global__ void __launch_bounds__(THREADS) code_prompts(const __grid_constant__ 
 __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_lower_args a,
                                                  const __grid_constant__ kvd_lower_prompts_args p)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = __ldg(a.kv_len + b),
               group = a.map.group;
     const kvd_lower_budget budget = a.budget[a.slot[b]];
@@ -203,10 +202,10 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
     }
     __syncthreads();
     const auto key = [&](int t) { return key_of(a.score[place_of(a, b, g, t)], t); };
-    const unsigned long long least = k > 0 && k < old ? select_key<CHOOSE>(key, old, k, bin) : 0;
+    const unsigned long long least = select_least<CHOOSE>(key, old, k);
     for (int t = (int)threadIdx.x; t < n; t += CHOOSE)
         a.level[place_of(a, b, g, t)] =
-            t >= old || (k > 0 && key(t) >= least) ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
+            t >= old || key(t) >= least ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
 /* Raises most[e] to the magnitude of number e in `from`, for e = 0 to 7. */

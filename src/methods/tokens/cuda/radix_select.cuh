@@ -96,6 +96,17 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
+ * Returns the threshold that the k largest of n keys reach: 0 if k >= n, all bits 1 if k <= 0. Keys
+ * as for select_key.
+ */
+template <int THREADS, typename KEY>
+static __device__ unsigned long long select_least(const KEY &key, int n, int k)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    return k >= n ? 0 : k <= 0 ? ~0ull : select_key<THREADS>(key, n, k, bin);
+}
+
+/*
  * Returns for how many threads before this thread `stays` is true; *all: for how many threads of
  * the CTA. All THREADS threads must call it.
  */
@@ -115,6 +126,26 @@ template <int THREADS> static __device__ int select_place(bool stays, int *all)
     __syncthreads();
     *all = sum;
     return before;
+}
+
+/*
+ * Calls take(i, t) for the i-th token t < n of which stays(t) is true, in rising order. Returns the
+ * number of these tokens. All THREADS threads must call it.
+ */
+template <int THREADS, typename STAYS, typename TAKE>
+static __device__ int select_each(int n, const STAYS &stays, const TAKE &take)
+{
+    int place = 0;
+    for (int first = 0; first < n; first += THREADS) {
+        const int t = first + (int)threadIdx.x;
+        const bool is = t < n && stays(t);
+        int all;
+        const int i = place + select_place<THREADS>(is, &all);
+        place += all;
+        if (is)
+            take(i, t);
+    }
+    return place;
 }
 
 /*

@@ -75,20 +75,21 @@ __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g
     return (page * s.map.n_kv_heads + g) * each + i % each;
 }
 
+/* Stores selection page i as number `at` of those that KV head g of request b reads. */
+__device__ __forceinline__ void choose_page(const kvd_selection &s, const kvd_selected &to, int b,
+                                            int g, int at, int i)
+{
+    const size_t place = ((size_t)b * s.map.n_kv_heads + g) * most_of(s) + at;
+    to.chosen[place] = i;
+    to.table[place] = piece_of(s, b, g, i);
+}
+
 /* Returns the index of the first element of K in the page of token t. */
 __device__ __forceinline__ size_t keys_at(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] *
                s.map.page_elements +
            s.map.kv_offset[g];
-}
-
-__device__ __forceinline__ void unpack(const uint4 &w, float x[8])
-{
-    const uint32_t word[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int e = 0; e < 8; e++)
-        x[e] = __uint_as_float(e % 2 ? word[e / 2] & 0xffff0000u : word[e / 2] << 16);
 }
 
 /* Packs eight floats that bf16 represents exactly. */
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(BOUND)
     float low[8], high[8];
     for (int t = first; t < end; t++) {
         float x[8];
-        unpack(*reinterpret_cast<const uint4 *>(keys + piece(t, block, d)), x);
+        unpack8(*reinterpret_cast<const uint4 *>(keys + piece(t, block, d)), x);
 #pragma unroll
         for (int e = 0; e < 8; e++) {
             low[e] = t == first ? x[e] : fminf(low[e], x[e]);
@@ -196,7 +197,7 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
                        : make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int u = 0; u < WARP_PAGES; u++) {
-            unpack(w[u], x);
+            unpack8(w[u], x);
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 sum[u] = fmaf(factor[e], x[e], sum[u]);
@@ -270,52 +271,31 @@ __global__ void __launch_bounds__(SCORE)
         to.score[(2 * row + 1) * most_of(s) + i] = sum;
 }
 
-template <int THREADS, typename KEY>
-__device__ __forceinline__ unsigned long long threshold_of(const KEY &key, int n, size_t k,
-                                                           unsigned *bin)
-{
-    unsigned long long least = k >= (size_t)n ? 0 : ~0ull;
-    if (k > 0 && k < (size_t)n)
-        least = select_key<THREADS>(key, n, (int)k, bin);
-    __syncthreads();
-    return least;
-}
-
 __global__ void __launch_bounds__(CHOOSE)
     cluster_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = s.map.n_kv_heads, page = page_of(s),
               each = s.rule.large / page;
     if (s.slot[b] >= s.n_slots)
         return;
     const int n = s.kv_len[b], small = pages_of(s, n).all, large = (small + each - 1) / each;
-    const size_t row = (size_t)b * kv + g, most = most_of(s),
-                 wanted = kvd_selection_wanted(&s.rule, (size_t)small);
+    const size_t row = (size_t)b * kv + g, most = most_of(s);
+    const int wanted = (int)kvd_selection_wanted(&s.rule, (size_t)small);
     const float *const score = to.score + 2 * row * most, *const outer = score + most;
-    const unsigned long long above =
-        threshold_of<CHOOSE>([outer](int i) { return key_of(outer[i], i); }, large,
-                             (size_t)(s.rule.first * (double)large), bin);
+    const unsigned long long above = select_least<CHOOSE>(
+        [outer](int i) { return key_of(outer[i], i); }, large, (int)(s.rule.first * (double)large));
     const auto examined = [&](int i) {
         const int l = i / each;
         return l == 0 || l == large - 1 || key_of(outer[l], l) >= above;
     };
     const auto key = [&](int i) { return key_of(examined(i) ? score[i] : -INFINITY, i); };
-    const unsigned long long least = threshold_of<CHOOSE>(key, small, wanted, bin);
-    const bool all_stay = wanted >= (size_t)small;
-    int place = 0;
-    for (int first = 0; first < small; first += CHOOSE) {
-        const int i = first + (int)threadIdx.x;
-        const bool stays =
-            i < small && (all_stay || i == 0 || i == small - 1 || (examined(i) && key(i) >= least));
-        int all;
-        const int at = place + select_place<CHOOSE>(stays, &all);
-        place += all;
-        if (stays) {
-            to.chosen[row * most + at] = i;
-            to.table[row * most + at] = piece_of(s, b, g, i);
-        }
-    }
+    const unsigned long long least = select_least<CHOOSE>(key, small, wanted);
+    const int place = select_each<CHOOSE>(
+        small,
+        [&](int i) {
+            return wanted >= small || i == 0 || i == small - 1 || (examined(i) && key(i) >= least);
+        },
+        [&](int at, int i) { choose_page(s, to, b, g, at, i); });
     if (threadIdx.x > 0)
         return;
     const int tokens = (place - 1) * page + n - (small - 1) * page;
@@ -326,7 +306,6 @@ __global__ void __launch_bounds__(CHOOSE)
 __global__ void __launch_bounds__(CHOOSE)
     choose_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = s.map.n_kv_heads;
     if (s.slot[b] >= s.n_slots)
         return;
@@ -335,23 +314,11 @@ __global__ void __launch_bounds__(CHOOSE)
     const int old = p.all - p.newest;
     const float *const score = to.score + row * most;
     const bool some = scores(p);
-    unsigned long long least = p.chosen > 0 ? 0 : ~0ull;
-    if (some)
-        least =
-            select_key<CHOOSE>([score](int i) { return key_of(score[i], i); }, old, p.chosen, bin);
-    int place = 0;
-    for (int first = 0; first < p.all; first += CHOOSE) {
-        const int i = first + (int)threadIdx.x;
-        const bool stays =
-            i < p.all && (i >= old || (some ? key_of(score[i], i) >= least : least == 0));
-        int all;
-        const int at = place + select_place<CHOOSE>(stays, &all);
-        place += all;
-        if (stays) {
-            to.chosen[row * most + at] = i;
-            to.table[row * most + at] = piece_of(s, b, g, i);
-        }
-    }
+    const auto key = [score](int i) { return key_of(score[i], i); };
+    const unsigned long long least = select_least<CHOOSE>(key, old, p.chosen);
+    select_each<CHOOSE>(
+        p.all, [&](int i) { return i >= old || least == 0 || (some && key(i) >= least); },
+        [&](int at, int i) { choose_page(s, to, b, g, at, i); });
 }
 
 /* Copies 64 tokens of chosen selection pages to a page of one KV head. */

@@ -208,7 +208,6 @@ __global__ void __launch_bounds__(CHOOSE)
                   const __grid_constant__ kvd_selection_codes c,
                   const __grid_constant__ kvd_selected to)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     __shared__ u64 least[KVD_GROUP_MAX];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = s.map.group;
     if (s.slot[b] >= s.n_slots)
@@ -222,29 +221,24 @@ __global__ void __launch_bounds__(CHOOSE)
     const float *const score = to.score + row * (size_t)group * most + sink;
     const auto key = [&](int j, int i) { return key_of(score[(size_t)j * most + i], i); };
     for (int j = 0; j < group; j++) {
-        u64 found = budget >= (size_t)old ? 0 : ~0ull;
-        if (budget > 0 && budget < (size_t)old)
-            found = select_key<CHOOSE>([&](int i) { return key(j, i); }, old, (int)budget, bin);
+        const u64 found = select_least<CHOOSE>([&](int i) { return key(j, i); }, old, (int)budget);
         if (threadIdx.x == 0)
             least[j] = found;
         __syncthreads();
     }
-    int32_t *const chosen = to.chosen + row * most;
-    int place = 0;
-    for (int first = 0; first < n; first += CHOOSE) {
-        const int i = first + (int)threadIdx.x;
-        bool stays = i < n && (i < sink || i >= end);
-        for (int j = 0; j < group && !stays && i < n; j++)
-            stays = key(j, i - sink) >= least[j];
-        int all;
-        const int at = place + select_place<CHOOSE>(stays, &all);
-        place += all;
-        if (stays) {
-            chosen[at] = i;
+    const int place = select_each<CHOOSE>(
+        n,
+        [&](int i) {
+            bool stays = i < sink || i >= end;
+            for (int j = 0; j < group && !stays; j++)
+                stays = key(j, i - sink) >= least[j];
+            return stays;
+        },
+        [&](int at, int i) {
+            to.chosen[row * most + at] = i;
             to.table[row * most + at] =
                 (int32_t)head_page(s, b, g, i) * KVD_PAGE_TOKENS + i % KVD_PAGE_TOKENS;
-        }
-    }
+        });
     if (threadIdx.x == 0) {
         to.len[row] = place;
         atomicAdd(to.read + b, (u64)place);

@@ -87,12 +87,11 @@ __global__ void __launch_bounds__(VECTOR)
             weight += mass[(size_t)j * a.n_q8 + t];
         const uint4 x = *reinterpret_cast<const uint4 *>(
             values + (size_t)page[t / KVD_PAGE_TOKENS] * a.map.page_elements + piece(t, block, d));
-        const uint32_t word[4] = {x.x, x.y, x.z, x.w};
+        float v[8];
+        unpack8(x, v);
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            sum[e] =
-                fmaf(weight, __uint_as_float(e % 2 ? word[e / 2] & 0xffff0000u : word[e / 2] << 16),
-                     sum[e]);
+            sum[e] = fmaf(weight, v[e], sum[e]);
     }
 #pragma unroll
     for (int e = 0; e < 8; e++)
@@ -136,7 +135,6 @@ __global__ void __launch_bounds__(KVD_HEADS_MAX)
 __global__ void __launch_bounds__(CHOOSE)
     rank_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const kvd_evict_prompts_args &a = u.prompt;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = a.map.group;
     const head h = head_of(u, g, b);
@@ -148,9 +146,7 @@ __global__ void __launch_bounds__(CHOOSE)
             smooth<CHOOSE>(score, h.old, a.rule.smooth,
                            a.mass + (size_t)(g * group) * a.n_q8 + h.at);
     }
-    u64 least = k >= h.old ? 0 : NONE;
-    if (k > 0 && k < h.old)
-        least = select_key<CHOOSE>([h](int t) { return key_in(h, t); }, h.old, k, bin);
+    u64 least = select_least<CHOOSE>([h](int t) { return key_in(h, t); }, h.old, k);
     if (u.whole > 0 && u.is_whole[b * u.n_all + g])
         least = 0;
     if (threadIdx.x == 0)
@@ -160,7 +156,6 @@ __global__ void __launch_bounds__(CHOOSE)
 __global__ void __launch_bounds__(CHOOSE)
     shared_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     __shared__ u64 own[KVD_HEADS_MAX];
     const kvd_evict_prompts_args &a = u.prompt;
     const int b = (int)blockIdx.x, kv = u.n_all;
@@ -175,14 +170,12 @@ __global__ void __launch_bounds__(CHOOSE)
     if ((int)threadIdx.x < kv)
         own[threadIdx.x] = least[threadIdx.x];
     __syncthreads();
-    u64 among = 0;
-    if (h.budget.keep_old < h.old)
-        among = select_key<CHOOSE>(
-            [&](int i) {
-                const int g = i / h.old;
-                return key_among(h, h.rank + (size_t)g * stride, g, i - g * h.old, own[g]);
-            },
-            kv * h.old, kv * h.budget.keep_old, bin);
+    const u64 among = select_least<CHOOSE>(
+        [&](int i) {
+            const int g = i / h.old;
+            return key_among(h, h.rank + (size_t)g * stride, g, i - g * h.old, own[g]);
+        },
+        kv * h.old, kv * h.budget.keep_old);
     if (threadIdx.x == 0)
         least[kv] = among;
 }
@@ -190,20 +183,17 @@ __global__ void __launch_bounds__(CHOOSE)
 __global__ void __launch_bounds__(CHOOSE)
     threshold_kernel(const __grid_constant__ kvd_uneven_prompts_args u, int n_layers)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const kvd_evict_prompts_args &a = u.prompt;
     const int b = (int)blockIdx.x, kv = u.n_all, heads = n_layers * kv;
     const head h = head_of(u, 0, b);
     const size_t stride = (size_t)a.n_q8;
     u64 *const least = u.least + (size_t)b * (kv + 1);
-    u64 among = h.budget.keep_old >= h.old ? 0 : NONE;
-    if (h.budget.keep_old > 0 && h.budget.keep_old < h.old)
-        among = select_key<CHOOSE>(
-            [&](int i) {
-                const int g = i / h.old;
-                return key_among(h, h.rank + (size_t)g * stride, g, i - g * h.old, NONE);
-            },
-            heads * h.old, heads * h.budget.keep_old, bin);
+    const u64 among = select_least<CHOOSE>(
+        [&](int i) {
+            const int g = i / h.old;
+            return key_among(h, h.rank + (size_t)g * stride, g, i - g * h.old, NONE);
+        },
+        heads * h.old, heads * h.budget.keep_old);
     for (int g = (int)threadIdx.x; g <= kv; g += CHOOSE)
         least[g] = g < kv ? NONE : among;
 }
@@ -216,19 +206,13 @@ __global__ void __launch_bounds__(CHOOSE)
     const head h = head_of(u, me, b);
     const u64 own = u.least[b * (u.n_all + 1) + me], among = u.least[b * (u.n_all + 1) + u.n_all];
     int32_t *const kept = a.kept + (size_t)g * a.n_q8 + h.at;
-    int place = 0;
-    for (int first = 0; first < h.n; first += CHOOSE) {
-        const int t = first + (int)threadIdx.x;
-        const bool stays =
-            t < h.n &&
-            (t >= h.old || key_in(h, t) >= own ||
-             (among != NONE && key_among(h, h.rank, u.first_head + me, t, own) >= among));
-        int all;
-        const int i = place + select_place<CHOOSE>(stays, &all);
-        place += all;
-        if (stays)
-            kept[i] = t;
-    }
+    const int place = select_each<CHOOSE>(
+        h.n,
+        [&](int t) {
+            return t >= h.old || key_in(h, t) >= own ||
+                   (among != NONE && key_among(h, h.rank, u.first_head + me, t, own) >= among);
+        },
+        [kept](int i, int t) { kept[i] = t; });
     if (threadIdx.x == 0)
         u.count[(size_t)a.slot[b] * kv + g] = place;
 }
@@ -313,8 +297,7 @@ __global__ void __launch_bounds__(KEYS)
     if (first >= n)
         return;
     const size_t row = (size_t)h * a.n_q8 + a.q_start[b];
-    const uint16_t *const q = static_cast<const uint16_t *>(a.q) +
-                              (size_t)a.map.q_offset[h] * a.n_q8 + (size_t)a.q_start[b] * d;
+    const uint16_t *const q = queries_of(a, h, b, d);
     const uint16_t *const k =
         static_cast<const uint16_t *>(a.pool) +
         (size_t)a.page_table[(size_t)b * a.max_pages + blockIdx.x] * a.map.page_elements +
@@ -420,41 +403,18 @@ __global__ void __launch_bounds__(SUM)
 __global__ void __launch_bounds__(MOVE)
     compact_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
-    enum { PLACES = MOVE / (DIMS / 8), EACH = RUN / PLACES };
     const kvd_evict_prompts_args &a = u.prompt;
     const int slices = KVD_WIDTH_NARROW / DIMS, b = (int)blockIdx.y, kv = a.map.n_kv_heads;
     const int slice = (int)blockIdx.x % slices, side = (int)blockIdx.x / slices % 2,
               g = (int)blockIdx.x / slices / 2;
     const int n = a.q_len[b], m = u.count[(size_t)a.slot[b] * kv + g], d_k = a.map.d_qk[g],
-              d_v = a.map.d_v[g], d = side ? d_v : d_k,
-              page_elements = KVD_PAGE_TOKENS * (d_k + d_v);
-    const int block = slice * (DIMS / 8) + (int)threadIdx.x % (DIMS / 8);
+              d_v = a.map.d_v[g], d = side ? d_v : d_k;
     if (m == n || slice * DIMS >= d)
         return;
-    const bool there = block * 8 < d;
-    const int32_t *const kept = a.kept + (size_t)g * a.n_q8 + a.q_start[b];
-    const int32_t *const page = u.table + ((size_t)b * kv + g) * (size_t)a.max_pages;
-    uint16_t *const x = static_cast<uint16_t *>(u.heads) + (side ? KVD_PAGE_TOKENS * d_k : 0);
-    const int end = (m + 7) / 8 * 8;
-    for (int first = 0; first < end; first += RUN) {
-        uint4 held[EACH];
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const int i = first + e * PLACES + (int)threadIdx.x / (DIMS / 8);
-            held[e] = make_uint4(0, 0, 0, 0);
-            if (there && i < m)
-                held[e] = *reinterpret_cast<const uint4 *>(
-                    x + piece(page, page_elements, kept[i], block, d));
-        }
-        __syncthreads();
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const int i = first + e * PLACES + (int)threadIdx.x / (DIMS / 8);
-            if (there && i < end)
-                *reinterpret_cast<uint4 *>(x + piece(page, page_elements, i, block, d)) = held[e];
-        }
-        __syncthreads();
-    }
+    compact_rows<MOVE, RUN>(static_cast<uint16_t *>(u.heads) + (side ? KVD_PAGE_TOKENS * d_k : 0),
+                            u.table + ((size_t)b * kv + g) * (size_t)a.max_pages,
+                            KVD_PAGE_TOKENS * (d_k + d_v),
+                            a.kept + (size_t)g * a.n_q8 + a.q_start[b], m, slice, d);
 }
 
 __global__ void __launch_bounds__(SUM)
@@ -487,26 +447,20 @@ __global__ void __launch_bounds__(SUM)
 __global__ void __launch_bounds__(RANK)
     windows_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const kvd_evict_prompts_args &a = u.prompt;
     const int b = (int)blockIdx.x, n = a.q_len[b], old = before_window(a.rule, n),
               review = a.rule.review, windows = (old + review - 1) / review, kv = a.map.n_kv_heads,
               kept_old = a.budget[a.slot[b]].keep_old, k = kept_old / review;
     const size_t at = (size_t)a.q_start[b];
     const float *const score = a.score + at;
-    unsigned long long least = kept_old >= old ? 0 : ~0ull;
-    if (kept_old < old && k > 0)
-        least = select_key<RANK>([score](int w) { return key_of(score[w], w); }, windows, k, bin);
-    int place = 0;
-    for (int first = 0; first < n; first += RANK) {
-        const int t = first + (int)threadIdx.x, w = t / review;
-        const bool stays = t < n && (t >= old || key_of(score[w], w) >= least);
-        int all;
-        const int i = place + select_place<RANK>(stays, &all);
-        place += all;
-        for (int g = 0; g < kv && stays; g++)
-            a.kept[(size_t)g * a.n_q8 + at + i] = t;
-    }
+    const auto key = [score](int w) { return key_of(score[w], w); };
+    const u64 least = kept_old >= old ? 0 : select_least<RANK>(key, windows, k);
+    const int place = select_each<RANK>(
+        n, [&](int t) { return t >= old || key(t / review) >= least; },
+        [&](int i, int t) {
+            for (int g = 0; g < kv; g++)
+                a.kept[(size_t)g * a.n_q8 + at + i] = t;
+        });
     for (int i = (int)threadIdx.x; i < u.layers * kv; i += RANK)
         u.count[(size_t)(i / kv) * u.layer_counts + (a.slot[b] * kv + i % kv)] = place;
 }

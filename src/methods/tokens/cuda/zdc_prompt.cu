@@ -63,7 +63,6 @@ __device__ double share_of(int both, int a, int b)
 __global__ void __launch_bounds__(CHOOSE)
     choose_kernel(const __grid_constant__ kvd_zdc_choose_args a)
 {
-    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int b = (int)blockIdx.x, n = a.q_len[b], k = min(n, (int)round(a.share * (double)n));
     const float *const value = a.value + a.q_start[b];
     uint8_t *const level = a.level + a.q_start[b];
@@ -71,11 +70,11 @@ __global__ void __launch_bounds__(CHOOSE)
     int32_t *const n_low =
         a.pages.n_low + (size_t)a.pages.slot[b] * a.pages.n_layers + a.pages.layer;
     const auto key = [value, n](int t) { return key_of(value[t], t, n); };
-    const unsigned long long least = k > 0 && k < n ? select_key<CHOOSE>(key, n, k, bin) : 0;
+    const unsigned long long least = select_least<CHOOSE>(key, n, k);
     if (a.pages.layer > 0 && a.overlap <= 1) {
         int before = 0, both = 0;
         for (int t = (int)threadIdx.x; t < n; t += CHOOSE) {
-            const bool high = k == n || (k > 0 && key(t) >= least), was = level[t] & KVD_ZDC_RAW;
+            const bool high = key(t) >= least, was = level[t] & KVD_ZDC_RAW;
             before += was;
             both += high && was;
             level[t] = (uint8_t)((level[t] & KVD_ZDC_USED) | (high ? KVD_ZDC_RAW : 0));
@@ -91,7 +90,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     for (int first = 0, so_far = 0; first < n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
-        const bool high = t < n && (k == n || (k > 0 && key(t) >= least));
+        const bool high = t < n && key(t) >= least;
         int all;
         const int i = so_far + select_place<CHOOSE>(high, &all);
         so_far += all;
