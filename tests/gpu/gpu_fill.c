@@ -48,7 +48,7 @@ static void run(kvd_attn_phase phase, kvd_dtype dtype, bool sharp)
                      .seed = 11,
                      .sharp = sharp,
                      .heads = {12, 3, 128, {16, 128, 48}, {64, 16, 112}}};
-    kvd_device_memory m = {{NULL}, 0};
+    kvd_device_memory m = {.n = 0};
     kvd_attn_map map;
     int max_pages;
     size_t n_pages;
