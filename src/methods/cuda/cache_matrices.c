@@ -204,10 +204,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     return status;
 }
 
-/*
- * Returns a zero-padded copy of x [rows][columns]. If memory is short, returns NULL and sets
- * *status to -1.
- */
+/* Returns a zero-padded copy of x [rows][columns]. Without memory *status becomes -1. */
 static float *padded(const float *x, size_t rows, size_t columns, size_t to_rows, size_t to_columns,
                      int *status, kvd_err *err)
 {

@@ -38,10 +38,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
                           kvd_cache_layer *layer, kvd_device_memory *memory, kvd_err *err);
 
-/*
- * Multiplies every head of o [n_tokens][o_pitch] by b_v. Writes out [n_tokens][n_heads * d_head],
- * bf16.
- */
+/* Writes heads of o [n_tokens][o_pitch] times b_v, bf16 [n_tokens][n_heads * d_head]. */
 int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
                            const uint16_t *o, uint16_t *out, kvd_err *err);
 
@@ -52,10 +49,7 @@ typedef struct {
     uint32_t *rope_row;
     uint32_t *host_row;
     size_t n_rows;
-    /*
-     * Kernels set this flag at non-finite numbers; nothing reads it, as the output is non-finite
-     * too.
-     */
+    /* Flag of non-finite numbers, which nothing reads, as the output is non-finite too. */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 
@@ -79,9 +73,7 @@ int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kv
                             kvd_dtype pass, size_t max_tokens, size_t max_len, bool latents,
                             bool prompts, kvd_err *err);
 void kvd_cache_products_release(kvd_cache_products *p);
-/*
- * Tokens before position `prompt`, except a sequence's last token, attend to uncompressed K and V.
- */
+/* Tokens before `prompt`, but a sequence's last, attend to uncompressed K and V. */
 int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,
                            kvd_err *err);

@@ -30,10 +30,7 @@ bool kvd_gpu_fold_packs(const kvd_config *c)
     return !c->bias_qkv && !c->qk_norm && (whole || c->rope_layout == KVD_ROPE_INTERLEAVED);
 }
 
-/*
- * Replaces each head's W_V [d][d_model] by A_v^T W_V [d_v][d_model]. temp [d][d_model] is scratch
- * memory.
- */
+/* Replaces each head's W_V by A_v^T W_V [d_v][d_model]. temp [d][d_model] is scratch. */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
 {

@@ -67,10 +67,7 @@ struct kvd_gpu_method {
      */
     struct kvd_host_codes *codes;
     struct kvd_host_entries *kept; /* such codes of entries that a method keeps, or NULL */
-    /*
-     * True if all layers share bf16 pages, which `appended` must fill anew for each layer from
-     * compressed data elsewhere.
-     */
+    /* True if all layers share bf16 pages, which `appended` fills anew for each layer. */
     bool one_layer;
     /* True if layers with a sliding window keep uncompressed K and V. */
     bool skips_windows;
@@ -79,10 +76,7 @@ struct kvd_gpu_method {
      * count these. NULL: none.
      */
     const bool *skips;
-    /*
-     * True if timing runs may read slots that were never written; `make` must fill them with
-     * realistic numbers.
-     */
+    /* True if timing runs may read slots that `make` fills with realistic numbers. */
     bool anywhere;
     /* True if the method cannot process a prompt in several chunks. */
     bool whole_prompts;
@@ -109,9 +103,7 @@ struct kvd_gpu_method {
     /* Device [steps][n_heads]: ln of decode steps' softmax denominators. */
     float *lse_steps;
 
-    /*
-     * Called on the host before and after an iteration. `begin` fails if the method cannot run it.
-     */
+    /* Called before and after an iteration. `begin` fails if the method cannot run it. */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     /*
@@ -119,30 +111,19 @@ struct kvd_gpu_method {
      * also count dropped tokens.
      */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
-    /*
-     * Returns a slot's number of cached tokens, mean over KV heads and layers. NULL: all are equal.
-     */
+    /* Returns a slot's cached tokens, mean over KV heads and layers. NULL: all are equal. */
     double (*mean)(const kvd_gpu_method *m, size_t slot);
     /* Returns a slot's number of merged tokens, summed over KV heads and layers. NULL: none. */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
-    /*
-     * Returns a slot's number of tokens at KVD_LEVEL_LOW, summed over KV heads and layers. NULL:
-     * none.
-     */
+    /* Returns a slot's tokens at KVD_LEVEL_LOW, summed over KV heads and layers, or NULL. */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
-    /*
-     * Returns a slot's number of tokens with pruned key channels, summed over KV heads and layers.
-     * NULL: none.
-     */
+    /* Returns a slot's tokens with pruned key channels, over KV heads and layers, or NULL. */
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees a slot's memory outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns the compressed bytes of all slots. */
     double (*held)(const kvd_gpu_method *m);
-    /*
-     * Returns a slot's bits, without those that kvd_plan_entry_bits counts. NULL: all tokens have
-     * the cache's data type.
-     */
+    /* Returns a slot's bits, less those of kvd_plan_entry_bits. NULL: the cache's data type. */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
     /* Returns the share of `bits` that left the sliding window in the latest step. NULL: none. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
@@ -232,10 +213,7 @@ int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_
 /* Returns the name of a method of the plan that is not on the tokens axis, or NULL. */
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
-/*
- * Creates *m, or sets NULL if the plan only projects heads. `cache` must have layers but no pool
- * yet.
- */
+/* Creates *m, or NULL if the plan only projects. `cache` must have layers but no pool. */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 

@@ -66,9 +66,7 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/*
- * Allocates arrays for prompts. `plan` is the number of bytes of the schedule of attention tiles.
- */
+/* Allocates arrays for prompts. `plan` is the bytes of the schedule of tiles. */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -410,10 +408,7 @@ int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewri
     return kvd_cuda_check(kvd_append(&a, c->worker->stream), "append", err);
 }
 
-/*
- * With KVD_ATTENTION_STOCK all heads have one width, so the cost of a tile is proportional to its
- * length.
- */
+/* With KVD_ATTENTION_STOCK, the cost of a tile is proportional to its length. */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS

@@ -56,17 +56,11 @@ typedef struct kvd_paged_cache {
     bool exact_method;
     /* True if the cache generates text: exact_prompts was set before kvd_paged_cache_init. */
     bool generates;
-    /*
-     * Number of key outliers of a KV head per page, 0 for the default. Set before
-     * kvd_paged_cache_init.
-     */
+    /* Key outliers of a KV head per page, or 0. Set before kvd_paged_cache_init. */
     size_t outliers;
     /* [max_slices + 1] First token of each prompt (exact_prompts). */
     size_t *offset;
-    /*
-     * [n_layers] Unprojected layers, if exact_prompts is set with a method. whole_pool holds one at
-     * a time.
-     */
+    /* [n_layers] Unprojected layers (exact_prompts with a method). whole_pool holds one. */
     kvd_cache_layer *whole;
     void *whole_pool;
     /* Projections padded to one width per layer, for KVD_ATTENTION_STOCK. */
@@ -78,25 +72,16 @@ typedef struct kvd_paged_cache {
     kvd_device_memory memory;
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
-    /*
-     * [n_layers] Index of each layer's work list. The first n_full_works are for layers without a
-     * window.
-     */
+    /* [n_layers] Work list of each layer; the first n_full_works are without a window. */
     int *work_of;
     int n_works, n_full_works;
     /* [n_works] Head layout of each work list. */
     const kvd_attn_map **work_map;
-    /*
-     * Number of work lists of decode steps: all, and those of layers without a window, which come
-     * first.
-     */
+    /* Work lists of decode steps: all, and those without a window, which come first. */
     int n_step_works, n_full_step_works;
     /* [n_step_works] */
     void **workspace;
-    /*
-     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task for each number of decode steps,
-     * or -1 if not yet computed.
-     */
+    /* [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task, or -1 if unknown. */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
     /* Tiles of prompts, for layers without and with a window. */
@@ -153,10 +138,7 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
-/*
- * For methods: stores new K and V. Decode steps use pages of `pool` that table [steps][max_pages]
- * lists.
- */
+/* Stores new K and V. Decode steps use pages of `pool` in table [steps][max_pages]. */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
 /*

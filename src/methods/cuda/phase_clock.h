@@ -33,16 +33,10 @@ void kvd_clock_release(kvd_clock *c);
 int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
 int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
-/*
- * Returns the device address where a kernel writes the end time of the phase, or NULL if the clock
- * is off or full.
- */
+/* Returns where a kernel writes the end time of the phase, or NULL (clock off or full). */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
-/*
- * Adds up the phases. The records must be on the host. Time outside all phases becomes
- * KVD_PHASE_HOST.
- */
+/* Adds up phases on the host. Time outside all phases becomes KVD_PHASE_HOST. */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 
 #ifdef __cplusplus

@@ -19,10 +19,7 @@ typedef struct {
     uint32_t *step_at;
     /* [max_slices] Cache slot of each request. Padding has the slot after the last. */
     int32_t *slot;
-    /*
-     * [max_slices] Tokens of each request, including dropped ones, for layers with a sliding
-     * window.
-     */
+    /* [max_slices] Tokens of each request with dropped ones, for layers with a window. */
     int32_t *seq_len;
     /* [1] Number of decode steps before the padding. */
     int32_t *live;

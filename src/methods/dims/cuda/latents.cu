@@ -36,10 +36,7 @@ __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int
                       : t;
 }
 
-/*
- * Applies RoPE to mma accumulators of tokens `token` + lane / 4 and `token` + lane / 4 + 8. d_head
- * is 16 * W16.
- */
+/* Applies RoPE to rows `token` + lane / 4 and 8 later. d_head is 16 * W16. */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
                                            int token, int length, int lane)
@@ -501,10 +498,7 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
     return parts ? restore<W16, true> : restore<W16, false>;
 }
 
-/*
- * Returns the number of groups of 8 tokens of the longest request, at most as many as fill the
- * device.
- */
+/* Returns the groups of 8 tokens of the longest request, at most a full device. */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;

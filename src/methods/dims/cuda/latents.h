@@ -24,10 +24,7 @@
 extern "C" {
 #endif
 
-/*
- * Element offsets of one KV head in a page of latents and in a page of the cache. Index [2]: 0 is
- * K, 1 is V.
- */
+/* Element offsets of a KV head in pages of latents and of the cache. [2]: K, V. */
 typedef struct {
     int32_t latent[2], page[2];
     /* Element offset of B^T [d_head][rank]. -1: latents are used directly. */
@@ -39,9 +36,7 @@ typedef struct {
 typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of every q_len */
-    /*
-     * Device [n]: first row, new tokens and all tokens of each request; page_table [n][max_pages].
-     */
+    /* Device [n]: first row, new tokens, all tokens; page_table [n][max_pages]. */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
@@ -63,18 +58,13 @@ typedef struct {
     const float *cosine, *sine;
     /* 1: RoPE pairs dimensions 2i and 2i + 1; 0: i and i + d_head / 2. */
     int32_t interleaved;
-    /*
-     * [n] Position of each request's single new token. NULL: kv_len[b] - q_len[b] .. kv_len[b] - 1.
-     */
+    /* [n] Position of each request's new token. NULL: kv_len[b] - q_len[b] and after. */
     const uint32_t *position;
     /* [n] First row in the blocked layout of Q. NULL: row-major. */
     const int32_t *q_start;
     int32_t n_q8;
     void *to_q;
-    /*
-     * Device: n_runs blocks of 8 elements per new token, ld_latent elements apart, aligned to 16
-     * bytes.
-     */
+    /* Device, 16-byte aligned: n_runs blocks of 8 elements per token, ld_latent apart. */
     const void *latent;
     size_t ld_latent;
     /* Device [n_runs] Page offset of each run of 8 elements. */
@@ -99,9 +89,7 @@ typedef struct {
     int32_t newest;
     /* Device: kv_len [n], page_table [n][max_pages]. */
     const int32_t *kv_len, *page_table;
-    /*
-     * Device [n][max_pages * KVD_PAGE_TOKENS] Row positions; negative: unchanged. NULL: 0, 1, 2 ...
-     */
+    /* Device [n][max_pages * KVD_PAGE_TOKENS] Row positions, negative: unchanged. NULL: 0, 1 .. */
     const int32_t *position;
     /* Device [n] Slot of each request. NULL: all requests share matrices. */
     const int32_t *slot;
@@ -160,9 +148,7 @@ cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t 
                                       int32_t n_q8, int32_t n_heads, int32_t d_head, const void *q,
                                       void *rows, cudaStream_t stream);
 
-/*
- * Projection at element `at` of an array: `width` eigenvectors, then columns of zeros up to `rank`.
- */
+/* Projection at element `at`: `width` eigenvectors, then zero columns up to `rank`. */
 typedef struct {
     int32_t width, rank, at;
 } kvd_latent_basis;
@@ -222,10 +208,7 @@ typedef struct {
 typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
-    /*
-     * n_codes: number of coded elements, in runs of 8 adjacent elements. words: 32-bit words of a
-     * token's code.
-     */
+    /* Coded elements, in runs of 8 adjacent ones; 32-bit words of a token's code; sinks. */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
     /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by side and bits */
@@ -280,15 +263,9 @@ typedef struct {
     kvd_latent_head *head;
     /* Device [n_layers][n_runs] Page offset of each run of 8 latent elements. */
     int32_t *run;
-    /*
-     * Nonzero: new latents are padded to [2][n_groups][wide]. 0: no gaps. Set before
-     * kvd_latent_store_init.
-     */
+    /* Nonzero: new latents are padded to [2][n_groups][wide]. Set before _init. */
     int wide;
-    /*
-     * True if K and V share latents, stored as K's, of equal ranks. Set before
-     * kvd_latent_store_init.
-     */
+    /* True if K and V share latents, stored as K's, of equal ranks. Set before _init. */
     bool joint;
     /* True if all layers use the same pages. Set before kvd_latent_store_init. */
     bool one_layer;
@@ -348,10 +325,7 @@ typedef struct {
     size_t code, store, exact; /* offsets of the layer in three arrays of kvd_latent_codes */
 } kvd_latent_codes_layer;
 
-/*
- * Latents that method allot has coded, except a request's first tokens. Pages of `store` hold one
- * layer.
- */
+/* Latents coded by allot, but a request's first tokens. Pages of `store` hold one layer. */
 typedef struct {
     kvd_latent_store *store; /* borrowed; one_layer is true */
     kvd_latent_codes_layer *layer;
@@ -397,10 +371,7 @@ typedef struct {
     size_t work_bytes, host_bytes;
 } kvd_latent_solver;
 
-/*
- * `*s` must be zeroed. `memory` owns device arrays. The caller must call kvd_latent_solver_close,
- * also after a failure.
- */
+/* `*s` must be zeroed, and closed also after a failure. `memory` owns device arrays. */
 int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory *memory,
                            cudaStream_t stream, kvd_err *err);
 void kvd_latent_solver_close(kvd_latent_solver *s);

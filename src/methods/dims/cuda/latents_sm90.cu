@@ -109,10 +109,7 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/*
- * Starts the copies of latents and B to the ring buffer, for all tasks. Must be called by one
- * thread.
- */
+/* Copies latents and B of all tasks to the ring buffer. Called by one thread. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -145,10 +142,7 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
     }
 }
 
-/*
- * Applies RoPE to keys of two heads. A lane's rows are the tokens `token` + lane / 4 and `token` +
- * lane / 4 + 8.
- */
+/* Applies RoPE to keys of two heads, rows `token` + lane / 4 and 8 later. */
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
                                            float (&x)[COLUMNS / 2], int token, int length, int lane)
 {
@@ -187,10 +181,7 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
     }
 }
 
-/*
- * Writes restored rows of two heads to a page. If a.newest is 0, rows after the last token become
- * 0.
- */
+/* Writes rows of two heads. If a.newest is 0, rows after the last token become 0. */
 __device__ __forceinline__ void write_page(const kvd_latent_restore_args &a, const task &t,
                                            size_t page, const float (&x)[COLUMNS / 2], int token,
                                            int warp, int lane)
@@ -251,10 +242,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             else
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
-            /*
-             * The last stage may start several wgmma groups, so it waits for all groups instead of
-             * all but one.
-             */
+            /* The last stage may start several wgmma groups, so it waits for all. */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
             else if (k)

@@ -10,9 +10,7 @@ namespace
 {
 
 enum { THREADS = 256 };
-/*
- * Smallest eigenvalue, relative to the largest, at which the direction is not just rounding noise.
- */
+/* Smallest relative eigenvalue whose direction is not just rounding noise. */
 constexpr float KNOWN = 1e-6F;
 
 __device__ __forceinline__ uint16_t bf16_of(float x)
@@ -20,10 +18,7 @@ __device__ __forceinline__ uint16_t bf16_of(float x)
     return (uint16_t)(pack<true>(x, 0));
 }
 
-/*
- * Runs one CTA per matrix. left: squared length of each unit vector outside the span of earlier
- * columns.
- */
+/* One CTA per matrix. left: squared length of unit vectors outside earlier columns. */
 __global__ void __launch_bounds__(THREADS)
     complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
              const __grid_constant__ kvd_latent_rows rows)

@@ -59,10 +59,7 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
     return 0;
 }
 
-/*
- * Computes the projections of a prompt. Directions that a short prompt leaves undetermined are
- * chosen as on the CPU.
- */
+/* Directions that a short prompt leaves undetermined are chosen as on the CPU. */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -229,10 +226,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes the projections in kvd_plan.widths to `to` and, unless NULL, to padded
- * [n_layers][n][d_head][wide].
- */
+/* Writes the projections in kvd_plan.widths to `to` and padded [n_layers][n][d_head][wide]. */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -304,10 +298,7 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/*
- * Returns a slot's bits as on the CPU (methods/entries.c): kept dimensions, and the request's
- * matrices.
- */
+/* Returns bits as methods/entries.c: kept dimensions, and the request's matrices. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)m;

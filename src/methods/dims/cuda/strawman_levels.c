@@ -15,10 +15,7 @@ static size_t layers_of(const kvd_strawman *s)
     return (size_t)s->method.cache->config->n_layers;
 }
 
-/*
- * Sets low [n_layers][n], the columns that less important tokens keep, and the bytes that each such
- * token saves.
- */
+/* Sets low [n_layers][n], the columns of other tokens, and the bytes that each saves. */
 static void describe(const kvd_strawman *s, kvd_latent_basis *low, double *saved)
 {
     const int kv = s->method.cache->share->n_kv_heads;
@@ -56,10 +53,7 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
     return kvd_zdc_levels_make_slots(&s->levels.of, &s->store.memory, s->method.cache, slots, err);
 }
 
-/*
- * Sets the numbers of less important tokens of slots whose prompts were never processed (timing
- * runs) from the prompt lengths.
- */
+/* Sets the numbers of less important tokens of timing runs, from prompt lengths. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err)
 {
     bool changed = false;

@@ -28,19 +28,13 @@ typedef struct {
     bool shared;
     /* Device [n_layers][n]: projections of a layer. */
     kvd_latent_basis *basis;
-    /*
-     * [n_layers] Offset of a layer's matrices among those of a slot, and number of elements of all
-     * matrices of a slot.
-     */
+    /* [n_layers] Offset of a layer's matrices in a slot, and elements of a slot. */
     size_t *layer_at, each;
     /* Elements without padding: of a slot's matrices, and of a token in all layers. */
     size_t matrix_kept, token_kept;
     /* Device [slots][n_layers]: projections of all heads, K first. */
     uint16_t *matrix;
-    /*
-     * Device [n][d_head][wide] zero-padded matrices per prompt or, if shared, per layer. NULL if
-     * all ranks are equal.
-     */
+    /* Device [n][d_head][wide] zero-padded, per prompt or (shared) layer. NULL: equal ranks. */
     uint16_t *padded;
     /* Device [max_tokens][n][d_head] K and V of prompts. */
     uint16_t *rows;

@@ -15,10 +15,7 @@ typedef struct {
     /* Cached tokens after the latest iteration. */
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before this request */
-    /*
-     * For rule.fixed: ring of the entries that steps may drop, position of its oldest entry, and
-     * size.
-     */
+    /* For rule.fixed: ring of the entries that may go, position of its oldest entry, and size. */
     int32_t *place;
     size_t oldest, places;
 } evict_slot;
@@ -55,10 +52,7 @@ typedef struct {
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
-    /*
-     * cppcheck reports a false error: the returned structure keeps no address of the local variable
-     * r.
-     */
+    /* cppcheck is wrong: the returned structure keeps no address of r. */
     /* cppcheck-suppress returnDanglingLifetime */
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
@@ -94,10 +88,7 @@ static void list_places(const evict *e, size_t slot)
         s->place[i] = (int32_t)(at + i);
 }
 
-/*
- * For rule.fixed: drops the oldest entry after the first `at` entries, and stores the newest in its
- * place.
- */
+/* For rule.fixed: the newest entry replaces the oldest after the first `at` entries. */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];

@@ -40,10 +40,7 @@ typedef struct {
      */
     int32_t *into;
     float *weight, *length;
-    /*
-     * [slot][layer][kv_head] Running mean of dropped tokens' cosines (KVD_MERGE_LIKE), NaN at
-     * first.
-     */
+    /* [slot][layer][kv_head] Running mean of dropped tokens' cosines, NaN at first. */
     double *threshold;
     int32_t *merged; /* [slot] number of tokens merged so far, over all requests */
     /* [slot][n_kv_heads] Number of tokens that stay (KVD_MERGE_RUNS). NULL: the budgets decide. */
@@ -53,19 +50,13 @@ typedef struct {
     void *near; /* scratch memory of kvd_evict_near_bytes bytes */
 } kvd_evict_merging;
 
-/*
- * RoPE and scratch memory for KVD_EVICT_EXPECTED. `interleaved` pairs dimensions 2 i and 2 i + 1,
- * otherwise i and i + dims/2.
- */
+/* RoPE and scratch memory for KVD_EVICT_EXPECTED. `interleaved`: pairs 2 i, 2 i + 1. */
 typedef struct {
     int32_t dims, half; /* number of dimensions that RoPE rotates, and d_head / 2 */
     int32_t interleaved;
     /* Device [positions][half] tables of kvd_rope_tables. NULL without RoPE. */
     const float *cosine, *sine;
-    /*
-     * Device [positions][half][2]. Row n has the mean cosine and sine over positions n to n +
-     * rule.future - 1.
-     */
+    /* Device [positions][half][2]: mean cosine and sine over n .. n + rule.future - 1. */
     const float *future;
     /* Square of the constant factor that kvd_rope_tables puts into the tables. */
     float square;
@@ -80,10 +71,7 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t hopper;
-    /*
-     * Model layer, number of prompts, number of rows of `q`, pages per row of the page table, and
-     * tokens of the longest prompt.
-     */
+    /* Model layer, prompts, rows of `q`, pages per page table row, longest prompt in tokens. */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
      * Device [batch]: first row in `q`, number of tokens and slot of each prompt. With
@@ -95,14 +83,9 @@ typedef struct {
     /* Device queries, BLOCKED (kernels/layout.h). */
     const void *q;
     void *pool; /* device pages with K and V of the layer */
-    /*
-     * Device [n_heads][n_q8] ln of softmax denominators. Overwritten if the rule has a temperature.
-     */
+    /* Device [n_heads][n_q8] ln of softmax denominators. Overwritten with a temperature. */
     float *lse;
-    /*
-     * Device scratch [n_heads][n_q8]: probabilities that each token received, summed per query
-     * head.
-     */
+    /* Device scratch [n_heads][n_q8]: probabilities that each token received, summed. */
     float *mass;
     /* Device scratch [n_q8] for rule.anchor: distance from the anchor. */
     float *distance;
@@ -122,10 +105,7 @@ typedef struct {
     kvd_evict_expected expected;
 } kvd_evict_prompts_args;
 
-/*
- * Scores prompt tokens and moves those that stay to the front of the pages. Prompts must start at
- * position 0.
- */
+/* Scores prompt tokens, from position 0 on, and moves those that stay to the front. */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
  * Parts of kvd_evict_prompts. kvd_evict_score_any runs the scoring function for the rule and
@@ -154,10 +134,7 @@ cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, doub
 cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length,
                              kvd_evict_budget *budget, cudaStream_t stream);
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
-/*
- * Merges dropped prompt tokens into kept ones, in the pages. `kept` must list kept tokens, then all
- * others.
- */
+/* Merges dropped prompt tokens into kept ones. `kept` lists kept tokens, then all others. */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /* For KVD_MERGE_RUNS: fills `kept`, merging.count and weights from `mass`, which is overwritten. */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -169,24 +146,15 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t layer, batch, max_pages, splits;
-    /*
-     * Device [batch]: number of cached tokens with the newest, and slot. Slots from n_slots on are
-     * padding.
-     */
+    /* Device [batch]: cached tokens with the newest, and slot (n_slots or more: padding). */
     const int32_t *kv_len, *slot;
     const uint32_t *at;        /* device [batch]: position of the newest token */
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
-    /*
-     * Device [batch][n_heads] ln of softmax denominators. Not used if the rule has a temperature,
-     * nor with KVD_EVICT_FIRST.
-     */
+    /* Device [batch][n_heads] ln of softmax denominators, without a temperature. */
     const float *lse;
-    /*
-     * Scratch memory of kvd_evict_steps_bytes bytes, used if the rule has a temperature and with
-     * KVD_EVICT_PIVOTAL.
-     */
+    /* kvd_evict_steps_bytes bytes, used with a temperature and KVD_EVICT_PIVOTAL. */
     float *work;
     /*
      * Device [batch][room] if several GPUs divide the heads with rule.whole_layer, otherwise NULL.

@@ -106,10 +106,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
-    /*
-     * The score is the larger of recent probability / recent mean and total probability / total
-     * mean.
-     */
+    /* The larger of recent probability / recent mean and total probability / total mean. */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
     __syncthreads();
@@ -170,10 +167,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /*
-     * For each distance d, a thread counts the dropped tokens in its part of the prompt, then gives
-     * them consecutive numbers.
-     */
+    /* A thread counts the dropped tokens of its part, then gives them consecutive numbers. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)

@@ -259,10 +259,7 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/*
- * Merges each dropped token into the kept token nearest by position. The first `sink` tokens and
- * the last receive none.
- */
+/* Merges into the nearest position. The first `sink` tokens and the last receive none. */
 __global__ void __launch_bounds__(THREADS)
     nearest_position_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -279,10 +276,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + p] = !forward ? before : has_after ? after : -1;
 }
 
-/*
- * Sums each token's probabilities over the heads. `into` becomes 1 for tokens that must not be
- * merged.
- */
+/* Sums probabilities over heads. `into` becomes 1 for tokens that must not be merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -376,10 +370,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.count[a.slot[b] * a.map.n_kv_heads + g] = runs + n - old;
 }
 
-/*
- * Writes weights exp(-x^2 / y^2). x is the distance of a key from the pivot's key, y the mean of x
- * over the run.
- */
+/* Writes exp(-x^2 / y^2). x: distance from the pivot's key; y: mean of x over the run. */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {

@@ -164,9 +164,9 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
 }
 
 /*
- * Moves rows kept[i] of K or V of one KV head to i, for i < m, and fills up the last group of 8 with
- * zeros. A CTA of THREADS threads moves 32 dimensions from block `slice` * 4 on. In steps of RUN
- * rows, all are read before any is written.
+ * Moves row kept[i] of K or V of a KV head to i < m, and fills up the last group of 8 with zeros. A
+ * CTA of THREADS threads moves 32 dimensions, number `slice`. Each RUN rows are all read before any
+ * is written.
  */
 template <int THREADS, int RUN>
 static __device__ __forceinline__ void compact_rows(uint16_t *x, const int32_t *page,
@@ -256,10 +256,7 @@ static inline bool score_args_bad(const kvd_evict_prompts_args *a)
     return a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass;
 }
 
-/*
- * Queries of a KV head as mma.sync fragments: HALVES groups of 8 heads, and up to 32 BLOCKS
- * dimensions.
- */
+/* Queries of a KV head as mma.sync fragments: 8 HALVES heads, up to 32 BLOCKS dimensions. */
 template <int HALVES, int BLOCKS> struct step_queries {
     uint4 q[HALVES][BLOCKS];
 

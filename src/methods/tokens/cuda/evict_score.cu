@@ -39,10 +39,7 @@ struct side {
     }
 };
 
-/*
- * Loads 32 tokens from `from` on as mma.sync fragments. Groups of 8 that begin at n or later become
- * 0.
- */
+/* Loads 32 tokens as mma.sync fragments. Groups of 8 that begin at n or later become 0. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -84,10 +81,7 @@ __device__ __forceinline__ float below_mean(float p, int t)
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/*
- * Adds what tokens `other` and `other` + 1 of the tile contribute to the lane's sums. MASKED skips
- * keys after the query.
- */
+/* Adds the terms of tokens `other` and `other` + 1. MASKED skips keys after the query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,
@@ -133,10 +127,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/*
- * Kernel for all kinds. LOGS writes `lse`, other kinds `mass`. WIDTH is the largest width of Q and
- * K.
- */
+/* LOGS writes `lse`, other kinds `mass`. WIDTH is the largest width of Q and K. */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)

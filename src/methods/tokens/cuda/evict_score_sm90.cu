@@ -125,10 +125,7 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_para
     t.sum[1] += part[1];
 }
 
-/*
- * Multiplies 128 queries (or keys) in shared memory by tiles of the other operand. STEPS is d_qk /
- * 16.
- */
+/* Multiplies 128 queries (or keys) by tiles of the other operand. STEPS is d_qk / 16. */
 template <kind KIND, int STEPS>
 __device__ __forceinline__ void pass(const score_params &p, shared &s, const side &held,
                                      const side &moves, int block, const float *lse, uint64_t head,

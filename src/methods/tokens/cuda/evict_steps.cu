@@ -21,10 +21,7 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/*
- * SUMS adds probabilities to scores, TEMPERED adds those of a softmax with noise. COUNTS appends
- * bits to histories.
- */
+/* SUMS adds probabilities, TEMPERED those with noise. COUNTS appends bits to histories. */
 enum kind { SUMS, TEMPERED, COUNTS };
 
 /* Waits for all CTAs of a KV head, whose shared memory is then visible. */
@@ -54,10 +51,7 @@ struct candidate {
 };
 
 struct shared {
-    /*
-     * Softmax of each warp and query head: x is the maximum score, y the sum of 2^(score -
-     * maximum).
-     */
+    /* Softmax of each warp and query head: maximum score x, sum y of 2^(score - x). */
     float2 warp_sum[WARPS][KVD_GROUP_MAX];
     float2 sum[KVD_GROUP_MAX];
     candidate warp_least[WARPS], least;
@@ -183,10 +177,7 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/*
- * Adds probability p to the score of token i. If i may be dropped and scores less than `least`,
- * replaces `least`.
- */
+/* Adds p to the score of token i, which may replace `least` if it may be dropped. */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -439,10 +430,7 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
     return (unsigned long long)(0xfffffffeu - count) << 32 | position;
 }
 
-/*
- * Drops the tokens with the smallest sort keys beyond `limit` and moves tokens from the end to the
- * freed indices.
- */
+/* Drops the smallest sort keys beyond `limit` and moves tokens to the freed indices. */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -478,10 +466,7 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /*
-     * Timing runs may have equal positions, so more tokens than `stay` may stay. The minimum keeps
-     * indices inside the lists.
-     */
+    /* With equal positions (timing runs) more tokens may stay, hence the minimum. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
     const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
@@ -504,10 +489,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /*
-     * In a full cache, the last `recent` indices form a ring. `turns` is the number of overwritten
-     * tokens.
-     */
+    /* The last `recent` indices are a ring. `turns` is the number of overwritten tokens. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)

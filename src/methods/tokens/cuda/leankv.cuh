@@ -109,10 +109,7 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
     }
 }
 
-/*
- * Returns the sum of x over threads with lower numbers, and in *all the sum over the CTA. All WARPS
- * warps must call it.
- */
+/* Returns the sum of x over earlier threads; *all: over the CTA of WARPS warps. */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
     __shared__ int sum[WARPS];
@@ -173,10 +170,7 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
     return word;
 }
 
-/*
- * Returns the number of dimensions whose value codes are in word w. *first is the first of them,
- * and the others are 8 apart.
- */
+/* Returns how many dimensions word w holds: *first and the next ones, 8 apart. */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
     *first = (bits == 8 ? 8 * w : bits == 4 ? 16 * w : 32 * w) + lane / 4;

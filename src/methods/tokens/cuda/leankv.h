@@ -126,10 +126,7 @@ typedef struct {
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
-    /*
-     * Length of a KV head's page table: pages for the largest number of tokens, and one partly
-     * filled page per precision.
-     */
+    /* Pages of the largest number of tokens, and one partly filled page per precision. */
     int32_t table_length;
     /* [n_pages] Ring buffer of free page numbers (kvd_leankv_state). */
     int32_t *list;
@@ -202,16 +199,10 @@ int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/*
- * Arguments for whole prompts of a batch, in one layer. Token t of prompt i is row q_start[i] + t
- * of `q`.
- */
+/* Arguments for whole prompts, in one layer. Token t of prompt i is row q_start[i] + t. */
 typedef struct {
     kvd_leankv_pool pool;
-    /*
-     * n is the number of prompts, n_q8 that of rows of `q`, longest that of tokens of the longest
-     * prompt.
-     */
+    /* Numbers of prompts (n), of rows of `q` (n_q8), and of tokens of the longest prompt. */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
@@ -228,14 +219,9 @@ typedef struct {
     const void *q;     /* device bf16 queries, BLOCKED */
     /* Device [n_heads][n_q8]: ln of the softmax denominators. */
     const float *lse;
-    /*
-     * Output [n_heads][n_q8]: attention probabilities that each token received from later tokens.
-     */
+    /* Output [n_heads][n_q8]: probabilities that each token received from later tokens. */
     float *mass;
-    /*
-     * Scratch [n_kv_heads][n_q8]: indices of high-precision tokens from the front, and of
-     * low-precision tokens from the end.
-     */
+    /* Scratch [n_kv_heads][n_q8]: high-precision tokens from the front, others from the end. */
     int32_t *source;
 } kvd_leankv_prompts;
 

@@ -37,10 +37,7 @@ static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, co
     return v->value[i];
 }
 
-/*
- * Returns the slots' pages to the pool. `slot` is pinned memory that must not change until the
- * iteration ends.
- */
+/* Returns slots' pages. `slot` is pinned and must not change until the iteration ends. */
 static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
@@ -133,10 +130,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/*
- * Returns a slot's bits as method hetero counts them: codes, and 16-bit scale and zero point per
- * vector.
- */
+/* Returns a slot's bits as hetero counts them: codes, and 16-bit scale and zero point. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)m;

@@ -95,10 +95,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/*
- * Limit of significance. A token is below it if its significance is below `value`, or is one of the
- * first `ties` that equal it.
- */
+/* Limit of significance: below `value`, or one of the first `ties` that equal it. */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
@@ -141,10 +138,7 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /*
-     * Largest significance of dropped tokens [KVD_LEANKV_LOW] and of all tokens not at high
-     * precision [KVD_LEANKV_HIGH].
-     */
+    /* Largest significance of dropped tokens (LOW), and of tokens not at high precision (HIGH). */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];
@@ -317,10 +311,7 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/*
- * Returns the pool index of KV head i of a list of slots and layers, or -1 if its slot has no
- * request.
- */
+/* Returns the pool index of KV head i of the listed slots, or -1 without a request. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {

@@ -9,10 +9,7 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/*
- * Least significant token of one precision outside the window of newest tokens. The oldest of equal
- * ones counts.
- */
+/* Least significant token of a precision, before the window. The oldest of equal ones. */
 struct least {
     /* significance (float bits) in the upper 32 bits, position in the lower */
     unsigned long long key;
@@ -28,9 +25,7 @@ struct found {
 
 /* Indices of the tokens that move, separately per precision, or -1. */
 struct decision {
-    /*
-     * Token that becomes low precision: its old index at high and its new index at low precision.
-     */
+    /* Token that becomes low precision: old index at high and new index at low precision. */
     int lowered, low_to;
     /* High-precision index of the new token. */
     int fresh_to;
@@ -96,10 +91,7 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/*
- * Decides which tokens to lower or drop. `sum` adds the significances of the `body` tokens outside
- * the window.
- */
+/* Decides which tokens to lower or drop. `sum` is over `body` tokens before the window. */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};

@@ -127,10 +127,7 @@ static size_t low_of(const lower *k, size_t slot)
     return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
 }
 
-/*
- * Returns the bits of a token's codes, plus 32 bits for scale and zero point of each vector with
- * codes below 16 bits.
- */
+/* Returns the bits of a token's codes, plus 32 for scale and zero point below 16 bits. */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
     const double d = k->layer[0].d_head;

@@ -143,10 +143,7 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
                    ? half_of(code[e])
                    : __fadd_rn(__fmul_rn(half_of(scale), (float)code[e]), half_of(scale >> 16));
     }
-    /*
-     * The fast division is off by up to 2 units in the last place of float32, which bf16 does not
-     * show.
-     */
+    /* The fast division is off by up to 2 units of float32, which bf16 does not show. */
     if (factor) {
         const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
         const uint32_t w[4] = {f.x, f.y, f.z, f.w};

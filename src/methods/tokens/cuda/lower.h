@@ -24,10 +24,7 @@ extern "C" {
 
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
-/*
- * Numbers of tokens that stay at high precision: the newest, and older ones with the largest
- * scores.
- */
+/* Tokens at high precision: the newest, and older ones with the largest scores. */
 typedef struct {
     int32_t heavy, recent;
 } kvd_lower_budget;
@@ -51,10 +48,7 @@ typedef struct {
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
     float *score;   /* [pages][n_kv_heads][KVD_PAGE_TOKENS] sums of probabilities */
-    /*
-     * float16 [slots][n_kv_heads][d_head] channel factors of low-precision keys. NULL if there are
-     * none.
-     */
+    /* float16 [slots][n_kv_heads][d_head] channel factors of low-precision keys, or NULL. */
     uint16_t *factor;
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
@@ -79,10 +73,7 @@ typedef struct {
 /* Chooses the level of each prompt token, computes channel factors and codes the tokens. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
-/*
- * Restores all tokens of decode steps but the newest. Rows after the last token become 0, up to a
- * multiple of 8.
- */
+/* Restores all tokens but the newest. Rows after it become 0, up to a multiple of 8. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
  * Adds the steps' probabilities to scores and codes the newest tokens. If more than `heavy` older

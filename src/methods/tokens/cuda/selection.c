@@ -463,10 +463,7 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /*
-     * Never-written slots have equal codes, which would make all choices equal, so timing runs need
-     * a prompt.
-     */
+    /* Never-written slots have equal codes and equal choices, so timing runs need a prompt. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

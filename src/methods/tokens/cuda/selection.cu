@@ -50,9 +50,7 @@ __device__ __forceinline__ int tokens_of(const kvd_selection &s, int n)
     return (int)kvd_selection_tokens(&s.rule, (size_t)n);
 }
 
-/*
- * Returns the row length of `score` and `chosen`: the largest number of selection pages of a row.
- */
+/* Returns the row length of `score` and `chosen`, the most selection pages of a row. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (KVD_PAGE_TOKENS / page_of(s));
@@ -345,10 +343,7 @@ __global__ void __launch_bounds__(COPY)
         [&](int t) { return pool + keys_at(s, b, g, t); });
 }
 
-/*
- * Returns the address of the probability that row 0 gave to token t. The probability from row r is
- * 64 r elements further.
- */
+/* Returns the address of row 0's probability for t. Rows are 64 elements apart. */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page = (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS];
@@ -429,10 +424,7 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /*
-             * Queries before this chunk have already written probabilities for tokens before the
-             * chunk.
-             */
+            /* Earlier chunks' queries have written the probabilities of earlier tokens. */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -453,10 +445,7 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-/*
- * Writes the step's probabilities to `recent`. Each warp handles 16 of the tokens that the step
- * read.
- */
+/* Writes the step's probabilities to `recent`, 16 of the tokens read per warp. */
 template <int HALVES>
 __global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,

@@ -37,18 +37,12 @@ typedef struct {
     /* rule.page must divide KVD_PAGE_TOKENS, and is 1 with KVD_READ_RECENT. */
     kvd_read_rule rule;
     int32_t batch, max_pages;
-    /*
-     * Device [batch]: number of cached tokens with the newest, and slot. Slots from n_slots on are
-     * padding.
-     */
+    /* Device [batch]: cached tokens with the newest, and slot (n_slots or more: padding). */
     const int32_t *kv_len, *slot;
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *pool;          /* device pages of the layer */
-    /*
-     * Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: channel minima of the keys, then
-     * maxima.
-     */
+    /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: channel minima, then maxima. */
     void *bounds;
     /*
      * Device [pool page][n_kv_heads][history][64] probabilities summed over query heads, for
@@ -99,16 +93,10 @@ typedef struct {
      * KV head that attention reads. Not used with KVD_READ_LANDMARKS.
      */
     int32_t *table;
-    /*
-     * bf16 pages to which chosen rows are copied (KVD_READ_LANDMARKS). Row i has row_pages pages
-     * from i * row_pages on.
-     */
+    /* bf16 pages of chosen rows (KVD_READ_LANDMARKS), row_pages for each row. */
     void *rows;
     int32_t row_pages; /* largest number of pages with tokens that a KV head reads */
-    /*
-     * Device [batch * n_kv_heads] Number of tokens read. Output if kvd_selection_varies, otherwise
-     * input.
-     */
+    /* Device [batch * n_kv_heads] Tokens read: output if kvd_selection_varies, else input. */
     int32_t *len;
     /* Device [batch] Number of tokens read, summed over calls, if kvd_selection_varies. */
     unsigned long long *read;
@@ -127,16 +115,10 @@ cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to,
 typedef struct {
     /* Number of centroids, and relative RoPE position of queries. */
     int32_t size, relative;
-    /*
-     * Number of dimensions that RoPE rotates. `interleaved` pairs 2 i and 2 i + 1, otherwise i and
-     * i + dims/2.
-     */
+    /* Number of dimensions that RoPE rotates. `interleaved`: pairs 2 i, 2 i + 1. */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /*
-     * Device copies of the arrays of kvd_read_codes: [n_kv_heads][d][d], and twice
-     * [n_kv_heads][size][d].
-     */
+    /* Device arrays of kvd_read_codes: [n_kv_heads][d][d], and twice [n_kv_heads][size][d]. */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
@@ -216,10 +198,7 @@ cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
 #define KVD_ON_BOTH
 #endif
 
-/*
- * Numbers of selection pages of a KV head: all, the newest (always read), and the chosen older
- * ones.
- */
+/* Selection pages of a KV head: all, the newest (always read), and chosen older ones. */
 typedef struct {
     size_t all, newest, chosen;
 } kvd_selection_pages;

@@ -27,10 +27,7 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/*
- * Returns the number of cached tokens of the largest layer. New tokens follow after this index in
- * all layers.
- */
+/* Returns the cached tokens of the largest layer. New tokens follow it in all layers. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = (const selection *)m;

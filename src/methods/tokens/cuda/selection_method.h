@@ -13,10 +13,7 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_attn_map one;      /* shape of one KV head with its query heads */
     kvd_read_rule rule;
-    /*
-     * Number of layers without a sliding window, number of KV heads, and largest number of tokens
-     * of a request.
-     */
+    /* Layers without a sliding window, KV heads, and tokens of the longest request. */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
     /* [n_slots] Number of tokens of each slot's request, between iterations. */
@@ -24,17 +21,11 @@ typedef struct {
     /* [n_slots] Number of tokens after the latest iteration. */
     size_t *held;
     size_t rows, row_pages, max_pages;
-    /*
-     * Device [layers][pool_pages], `side` bytes each: side information by which steps choose
-     * tokens.
-     */
+    /* Device [layers][pool_pages][side]: side information by which steps choose tokens. */
     char *sides;
     size_t side;
     float *lse; /* device [rows][group], for decode steps */
-    /*
-     * Pinned [max_slices] Number of tokens that each step read, summed over layers and KV heads, if
-     * it varies.
-     */
+    /* Pinned [max_slices] Tokens that each step read, over layers and KV heads, if varied. */
     unsigned long long *read;
     /* [n_slots] tokens that the latest step skipped, mean over KV heads and layers */
     double *unread;

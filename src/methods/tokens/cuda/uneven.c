@@ -483,10 +483,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-/*
- * Returns the supported features. prefixkv, cake and windowkv exclude sliding windows and heads
- * wider than KVD_WIDTH_NARROW.
- */
+/* prefixkv, cake and windowkv exclude sliding windows and wide heads. */
 static unsigned computes(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;

@@ -56,10 +56,7 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/*
- * Returns the sort key of a token among all KV heads of a shared budget. `own` is the token's key
- * within head g.
- */
+/* Returns the sort key among all KV heads of a shared budget. `own`: threshold of head g. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -381,10 +378,7 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + ranked);
 }
 
-/*
- * Writes each token's largest score over the query heads. The first rule.sink tokens get 2, which
- * exceeds every probability.
- */
+/* Writes the largest score over query heads. The first rule.sink tokens get 2. */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

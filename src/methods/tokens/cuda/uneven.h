@@ -29,10 +29,7 @@ extern "C" {
 
 /* Arguments for whole prompts of a batch, in one layer. */
 typedef struct {
-    /*
-     * prompt.budget [slot] is for this layer. prompt.pool and prompt.page_table hold prompts before
-     * eviction.
-     */
+    /* prompt.budget [slot] is this layer's. prompt.pool holds prompts before eviction. */
     kvd_evict_prompts_args prompt;
     /* KV heads of all GPUs that rank together, and this GPU's first. Alone: n_kv_heads, 0. */
     int32_t n_all, first;
@@ -43,18 +40,13 @@ typedef struct {
     const int32_t *table;
     /* Device pages, each of one KV head. */
     void *heads;
-    /*
-     * Device [n_all][n_q8] token scores, or [1][n_q8] with rule.whole_layer. If NULL,
-     * prompt.mass is summed and smoothed instead.
-     */
+    /* Device [n_all][n_q8] scores ([1][n_q8] with rule.whole_layer), or NULL: prompt.mass. */
     float *rank;
     /* Device output [slot][2] with KVD_EVICT_SPREAD: entropy and variance of attention. */
     double *statistic;
     /* Scratch memory for `statistic`, device [n_heads][n_q8 / 64 + batch][2]. */
     float *spread;
-    /*
-     * Number of KV heads that keep all tokens. `vector` and `is_whole` are device scratch memory.
-     */
+    /* KV heads that keep all tokens. `vector` and `is_whole` are device scratch memory. */
     int32_t whole;
     /* [batch][n_all][d_v] semantic vectors, up to a common factor */
     float *vector;
@@ -77,10 +69,7 @@ cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes `vector` from prompt.mass for this GPU's KV heads, if `whole` is not 0. */
 cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Merges runs of tokens with similar keys (kvmerger) and copies rows. prompt.merging.count must be
- * `count`.
- */
+/* Merges runs of similar keys (kvmerger), copies rows. prompt.merging.count is `count`. */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes `rank` and, with KVD_EVICT_SPREAD, `statistic`. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
@@ -93,10 +82,7 @@ cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_
                                  cudaStream_t stream);
 /* Writes scores of windows of rule.review tokens, over this GPU's heads, to prompt.score [n_q8]. */
 cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Chooses windows of rule.review tokens. Fills `kept` of this layer, and `count` of `layers`
- * layers.
- */
+/* Chooses windows of rule.review tokens. Fills `kept`, and `count` of `layers` layers. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Copy K and V of prompts to `heads`: all tokens, or those in `kept`. */
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
@@ -111,10 +97,7 @@ typedef struct {
     /* Device [batch]: slot of each row. Slots from n_slots on are padding. */
     const int32_t *slot;
     int32_t n_slots;
-    /*
-     * [batch][max_pages] on the device: page numbers in `from`. New K and V of request b are in the
-     * first row of page from_table[b][0].
-     */
+    /* New K and V of request b are in the first row of page from_table[b][0]. */
     const int32_t *from_table; /* device [batch][max_pages] */
     const void *from;          /* device pages with all KV heads of the layer */
     /* Device [batch * n_kv_heads]: number of cached tokens with the new one. */
@@ -159,10 +142,7 @@ typedef struct {
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
-    /*
-     * Pinned [layers][heads.rows] number of cached tokens with the new one. One more element has
-     * the number of decode steps times kv.
-     */
+    /* Pinned [layers][heads.rows] cached tokens with the new one, then decode steps times kv. */
     int32_t *length;
     int32_t *lengths;
     /* Device [layers][n_slots][kv] Number of tokens kept of the latest prompt. */
@@ -174,10 +154,7 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /*
-     * [heads.rows / kv] Number of tokens of each prompt without its copy, pinned and device. NULL
-     * if prompts have no copies.
-     */
+    /* Pinned and device [heads.rows / kv] Tokens of each prompt without its copy, or NULL. */
     int32_t *prompt, *prompts;
     size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;

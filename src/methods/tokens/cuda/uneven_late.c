@@ -28,9 +28,7 @@ static kvd_evict_layers statistics_of(const kvd_uneven *e, size_t i)
     return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
 }
 
-/*
- * Computes the budgets. Runs as a host function of the stream, which must not call CUDA functions.
- */
+/* Computes budgets, as a host function of the stream, which must not call CUDA. */
 static void CUDART_CB divide(void *of_method)
 {
     kvd_uneven *const e = of_method;

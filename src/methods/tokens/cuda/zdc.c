@@ -30,10 +30,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 "one piece",
                 s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
-        /*
-         * In timing runs, a request may skip tokens (`known` up to s->before). Skipped tokens are
-         * not part of the prompt.
-         */
+        /* In timing runs, a request may skip tokens, which are not part of the prompt. */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
@@ -127,9 +124,7 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, kvd_err *err)
         return -1;
     if (!z->parts.n)
         return kvd_zdc_choose_by_all(c, &a, &z->levels, r->stream, err);
-    /*
-     * If GPUs divide a prompt's tokens, importance is summed over this GPU's heads, then over GPUs.
-     */
+    /* If GPUs divide a prompt, importance is summed over own heads, then over GPUs. */
     if (kvd_cuda_check(
             kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
             what, err) ||
@@ -158,10 +153,7 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
-/*
- * If an earlier layer chose the important tokens, zeroes the columns that will not be kept before
- * prompts attend.
- */
+/* Zeroes the columns that will not be kept, if an earlier layer chose important tokens. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -209,10 +201,7 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
                              .workspace = z->layer[layer].workspace};
 }
 
-/*
- * Creates the work lists for n decode steps, once. The first call for an n must not be during graph
- * capture.
- */
+/* Creates the work lists of n decode steps, once, not during graph capture. */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();

@@ -28,10 +28,7 @@ enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/*
- * Layout of a KV head in pages of important and of other tokens. Last index: 0 is K (Q), 1 is V
- * (O).
- */
+/* Layout of a KV head in pages of both kinds. Last index: 0 is K (Q), 1 is V (O). */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns per token, multiples of 16 */
     /* Number of leading columns of a less important token that hold data. */
@@ -68,16 +65,10 @@ typedef struct {
     double share; /* fraction of important tokens */
     /* Number of consecutive layers, from this one on, that use this layer's sets. */
     int32_t span;
-    /*
-     * This layer uses the preceding layer's sets if both sets overlap by at least this fraction.
-     * Above 1: never.
-     */
+    /* Reuses the preceding layer's sets if they overlap by this fraction. Above 1: never. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
-    /*
-     * Device output [n_q8]: bits of every token. All layers of an iteration must use the same
-     * array.
-     */
+    /* Device output [n_q8]: bits of every token, in one array for all layers of an iteration. */
     uint8_t *level;
     /* Device output [n_q8]: index among important tokens or among other tokens. */
     int32_t *place;
@@ -89,10 +80,7 @@ typedef struct {
  * ignore `share`.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
-/*
- * Writes the importance of tokens over this GPU's query heads to [n_q8], which kvd_zdc_choose takes
- * as `lse`.
- */
+/* Writes the importance over this GPU's heads to [n_q8], as `lse` of kvd_zdc_choose. */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
 /*
@@ -176,9 +164,7 @@ typedef struct {
      * token has head after head, K before V.
      */
     void *rows;
-    /*
-     * Device pages of 64 tokens, all as wide as important ones. Page table[0] has tokens 0 to 63.
-     */
+    /* Device pages as wide as important tokens. Page table[0] has tokens 0 to 63. */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
     size_t page;          /* elements of a page */
@@ -206,10 +192,7 @@ typedef struct {
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/*
- * Fills `end`, `low_len` and `table`. `end` includes the newest token, because the append kernel
- * takes it as kv_len.
- */
+/* Fills `end`, `low_len` and `table`. `end` includes the newest token, for the append. */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
 /* Arguments of kvd_zdc_merge: outputs of one decode step in one layer. */

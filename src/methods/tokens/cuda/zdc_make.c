@@ -42,10 +42,7 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
                : 0;
 }
 
-/*
- * Makes a layout with twice the heads. The second half reads the first columns of the first half's
- * queries.
- */
+/* Makes a layout with twice the heads. The second half reads the first half's queries. */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
     *both = *high;

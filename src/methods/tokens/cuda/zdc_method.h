@@ -8,10 +8,7 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/*
- * GPUs that share the heads of a layer write their part of the importance to `sum`. `exchange` adds
- * the parts of the others.
- */
+/* GPUs write their part of the importance to `sum`. `exchange` adds the other parts. */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
     /* Device [n][rows]: importance over the heads of each GPU. */
@@ -21,9 +18,7 @@ typedef struct {
 } kvd_zdc_parts;
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
-/*
- * Returns parameter `layers`, the number of consecutive layers with equal sets, or 0 if not used.
- */
+/* Returns parameter `layers` (consecutive layers with equal sets), or 0 if not used. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /*
  * Return the layouts of this GPU's KV heads, device [n_kv_heads], and the layout of pages of less
@@ -62,16 +57,13 @@ int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaSt
                        kvd_err *err);
 /* Returns the layer whose important tokens `layer` uses. The device applies `overlap`. */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
-/* Sets, for timing runs, a slot's numbers of less important tokens as if `overlap` had no effect. */
+/* Sets a slot's numbers of less important tokens in timing runs, without `overlap`. */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
                             size_t prompt);
 /* Returns the arguments of kvd_zdc_choose for the prompts of `r`, without those of pages. */
 kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged_cache *c,
                                         const kvd_plan *p, const kvd_paged_rows *r);
-/*
- * Works like kvd_zdc_choose, but first adds importance over tensor-parallel GPUs, which must all
- * call it.
- */
+/* Does kvd_zdc_choose after adding importance over tensor-parallel GPUs. Collective. */
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
                           const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err);
 
@@ -83,10 +75,7 @@ size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 typedef struct {
     /* Layout of the pages of less important tokens. */
     kvd_attn_map low;
-    /*
-     * Layout for decode attention: all heads at the width of important tokens, then all at the
-     * width of others.
-     */
+    /* Layout of decode attention: heads as wide as important tokens, then as others. */
     kvd_attn_map both;
     /* Bytes of an important and of another token in this layer. */
     double entry[KVD_ZDC_STORES];
