@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "methods/tokens/cuda/leankv.h"
 
 namespace leankv
@@ -16,22 +18,18 @@ __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int l
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
 }
 
-__device__ __forceinline__ char *page_of(const kvd_leankv_pool &p, int head, int level, int k)
-{
-    const int at = level == KVD_LEANKV_HIGH ? k : p.table_length - 1 - k;
-    const int32_t id = p.table[(size_t)head * p.table_length + at];
-    return p.page + (size_t)id * p.layout.page_bytes;
-}
-
 struct entry {
     char *page;
     int at;
 };
 
-__device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, int head, int level, int i)
+/* Returns entry i of a precision of the KV head with this page table. */
+__device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, const int32_t *table, int level,
+                                          int i)
 {
-    const int tokens = p.layout.level[level].tokens;
-    return entry{page_of(p, head, level, i / tokens), i % tokens};
+    const int tokens = p.layout.level[level].tokens, k = i / tokens;
+    const int32_t id = table[level == KVD_LEANKV_HIGH ? k : p.table_length - 1 - k];
+    return entry{p.page + (size_t)id * p.layout.page_bytes, i - k * tokens};
 }
 
 __device__ __forceinline__ float *score_of(const kvd_leankv_precision &l, const entry &e)
@@ -204,6 +202,22 @@ __device__ void put_value(uint32_t *tile, const uint8_t (*code)[F], int bits, in
         }
         *at = word;
     }
+}
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Calls run with an object whose constexpr value is d, one of the widths that kernels have. */
+template <typename RUN> cudaError_t with_width(int d, const RUN &run)
+{
+    return d == 32    ? run(std::integral_constant<int, 32>())
+           : d == 64  ? run(std::integral_constant<int, 64>())
+           : d == 128 ? run(std::integral_constant<int, 128>())
+                      : cudaErrorInvalidValue;
 }
 
 } // namespace leankv

@@ -24,13 +24,6 @@ enum {
     LAZY = 8    /* sums are rescaled only if a term would exceed 2^LAZY */
 };
 
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 __device__ __forceinline__ uint32_t transpose(uint32_t x)
 {
     uint32_t y;
@@ -116,7 +109,7 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float most = fmaxf(a.most[i], most_of_column(fmaxf(s[i], s[2 + i])));
-            const float less = most == -INFINITY ? 1.0f : exp2_fast(a.most[i] - most);
+            const float less = most == -INFINITY ? 1.0f : leankv::exp2_fast(a.most[i] - most);
             a.most[i] = most;
             a.sum[i] *= less;
             a.zeros[i] *= less;
@@ -129,7 +122,7 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
     }
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        s[i] = s[i] == -INFINITY ? 0.0f : exp2_fast(s[i] - a.most[i % 2]);
+        s[i] = s[i] == -INFINITY ? 0.0f : leankv::exp2_fast(s[i] - a.most[i % 2]);
 }
 
 /*
@@ -395,7 +388,7 @@ __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch
         all.most = fmaxf(all.most, x[k * x_pitch].most);
     for (int k = 0; k < n; k++) {
         const part p = x[k * x_pitch];
-        const float share = p.most == -INFINITY ? 0.0f : exp2_fast(p.most - all.most);
+        const float share = p.most == -INFINITY ? 0.0f : leankv::exp2_fast(p.most - all.most);
         all.sum += share * p.sum;
         if (share > 0)
 #pragma unroll
@@ -419,8 +412,8 @@ __device__ __forceinline__ void add_fresh(const __nv_bfloat16 *k, const __nv_bfl
     for (int step = 16; step; step /= 2)
         s += __shfl_xor_sync(~0u, s, step);
     s *= scale;
-    const float most = fmaxf(all->most, s), p = exp2_fast(s - most);
-    const float less = all->most == -INFINITY ? 0.0f : exp2_fast(all->most - most);
+    const float most = fmaxf(all->most, s), p = leankv::exp2_fast(s - most);
+    const float less = all->most == -INFINITY ? 0.0f : leankv::exp2_fast(all->most - most);
     leankv::load_row<F / 32>(v, 0, lane, x);
 #pragma unroll
     for (int i = 0; i < F / 32; i++)
@@ -487,7 +480,7 @@ __device__ void merge_splits(const kvd_leankv_steps &s, size_t head, int j, int 
     for (int k = 0; k < s.splits; k++) {
         const float *const o = from + (size_t)k * pitch;
         const float most = __ldcg(o + F),
-                    share = most == -INFINITY ? 0.0f : exp2_fast(most - all->most);
+                    share = most == -INFINITY ? 0.0f : leankv::exp2_fast(most - all->most);
         all->sum += share * __ldcg(o + F + 1);
 #pragma unroll
         for (int i = 0; i < F / 32; i++)
@@ -652,14 +645,6 @@ extern "C" cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t
 {
     if (s->group < 1 || s->group > HEADS)
         return cudaErrorInvalidValue;
-    switch (s->pool.layout.d) {
-    case 32:
-        return launch<32>(s, stream);
-    case 64:
-        return launch<64>(s, stream);
-    case 128:
-        return launch<128>(s, stream);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    return leankv::with_width(
+        s->pool.layout.d, [&](auto width) { return launch<decltype(width)::value>(s, stream); });
 }

@@ -16,13 +16,6 @@ enum {
     CODE_WARPS = 4
 };
 
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* Returns K of one page of a prompt. V follows after PAGE * F elements. */
 __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt,
                                                            int g, int page)
@@ -80,7 +73,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int query = row + e % 2, key = first + 16 * t + 8 * (e / 2) + lane / 4;
-                const float x = exp2_fast(s[e] * scale - (e % 2 ? less1 : less0));
+                const float x = leankv::exp2_fast(s[e] * scale - (e % 2 ? less1 : less0));
                 mass[2 * t + e / 2] += query < n && key < query ? x : 0.0f;
             }
         }
@@ -252,7 +245,8 @@ __global__ void __launch_bounds__(32 * CODE_WARPS) code_kernel(const kvd_leankv_
         return;
     const int32_t *const source = p.source + (size_t)g * p.n_q8 + p.q_start[prompt];
     const int last = p.q_len[prompt] - 1;
-    leankv::entry e = leankv::entry_of(p.pool, head, level, first);
+    leankv::entry e =
+        leankv::entry_of(p.pool, p.pool.table + (size_t)head * p.pool.table_length, level, first);
     const int at = e.at;
     staged<F> *const to = &all[warp];
     for (int r = 0; r < rows; r++) {
@@ -449,16 +443,8 @@ __global__ void reset_kernel(const kvd_leankv_pool p)
 
 extern "C" cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream)
 {
-    switch (p->pool.layout.d) {
-    case 32:
-        return masses<32>(p, stream);
-    case 64:
-        return masses<64>(p, stream);
-    case 128:
-        return masses<128>(p, stream);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    return leankv::with_width(
+        p->pool.layout.d, [&](auto width) { return masses<decltype(width)::value>(p, stream); });
 }
 
 extern "C" cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream)
@@ -470,16 +456,8 @@ extern "C" cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStre
         e = kvd_leankv_grow(&p->pool, p->slot, p->n, p->layer, 1, 0, stream);
     if (e != cudaSuccess)
         return e;
-    switch (p->pool.layout.d) {
-    case 32:
-        return codes<32>(p, stream);
-    case 64:
-        return codes<64>(p, stream);
-    case 128:
-        return codes<128>(p, stream);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    return leankv::with_width(p->pool.layout.d,
+                              [&](auto width) { return codes<decltype(width)::value>(p, stream); });
 }
 
 extern "C" size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p)

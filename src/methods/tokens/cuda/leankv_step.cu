@@ -127,12 +127,7 @@ struct pages {
 
 __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int i)
 {
-    const int tokens = p.pool->layout.level[level].tokens, k = i / tokens;
-    return leankv::entry{
-        p.pool->page +
-            (size_t)p.table[level == KVD_LEANKV_HIGH ? k : p.pool->table_length - 1 - k] *
-                p.pool->layout.page_bytes,
-        i - k * tokens};
+    return leankv::entry_of(*p.pool, p.table, level, i);
 }
 
 /* Decodes a key or value to numbers rounded to bf16. */
@@ -356,14 +351,6 @@ template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stre
 
 extern "C" cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream)
 {
-    switch (s->pool.layout.d) {
-    case 32:
-        return launch<32>(s, stream);
-    case 64:
-        return launch<64>(s, stream);
-    case 128:
-        return launch<128>(s, stream);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    return leankv::with_width(
+        s->pool.layout.d, [&](auto width) { return launch<decltype(width)::value>(s, stream); });
 }
