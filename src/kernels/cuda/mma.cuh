@@ -1,6 +1,6 @@
 /*
- * Packing of 16-bit pairs, mma.sync m16n8k16 and ldmatrix (sm_80 and later). In an 8 x 8 fragment,
- * lane l has columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
+ * Packing of 16-bit pairs, mma.sync m16n8k16, ldmatrix and cp.async (sm_80 and later). In an 8 x 8
+ * fragment, lane l has columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
  */
 #ifndef KVD_KERNELS_CUDA_MMA_CUH
 #define KVD_KERNELS_CUDA_MMA_CUH
@@ -59,6 +59,26 @@ __device__ inline void ldmatrix_trans(uint32_t from, uint32_t (&r)[4])
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from)
                  : "memory");
+}
+
+/* Copies 16 bytes to shared memory, or zeros if `there` is false. copies_done waits for copies. */
+__device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copies_done()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+__device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 #endif

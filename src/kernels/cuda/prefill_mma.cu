@@ -29,26 +29,6 @@ struct params {
     int32_t worker_bytes;
 };
 
-__device__ __forceinline__ float exp2_approx(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* Copies 16 bytes to shared memory, or zeros if `there` is false. */
-__device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-
-__device__ __forceinline__ void copies_done()
-{
-    asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
 __device__ __forceinline__ void worker_barrier(int worker)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(worker + 1), "r"((int)WORKER_THREADS) : "memory");

@@ -213,26 +213,7 @@ static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a,
     *at(place) = *at(newest);
 }
 
-static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void copies_done()
-{
-    asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
 static constexpr float LOG2E = 1.4426950408889634f;
-
-static __device__ __forceinline__ float exp2_approx(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 /* Arguments of a scoring kernel, with factors of base-2 logarithms. */
 struct score_params {

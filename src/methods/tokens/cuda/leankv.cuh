@@ -204,13 +204,6 @@ __device__ void put_value(uint32_t *tile, const uint8_t (*code)[F], int bits, in
     }
 }
 
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* Calls run with an object whose constexpr value is d, one of the widths that kernels have. */
 template <typename RUN> cudaError_t with_width(int d, const RUN &run)
 {
