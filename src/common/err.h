@@ -36,6 +36,12 @@ int kvd_fail_errno(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 /* Stores the message for a failed allocation, with the memory limit if any. Returns -1. */
 int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes);
 
+/* Returns -1 if `failed` is true, otherwise 0: for chains of calls, whose message is in *err. */
+static inline int kvd_status(bool failed)
+{
+    return failed ? -1 : 0;
+}
+
 /* Returns true if memory is limited. `text`: "the limit of 307200 KB on memory (ulimit -v)". */
 bool kvd_memory_limit(char text[KVD_MEMORY_LIMIT_TEXT]);
 

@@ -46,10 +46,8 @@ static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
 
 static int upload_pages(kvd_cuda_engine *e, kvd_err *err)
 {
-    return kvd_pages_upload(&e->pages, e->w.stream, err) ||
-                   (e->cache.window && kvd_pages_upload(&e->near, e->w.stream, err))
-               ? -1
-               : 0;
+    return kvd_status(kvd_pages_upload(&e->pages, e->w.stream, err) ||
+                      (e->cache.window && kvd_pages_upload(&e->near, e->w.stream, err)));
 }
 
 static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
@@ -578,15 +576,14 @@ static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err)
 {
     const size_t slots = e->spec.limits.max_batch, near = near_pages(e, pages) + e->near_spare;
-    return kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
-                   kvd_pages_init(&e->pages, e->copies * pages, slots, e->batch.max_slices,
-                                  e->pages.max_pages, err) ||
-                   (e->cache.window && kvd_pages_init(&e->near, near, slots, e->batch.max_slices,
-                                                      e->near.max_pages, err)) ||
-                   kvd_paged_cache_make_pool(&e->cache, pages, near, slots + 1, e->w.stream, err) ||
-                   clear_rows(e, err) || make_graphs(e, err) || describe_engine(e, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
+        kvd_pages_init(&e->pages, e->copies * pages, slots, e->batch.max_slices, e->pages.max_pages,
+                       err) ||
+        (e->cache.window &&
+         kvd_pages_init(&e->near, near, slots, e->batch.max_slices, e->near.max_pages, err)) ||
+        kvd_paged_cache_make_pool(&e->cache, pages, near, slots + 1, e->w.stream, err) ||
+        clear_rows(e, err) || make_graphs(e, err) || describe_engine(e, err));
 }
 
 void kvd_cuda_engine_free(kvd_cuda_engine *e)

@@ -90,8 +90,8 @@ static int run(void *ctx, int gpu, kvd_err *err)
     const int status = queue(r, err);
     if (status)
         kvd_gpu_sum_fail(q->sum, gpu);
-    return kvd_gpu_sum_wait(q->sum, gpu, r->slice->w.stream, status ? &second : err) || status ? -1
-                                                                                               : 0;
+    return kvd_status(kvd_gpu_sum_wait(q->sum, gpu, r->slice->w.stream, status ? &second : err) ||
+                      status);
 }
 
 static int check_iteration(const kvd_sequence *q, const kvd_iteration *it, const uint32_t *id,
@@ -252,13 +252,11 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
     const kvd_sequence *const q = r->all;
     kvd_cuda_engine *const e = r->slice;
     r->of_share = e->w;
-    return kvd_gpu_share_of(&e->w.config, KVD_GPU_SERVING, r->gpu, q->n, &r->of_share.weights.share,
-                            err) ||
-                   kvd_step_batch_init(&r->batch, 1, q->max_pages * KVD_PAGE_TOKENS, err) ||
-                   kvd_paged_cache_init(&r->own, &r->of_share, q->plan, &r->batch, &r->own_pages,
-                                        NULL, &e->clock, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_gpu_share_of(&e->w.config, KVD_GPU_SERVING, r->gpu, q->n,
+                                       &r->of_share.weights.share, err) ||
+                      kvd_step_batch_init(&r->batch, 1, q->max_pages * KVD_PAGE_TOKENS, err) ||
+                      kvd_paged_cache_init(&r->own, &r->of_share, q->plan, &r->batch, &r->own_pages,
+                                           NULL, &e->clock, err));
 }
 
 /* Creates a device array of values -max_pages .. max_pages - 1, whose slices are page tables. */
@@ -326,23 +324,19 @@ static int load(kvd_sequence_rank *r, kvd_err *err)
     const kvd_sequence *const q = r->all;
     const size_t tokens =
         kvd_rounded_up(q->max_pages, (size_t)q->n) / (size_t)q->n * KVD_PAGE_TOKENS;
-    return kvd_cuda_check(cudaSetDevice(r->slice->device), what, err) ||
-                   load_slice(r, tokens, err) || load_share(r, err) || make_tables(r, err) ||
-                   make_arrays(r, tokens, err) || kvd_sequence_sets_make(r, err) ||
-                   kvd_paged_cache_make_pool(&r->own, q->max_pages, 0, 1, r->slice->w.stream,
-                                             err) ||
-                   describe(r, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(cudaSetDevice(r->slice->device), what, err) || load_slice(r, tokens, err) ||
+        load_share(r, err) || make_tables(r, err) || make_arrays(r, tokens, err) ||
+        kvd_sequence_sets_make(r, err) ||
+        kvd_paged_cache_make_pool(&r->own, q->max_pages, 0, 1, r->slice->w.stream, err) ||
+        describe(r, err));
 }
 
 static int connect(void *ctx, int gpu, kvd_err *err)
 {
     const kvd_sequence *const q = ctx;
-    return kvd_cuda_check(cudaSetDevice(q->rank[gpu].slice->device), what, err) ||
-                   kvd_sequence_connect(&q->rank[gpu], err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(cudaSetDevice(q->rank[gpu].slice->device), what, err) ||
+                      kvd_sequence_connect(&q->rank[gpu], err));
 }
 
 static int name_engine(kvd_sequence *q, kvd_err *err)

@@ -186,13 +186,11 @@ int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention
                                   .stream = s},
                          whole = {.layer = layer, .prompts = 1, .stream = s};
     kvd_phase unused;
-    return (in && kvd_paged_cache_put(&r->slice->cache, &slice, err)) ||
-                   kvd_sequence_to_heads(r, layer, s, err) ||
-                   kvd_paged_cache_attend(&r->own, &whole, r->own.o, &unused, err) ||
-                   (!kvd_sequence_sets_known(r, layer) && kvd_sequence_sets_formed(r, s, err)) ||
-                   kvd_sequence_to_tokens(r, layer, out, s, err)
-               ? -1
-               : 0;
+    return kvd_status((in && kvd_paged_cache_put(&r->slice->cache, &slice, err)) ||
+                      kvd_sequence_to_heads(r, layer, s, err) ||
+                      kvd_paged_cache_attend(&r->own, &whole, r->own.o, &unused, err) ||
+                      (!kvd_sequence_sets_known(r, layer) && kvd_sequence_sets_formed(r, s, err)) ||
+                      kvd_sequence_to_tokens(r, layer, out, s, err));
 }
 
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err)
@@ -202,6 +200,6 @@ int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err)
         kvd_sequence_piece(r->out, &r->n_out, g, r->out_pages + 16 * g, 16);
         kvd_sequence_piece(r->in, &r->n_in, g, r->in_rows + 16 * g, 16);
     }
-    return kvd_sequence_exchange(r, 0, s, err) || kvd_gpu_sum_wait(r->all->sum, r->gpu, s, err) ? -1
-                                                                                                : 0;
+    return kvd_status(kvd_sequence_exchange(r, 0, s, err) ||
+                      kvd_gpu_sum_wait(r->all->sum, r->gpu, s, err));
 }

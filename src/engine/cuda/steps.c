@@ -166,14 +166,13 @@ int kvd_cuda_has_head(const kvd_cuda_engine *e)
 static int sample(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     const cudaStream_t s = e->w.stream;
-    return kvd_clock_end(&e->clock, KVD_PHASE_HEAD, s, err) ||
-                   kvd_cuda_check(cudaMemsetAsync(e->key, 0, n * sizeof *e->key, s), what, err) ||
-                   kvd_cuda_check(kvd_largest(e->logits, n, (size_t)e->w.config.vocab_size, e->key,
-                                              kvd_gpu_stage_final(&e->w.config), e->w.bad, s),
-                                  what, err) ||
-                   kvd_clock_end(&e->clock, KVD_PHASE_SAMPLE, s, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_clock_end(&e->clock, KVD_PHASE_HEAD, s, err) ||
+        kvd_cuda_check(cudaMemsetAsync(e->key, 0, n * sizeof *e->key, s), what, err) ||
+        kvd_cuda_check(kvd_largest(e->logits, n, (size_t)e->w.config.vocab_size, e->key,
+                                   kvd_gpu_stage_final(&e->w.config), e->w.bad, s),
+                       what, err) ||
+        kvd_clock_end(&e->clock, KVD_PHASE_SAMPLE, s, err));
 }
 
 int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
@@ -189,21 +188,17 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
                      w->weights.norm_final_bias, w->config.norm_eps, n, (size_t)w->config.d_model,
                      w->normed, stage, w->bad, w->stream);
     w->pending = NULL;
-    return kvd_cuda_check(status, "final norm", err) ||
-                   kvd_gpu_head_of(w, w->normed, n, e->logits, err) || sample(e, n, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(status, "final norm", err) ||
+                      kvd_gpu_head_of(w, w->normed, n, e->logits, err) || sample(e, n, err));
 }
 
 int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     const cudaStream_t s = e->w.stream;
-    return (n && kvd_cuda_has_head(e) &&
-            kvd_queue_get(e->host_key, e->key, n * sizeof *e->key, s, what, err)) ||
-                   kvd_queue_get(e->host_bad, e->w.bad, sizeof *e->host_bad, s, what, err) ||
-                   kvd_clock_fetch(&e->clock, s, err)
-               ? -1
-               : 0;
+    return kvd_status((n && kvd_cuda_has_head(e) &&
+                       kvd_queue_get(e->host_key, e->key, n * sizeof *e->key, s, what, err)) ||
+                      kvd_queue_get(e->host_bad, e->w.bad, sizeof *e->host_bad, s, what, err) ||
+                      kvd_clock_fetch(&e->clock, s, err));
 }
 
 static int few_takes_layer(const kvd_cuda_engine *e, const kvd_gpu_layer *l, size_t n)
@@ -411,11 +406,9 @@ static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_e
         return -1;
     if (m->expert)
         return few_experts(e, l, n, open, err);
-    return norm_and(e, &gate_up, n, m->norm[1], kvd_config_norms_branches(&w->config), stage, *open,
-                    err) ||
-                   into_residual(e, n, &down, open, err)
-               ? -1
-               : 0;
+    return kvd_status(norm_and(e, &gate_up, n, m->norm[1], kvd_config_norms_branches(&w->config),
+                               stage, *open, err) ||
+                      into_residual(e, n, &down, open, err));
 }
 
 static int few_logits(kvd_cuda_engine *e, size_t n, kvd_phase open, kvd_err *err)
@@ -477,11 +470,9 @@ static int capture(kvd_cuda_engine *e, size_t n, const void *works, cudaGraph_t 
                        "graph of steps", err))
         return -1;
     const int status = kvd_cuda_steps(e, n, works, err);
-    return kvd_cuda_check(cudaStreamEndCapture(s, graph), "graph of steps",
-                          status ? &second : err) ||
-                   status
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(cudaStreamEndCapture(s, graph), "graph of steps", status ? &second : err) ||
+        status);
 }
 
 static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)

@@ -132,9 +132,7 @@ int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in
                               .layout = in->config->rope_layout,
                               .rope_dims = in->config->rope_dims,
                               .qkv = l->read};
-    return resolve_rows(l, in, p->max_len, err) ||
-                   kvd_cuda_check(kvd_gpu_qkv_finish(&turn, in->n_tokens, 0, l->bad, in->stream),
-                                  what, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        resolve_rows(l, in, p->max_len, err) ||
+        kvd_cuda_check(kvd_gpu_qkv_finish(&turn, in->n_tokens, 0, l->bad, in->stream), what, err));
 }

@@ -163,20 +163,16 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err)
 {
-    return (m->make && m->make(m, pages, slots, stream, err)) ||
-                   (m->codes && kvd_host_codes_make(m->codes, slots, err)) ||
-                   (m->kept && kvd_host_entries_make(m->kept, slots, err))
-               ? -1
-               : 0;
+    return kvd_status((m->make && m->make(m, pages, slots, stream, err)) ||
+                      (m->codes && kvd_host_codes_make(m->codes, slots, err)) ||
+                      (m->kept && kvd_host_entries_make(m->kept, slots, err)));
 }
 
 int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    return (m->ended && m->ended(m, it, err)) ||
-                   (m->codes && kvd_host_codes_ended(m->codes, it, err)) ||
-                   (m->kept && kvd_host_entries_ended(m->kept, it, err))
-               ? -1
-               : 0;
+    return kvd_status((m->ended && m->ended(m, it, err)) ||
+                      (m->codes && kvd_host_codes_ended(m->codes, it, err)) ||
+                      (m->kept && kvd_host_entries_ended(m->kept, it, err)));
 }
 
 void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot)
@@ -218,9 +214,7 @@ int kvd_gpu_method_add_up(const kvd_gpu_method *m, float *x, size_t n, cudaStrea
                           kvd_err *err)
 {
     const kvd_paged_cache *const c = m->cache;
-    return kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||
-                   kvd_gpu_sum_add(c->worker->sum, c->share->index, x, n, stream, err) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_COMM, stream, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||
+                      kvd_gpu_sum_add(c->worker->sum, c->share->index, x, n, stream, err) ||
+                      kvd_clock_end(c->clock, KVD_PHASE_COMM, stream, err));
 }

@@ -101,10 +101,8 @@ static int make_rows(kvd_paged_cache *c, kvd_err *err)
     if (twice)
         c->q_unused = kvd_device_new(m, rows * q * 2, "queries of attention", err);
     c->o = kvd_device_new(m, rows * o * 2, "rows of attention", err);
-    return make_prompts(c, &c->prompts[0], plan, err) ||
-                   (c->window && make_prompts(c, &c->prompts[1], plan, err))
-               ? -1
-               : 0;
+    return kvd_status(make_prompts(c, &c->prompts[0], plan, err) ||
+                      (c->window && make_prompts(c, &c->prompts[1], plan, err)));
 }
 
 static int make_whole(kvd_paged_cache *c, kvd_err *err)
@@ -190,14 +188,13 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
             return -1;
         c->dims = &c->widest;
     }
-    return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, 0, c->dims, KVD_BF16, c->layer,
-                                 &c->memory, err) ||
-                   set_windows(c, err) || check_layers(c, err) || ask_device(c, err) ||
-                   kvd_gpu_method_open(plan, c, &c->method, err) || (exact && make_whole(c, err)) ||
-                   kvd_paged_works_number(c, err) || kvd_paged_works_make(c, w->max_len, err) ||
-                   make_rows(c, err) || (exact && make_exact(c, err))
-               ? -1
-               : 0;
+    return kvd_status(kvd_cache_layers_make(&w->config, c->share, KVD_BF16, 0, c->dims, KVD_BF16,
+                                            c->layer, &c->memory, err) ||
+                      set_windows(c, err) || check_layers(c, err) || ask_device(c, err) ||
+                      kvd_gpu_method_open(plan, c, &c->method, err) ||
+                      (exact && make_whole(c, err)) || kvd_paged_works_number(c, err) ||
+                      kvd_paged_works_make(c, w->max_len, err) || make_rows(c, err) ||
+                      (exact && make_exact(c, err)));
 }
 
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
@@ -382,13 +379,11 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
 {
     if (!r->prompts)
         return append_steps(c, r, true, at, err);
-    return kvd_clock_end(c->clock, kvd_paged_cache_behind(c), r->stream, err) ||
-                   (r->steps && append_steps(c, r, false, at, err)) ||
-                   append_prompts(c, r->layer, (const uint16_t *)r->x + r->steps * r->ld, r->stream,
-                                  err) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_clock_end(c->clock, kvd_paged_cache_behind(c), r->stream, err) ||
+        (r->steps && append_steps(c, r, false, at, err)) ||
+        append_prompts(c, r->layer, (const uint16_t *)r->x + r->steps * r->ld, r->stream, err) ||
+        kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r, kvd_err *err)
@@ -500,21 +495,18 @@ int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *er
     kvd_paged_place at = place_in(c, r->layer, kvd_paged_cache_pool(c, r->layer),
                                   kvd_paged_pages_of(c, &c->layer[r->layer].map)->device);
     at.uploaded = true;
-    return (m && m->append ? m->append(m, r, err) : kvd_paged_cache_append_at(c, r, &at, err)) ||
-                   (m && m->appended && m->appended(m, r, err))
-               ? -1
-               : 0;
+    return kvd_status(
+        (m && m->append ? m->append(m, r, err) : kvd_paged_cache_append_at(c, r, &at, err)) ||
+        (m && m->appended && m->appended(m, r, err)));
 }
 
 static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
     kvd_paged_prompts *const p =
         prepare(c, c->work_of[r->layer], r->layer, &c->layer[r->layer].map, r->stream, err);
-    return !p || kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
-                   attend_prompts(c, p, r->layer, kvd_paged_cache_pool(c, r->layer), out, r->stream,
-                                  err)
-               ? -1
-               : 0;
+    return kvd_status(
+        !p || kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
+        attend_prompts(c, p, r->layer, kvd_paged_cache_pool(c, r->layer), out, r->stream, err));
 }
 
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -584,9 +576,8 @@ static int run_exact(kvd_paged_cache *c, const kvd_gpu_attention_in *in, const k
         return -1;
     if (!m || !m->attended || (m->attended_prompts && !r->prompts))
         return 0;
-    return m->attended(m, r, err) || kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(m->attended(m, r, err) ||
+                      kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err));
 }
 
 static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
@@ -604,8 +595,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
     kvd_phase open;
     if (c->exact_prompts)
         return run_exact(c, in, &r, out, err);
-    return kvd_paged_cache_put(c, &r, err) || kvd_paged_cache_attend(c, &r, out, &open, err) ||
-                   kvd_clock_end(c->clock, open, r.stream, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_paged_cache_put(c, &r, err) ||
+                      kvd_paged_cache_attend(c, &r, out, &open, err) ||
+                      kvd_clock_end(c->clock, open, r.stream, err));
 }

@@ -221,14 +221,10 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
     kvd_gpu_method *const m = c->method;
     const int full = c->n_full_step_works, all = c->n_step_works;
     if (m && m->plan_steps)
-        return m->plan_steps(m, n, stream, err) ||
-                       (m->skips_windows && plan_some(c, full, all, n, works, stream, err))
-                   ? -1
-                   : 0;
+        return kvd_status(m->plan_steps(m, n, stream, err) ||
+                          (m->skips_windows && plan_some(c, full, all, n, works, stream, err)));
     if (!kvd_paged_heads_of(c))
         return plan_some(c, 0, all, n, works, stream, err);
-    return plan_some(c, 0, full, n, works, stream, err) ||
-                   plan_some(c, full, all, n, works, stream, err)
-               ? -1
-               : 0;
+    return kvd_status(plan_some(c, 0, full, n, works, stream, err) ||
+                      plan_some(c, full, all, n, works, stream, err));
 }

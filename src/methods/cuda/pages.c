@@ -36,10 +36,8 @@ int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, 
         p->slot[s].page = all + s * max_pages;
     for (size_t r = 0; r < n_rows; r++)
         p->row[r].serial = (uint64_t)UNKNOWN;
-    return !(p->table = kvd_pinned_new(bytes, what, err)) ||
-                   kvd_cuda_check(cudaMalloc((void **)&p->device, bytes), what, err)
-               ? -1
-               : 0;
+    return kvd_status(!(p->table = kvd_pinned_new(bytes, what, err)) ||
+                      kvd_cuda_check(cudaMalloc((void **)&p->device, bytes), what, err));
 }
 
 void kvd_pages_release(kvd_pages *p)

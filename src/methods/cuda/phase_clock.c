@@ -15,10 +15,8 @@ int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err)
         return 0;
     if (!(c->phase = calloc(capacity, 1)))
         return kvd_no_memory(err, what, capacity);
-    return kvd_cuda_check(cudaMalloc((void **)&c->device, bytes), what, err) ||
-                   !(c->host = kvd_pinned_new(bytes, what, err))
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(cudaMalloc((void **)&c->device, bytes), what, err) ||
+                      !(c->host = kvd_pinned_new(bytes, what, err)));
 }
 
 void kvd_clock_release(kvd_clock *c)
@@ -34,11 +32,10 @@ int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err)
     if (!c->on)
         return 0;
     c->n = 0;
-    return kvd_cuda_check(cudaMemsetAsync(c->device, 0, c->capacity * sizeof *c->device, stream),
-                          what, err) ||
-                   kvd_cuda_check(kvd_stamp(c->device, stream), what, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(cudaMemsetAsync(c->device, 0, c->capacity * sizeof *c->device, stream), what,
+                       err) ||
+        kvd_cuda_check(kvd_stamp(c->device, stream), what, err));
 }
 
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p)

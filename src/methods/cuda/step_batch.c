@@ -72,10 +72,9 @@ int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err 
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err)
 {
     const size_t bytes = b->n_tokens * sizeof(uint32_t);
-    return kvd_queue_put(b->array, b->pinned, (LIVE + LISTS * b->max_slices) * sizeof(int32_t),
-                         stream, what, err) ||
-                   kvd_queue_put(b->device.id, b->host.id, bytes, stream, what, err) ||
-                   kvd_queue_put(b->device.at, b->host.at, bytes, stream, what, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_queue_put(b->array, b->pinned,
+                                    (LIVE + LISTS * b->max_slices) * sizeof(int32_t), stream, what,
+                                    err) ||
+                      kvd_queue_put(b->device.id, b->host.id, bytes, stream, what, err) ||
+                      kvd_queue_put(b->device.at, b->host.at, bytes, stream, what, err));
 }

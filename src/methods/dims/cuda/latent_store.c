@@ -105,11 +105,10 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
     if (!(s->tokens = calloc(slots, sizeof *s->tokens)))
         return kvd_no_memory(err, what, slots * sizeof *s->tokens);
     s->n_slots = slots;
-    return (s->pool = kvd_device_new(&s->memory, n * sizeof *s->pool, "the cache", err)) &&
-                   !kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, s->pool, stream),
-                                   what, err)
-               ? 0
-               : -1;
+    s->pool = kvd_device_new(&s->memory, n * sizeof *s->pool, "the cache", err);
+    return s->pool ? kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, s->pool, stream),
+                                    what, err)
+                   : -1;
 }
 
 void kvd_latent_store_release(kvd_latent_store *s)
@@ -369,11 +368,9 @@ int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd
 {
     const kvd_latent_code_args steps = codes_of(c, r->layer, false, r->steps),
                                prompts = codes_of(c, r->layer, true, r->prompts);
-    return (r->steps && kvd_cuda_check(kvd_latent_code_put(&steps, r->stream), coding, err)) ||
-                   (r->prompts &&
-                    kvd_cuda_check(kvd_latent_code_put(&prompts, r->stream), coding, err))
-               ? -1
-               : 0;
+    return kvd_status(
+        (r->steps && kvd_cuda_check(kvd_latent_code_put(&steps, r->stream), coding, err)) ||
+        (r->prompts && kvd_cuda_check(kvd_latent_code_put(&prompts, r->stream), coding, err)));
 }
 
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err)
@@ -432,13 +429,11 @@ void kvd_latent_solver_close(kvd_latent_solver *s)
 int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_info,
                           cudaStream_t stream, kvd_err *err)
 {
-    return solved(s->lib->cusolverDnXsyevBatched(
-                      s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, s->d,
-                      CUDA_R_32F, matrix, s->d, CUDA_R_32F, s->value, CUDA_R_32F, s->work,
-                      s->work_bytes, s->host_work, s->host_bytes, s->info, s->n),
-                  err) ||
-                   kvd_queue_get(host_info, s->info, (size_t)s->n * sizeof *s->info, stream, what,
-                                 err)
-               ? -1
-               : 0;
+    return kvd_status(
+        solved(s->lib->cusolverDnXsyevBatched(
+                   s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, s->d,
+                   CUDA_R_32F, matrix, s->d, CUDA_R_32F, s->value, CUDA_R_32F, s->work,
+                   s->work_bytes, s->host_work, s->host_bytes, s->info, s->n),
+               err) ||
+        kvd_queue_get(host_info, s->info, (size_t)s->n * sizeof *s->info, stream, what, err));
 }

@@ -476,10 +476,8 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                p->store.layer[r->layer].latent_pitch, r->stream, err)) ||
          kvd_clock_end(clock, KVD_PHASE_ROTATE, r->stream, err)))
         return -1;
-    return (r->steps && put(p, r, false, err)) || (r->prompts && put(p, r, true, err)) ||
-                   kvd_clock_end(clock, KVD_PHASE_APPEND, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status((r->steps && put(p, r, false, err)) || (r->prompts && put(p, r, true, err)) ||
+                      kvd_clock_end(clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
 static int restore(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, size_t n, kvd_err *err)
@@ -495,12 +493,10 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                codes = p->coded && r->steps;
     if (!rows && !codes)
         return 0;
-    return (codes && kvd_latent_codes_restore(&p->codes, r, err)) ||
-                   (rows && !p->fused && r->steps && restore(p, r, false, r->steps, err)) ||
-                   (rows && r->prompts && restore(p, r, true, r->prompts, err)) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status((codes && kvd_latent_codes_restore(&p->codes, r, err)) ||
+                      (rows && !p->fused && r->steps && restore(p, r, false, r->steps, err)) ||
+                      (rows && r->prompts && restore(p, r, true, r->prompts, err)) ||
+                      kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -516,10 +512,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     kvd_palu *const p = (kvd_palu *)m;
-    return kvd_latent_store_make(&p->store, pages, slots, stream, err) ||
-                   (p->coded && kvd_latent_codes_make(&p->codes, pages, slots, stream, err))
-               ? -1
-               : 0;
+    return kvd_status(kvd_latent_store_make(&p->store, pages, slots, stream, err) ||
+                      (p->coded && kvd_latent_codes_make(&p->codes, pages, slots, stream, err)));
 }
 
 /*

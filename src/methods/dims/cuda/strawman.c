@@ -70,13 +70,11 @@ static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
         (prompt * (size_t)s->method.cache->config->n_layers + (size_t)layer) * (size_t)s->n;
     const kvd_latent_rows rows = {s->outputs ? stacked * n : n,
                                   s->outputs ? n + s->method.cache->config->d_model : n};
-    return kvd_latent_solver_run(&s->solver, s->gram, s->host_info + at, stream, err) ||
-                   kvd_cuda_check(kvd_latent_complete(s->gram, s->solver.value,
-                                                      s->basis + layer * s->n, s->n, d, rows,
-                                                      stream),
-                                  what, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_latent_solver_run(&s->solver, s->gram, s->host_info + at, stream, err) ||
+        kvd_cuda_check(kvd_latent_complete(s->gram, s->solver.value, s->basis + layer * s->n, s->n,
+                                           d, rows, stream),
+                       what, err));
 }
 
 /* Multiplies per head: to [tokens][n][wide] = x [tokens][n][d] times a [n][d][wide]. */
@@ -145,18 +143,17 @@ static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_s
 {
     const kvd_paged_cache *const c = s->method.cache;
     const int d = c->config->d_head;
-    return kvd_cuda_check(
-               kvd_latent_gather(at, s->store.head + r->layer * c->share->n_kv_heads,
-                                 c->share->n_kv_heads, d, kvd_paged_cache_pool(c, r->layer),
-                                 (size_t)c->layer[r->layer].map.page_elements, s->rows, r->stream),
-               what, err) ||
-                   (s->queries && kvd_cuda_check(kvd_latent_gather_queries(
-                                                     at, c->batch->device.q_start + r->steps,
-                                                     (int32_t)c->batch->n_q8, c->share->n_heads, d,
-                                                     c->q_prompts, s->queries, r->stream),
-                                                 what, err))
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_latent_gather(at, s->store.head + r->layer * c->share->n_kv_heads,
+                                         c->share->n_kv_heads, d, kvd_paged_cache_pool(c, r->layer),
+                                         (size_t)c->layer[r->layer].map.page_elements, s->rows,
+                                         r->stream),
+                       what, err) ||
+        (s->queries &&
+         kvd_cuda_check(kvd_latent_gather_queries(at, c->batch->device.q_start + r->steps,
+                                                  (int32_t)c->batch->n_q8, c->share->n_heads, d,
+                                                  c->q_prompts, s->queries, r->stream),
+                        what, err)));
 }
 
 /* Projects after attention, as prompts attend to unprojected K and V. */
@@ -172,13 +169,11 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                .ld_latent = (size_t)s->n * (size_t)s->wide,
                                .d_head = c->config->d_head};
     kvd_latent_store_describe(&s->store, r->layer, &put);
-    return gather(s, r, &at, err) || (s->levels.low && kvd_strawman_levels_choose(s, r, err)) ||
-                   compress(s, r, err) ||
-                   (s->levels.low && kvd_strawman_levels_narrow(s, r, err)) ||
-                   kvd_cuda_check(kvd_latent_put(&put, r->stream), "append of what is cut", err) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_ROTATE, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        gather(s, r, &at, err) || (s->levels.low && kvd_strawman_levels_choose(s, r, err)) ||
+        compress(s, r, err) || (s->levels.low && kvd_strawman_levels_narrow(s, r, err)) ||
+        kvd_cuda_check(kvd_latent_put(&put, r->stream), "append of what is cut", err) ||
+        kvd_clock_end(c->clock, KVD_PHASE_ROTATE, r->stream, err));
 }
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -188,13 +183,12 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         return 0;
     const kvd_latent_restore_args a =
         kvd_latent_store_restored(&s->store, r->layer, false, r->steps);
-    return kvd_cuda_check(kvd_latent_cut(&a, kvd_latent_store_pool(&s->store, r->layer), r->stream),
-                          "rotation of a step", err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_ROTATE, r->stream, err) ||
-                   kvd_cuda_check(kvd_latent_restore(&a, r->stream), "decompression", err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_latent_cut(&a, kvd_latent_store_pool(&s->store, r->layer), r->stream),
+                       "rotation of a step", err) ||
+        kvd_clock_end(m->cache->clock, KVD_PHASE_ROTATE, r->stream, err) ||
+        kvd_cuda_check(kvd_latent_restore(&a, r->stream), "decompression", err) ||
+        kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -274,11 +268,10 @@ static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err
 {
     const size_t n = slots * s->store.matrix_slot;
     const kvd_random_tensor some = kvd_random_tensor_of(1, what, 0.1F, 0);
-    return (s->matrix = kvd_device_new(&s->store.memory, n * sizeof *s->matrix, what, err)) &&
-                   !kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &some, 0, n, s->matrix, stream),
-                                   what, err)
-               ? 0
-               : -1;
+    s->matrix = kvd_device_new(&s->store.memory, n * sizeof *s->matrix, what, err);
+    return s->matrix ? kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &some, 0, n, s->matrix, stream),
+                                      what, err)
+                     : -1;
 }
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)

@@ -287,23 +287,19 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         whole.map = c->whole[r->layer].map;
         whole.pool = c->whole_pool;
     }
-    return kvd_cuda_check(kvd_evict_score_any(&whole, r->stream), what, err) ||
-                   (e->joined && join_prompts(e, &a, r->stream, err)) ||
-                   kvd_cuda_check(kvd_evict_choose(&a, r->stream), what, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(kvd_evict_score_any(&whole, r->stream), what, err) ||
+                      (e->joined && join_prompts(e, &a, r->stream, err)) ||
+                      kvd_cuda_check(kvd_evict_choose(&a, r->stream), what, err));
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     evict *const e = (evict *)m;
-    return (r->steps && e->steps && after_steps(e, r, err)) ||
-                   (r->prompts && after_prompts(e, r, err)) ||
-                   (e->rule.merge && r->layer + 1 == e->method.cache->config->n_layers &&
-                    kvd_queue_get(e->merged, e->merging.merged, e->n_slots * sizeof *e->merged,
-                                  r->stream, what, err))
-               ? -1
-               : 0;
+    return kvd_status((r->steps && e->steps && after_steps(e, r, err)) ||
+                      (r->prompts && after_prompts(e, r, err)) ||
+                      (e->rule.merge && r->layer + 1 == e->method.cache->config->n_layers &&
+                       kvd_queue_get(e->merged, e->merging.merged, e->n_slots * sizeof *e->merged,
+                                     r->stream, what, err)));
 }
 
 static void release(kvd_gpu_method *m)
@@ -463,10 +459,9 @@ static int make_work(evict *e, kvd_err *err)
     e->distance = kvd_device_new(m, e->rule.anchor ? rows * sizeof *e->distance : 0, what, err);
     e->work = kvd_device_new(m, work, what, err);
     e->sums = sums ? kvd_device_new(m, sums * sizeof *e->sums, what, err) : NULL;
-    return m->status || (e->rule.merge && make_merging_work(e, kv * rows, slices * kv, err)) ||
-                   (e->rule.ranking == KVD_EVICT_EXPECTED && make_expected(e, err))
-               ? -1
-               : 0;
+    return kvd_status(m->status ||
+                      (e->rule.merge && make_merging_work(e, kv * rows, slices * kv, err)) ||
+                      (e->rule.ranking == KVD_EVICT_EXPECTED && make_expected(e, err)));
 }
 
 static void describe(evict *e, const kvd_plan *plan)
@@ -619,14 +614,12 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
          (size_t)kv_head) *
         (size_t)e->state.room;
     *n = e->slot[slot].entries;
-    return kvd_cuda_check(
-               cudaMemcpy(score, e->state.score + at, *n * sizeof *score, cudaMemcpyDeviceToHost),
-               what, err) ||
-                   kvd_cuda_check(cudaMemcpy(position, e->state.position + at,
-                                             *n * sizeof *position, cudaMemcpyDeviceToHost),
-                                  what, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(cudaMemcpy(score, e->state.score + at, *n * sizeof *score,
+                                                cudaMemcpyDeviceToHost),
+                                     what, err) ||
+                      kvd_cuda_check(cudaMemcpy(position, e->state.position + at,
+                                                *n * sizeof *position, cudaMemcpyDeviceToHost),
+                                     what, err));
 }
 
 /* Returns true if text can be generated, false if the plan can only be timed. */

@@ -251,15 +251,23 @@ static int update(kvd_host_entries *e, const kvd_slice *s, kvd_err *err)
     return status;
 }
 
+/* Sets how many of the newest entries have no codes, and how many entries are coded together. */
+static void window_of(const kvd_plan *p, int side, size_t *window, size_t *block)
+{
+    *window = 0;
+    *block = 1;
+    if (p->bits->window)
+        p->bits->window(&p->bits_values, (kvd_side)side, window, block);
+}
+
 /* Sets which entries of a head are coded now. */
 static void plan_head(const kvd_plan *p, entries_of *h)
 {
     h->from = h->m;
     h->end = 0;
     for (int side = 0; side < KVD_N_SIDES; side++) {
-        size_t window = 0, block = 1;
-        if (p->bits->window)
-            p->bits->window(&p->bits_values, (kvd_side)side, &window, &block);
+        size_t window, block;
+        window_of(p, side, &window, &block);
         const size_t end = h->m > window ? (h->m - window) / block * block : 0;
         h->ready[side] = end > h->coded[side] ? end : h->coded[side];
         if (end <= h->coded[side])
@@ -276,9 +284,8 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
     const kvd_plan *const p = e->method->plan;
     entries_of *const h = &slot->head[i];
     const size_t d = e->d, from = h->coded[side], n = h->ready[side] - from;
-    size_t window = 0, block = 1;
-    if (p->bits->window)
-        p->bits->window(&p->bits_values, (kvd_side)side, &window, &block);
+    size_t window, block;
+    window_of(p, side, &window, &block);
     float *const x = malloc(2 * n * d * sizeof *x + n + 1);
     if (!x)
         return kvd_no_memory(err, what, 2 * n * d * sizeof *x);
@@ -351,17 +358,13 @@ static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size
             e->k[at++] = e->places.row(e->method, it->slice[j / each].slot, (int)(i / e->heads),
                                        (int)(i % e->heads), h->place[k]);
     }
-    return kvd_queue_put(e->device_k, e->k, at * sizeof *e->k, stream, what, err) ||
-                   (back &&
-                    kvd_queue_put(e->device_rows, e->rows, at * bytes, stream, what, err)) ||
-                   kvd_cuda_check(
-                       kvd_cache_move(e->device_k, at, (int)e->d, e->device_rows, back, stream),
+    return kvd_status(
+        kvd_queue_put(e->device_k, e->k, at * sizeof *e->k, stream, what, err) ||
+        (back && kvd_queue_put(e->device_rows, e->rows, at * bytes, stream, what, err)) ||
+        kvd_cuda_check(kvd_cache_move(e->device_k, at, (int)e->d, e->device_rows, back, stream),
                        what, err) ||
-                   (!back &&
-                    kvd_queue_get(e->rows, e->device_rows, at * bytes, stream, what, err)) ||
-                   kvd_cuda_check(cudaStreamSynchronize(stream), what, err)
-               ? -1
-               : 0;
+        (!back && kvd_queue_get(e->rows, e->device_rows, at * bytes, stream, what, err)) ||
+        kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
 /* Codes n heads of the iteration, whose new and whose changed rows fit into e->rows. */
@@ -449,9 +452,6 @@ void kvd_host_entries_free(kvd_host_entries *e)
         forget(e, &e->slot[i]);
     free(e->slot);
     free(e->list);
-    (void)cudaFreeHost(e->positions);
-    (void)cudaFreeHost(e->rows);
-    (void)cudaFreeHost(e->k);
     kvd_device_release(&e->memory);
     free(e);
 }
@@ -477,12 +477,12 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
                         ROWS);
     if (!(e->list = malloc(list)))
         return kvd_no_memory(err, what, list);
-    return (!places->positions || (e->positions = kvd_pinned_new(
-                                       each * places->room * sizeof *e->positions, what, err))) &&
-                   (e->rows = kvd_pinned_new(rows, what, err)) &&
-                   (e->k = kvd_pinned_new(ROWS * sizeof *e->k, what, err)) &&
-                   (e->device_rows = kvd_device_new(&e->memory, rows, what, err)) &&
-                   (e->device_k = kvd_device_new(&e->memory, ROWS * sizeof *e->k, what, err))
-               ? 0
-               : -1;
+    kvd_device_memory *const d = &e->memory;
+    if (places->positions)
+        e->positions = kvd_device_pinned(d, each * places->room * sizeof *e->positions, what, err);
+    e->rows = kvd_device_pinned(d, rows, what, err);
+    e->k = kvd_device_pinned(d, ROWS * sizeof *e->k, what, err);
+    e->device_rows = kvd_device_new(d, rows, what, err);
+    e->device_k = kvd_device_new(d, ROWS * sizeof *e->k, what, err);
+    return d->status;
 }

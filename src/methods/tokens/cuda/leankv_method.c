@@ -42,11 +42,9 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
         return 0;
-    return kvd_queue_put(k->leaving, slot, n * sizeof *k->leaving, k->stream, what, err) ||
-                   kvd_cuda_check(kvd_leankv_give_back(&k->pool, k->leaving, (int)n, k->stream),
-                                  what, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_queue_put(k->leaving, slot, n * sizeof *k->leaving, k->stream, what, err) ||
+        kvd_cuda_check(kvd_leankv_give_back(&k->pool, k->leaving, (int)n, k->stream), what, err));
 }
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -214,10 +212,8 @@ static int compress_prompts(const leankv *k, const kvd_paged_rows *r, kvd_err *e
                                   .lse = k->method.lse,
                                   .mass = k->mass,
                                   .source = k->source};
-    return kvd_cuda_check(kvd_leankv_masses(&p, r->stream), what, err) ||
-                   kvd_cuda_check(kvd_leankv_compress(&p, r->stream), what, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(kvd_leankv_masses(&p, r->stream), what, err) ||
+                      kvd_cuda_check(kvd_leankv_compress(&p, r->stream), what, err));
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)

@@ -63,10 +63,8 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (!r->steps)
         return 0;
     const kvd_lower_args a = args_of((const lower *)m, r, false);
-    return kvd_cuda_check(kvd_lower_restore(&a, r->stream), what, err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(kvd_lower_restore(&a, r->stream), what, err) ||
+                      kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
 static int after_prompts(const lower *k, const kvd_paged_rows *r, kvd_err *err)
@@ -78,10 +76,8 @@ static int after_prompts(const lower *k, const kvd_paged_rows *r, kvd_err *err)
     scores.rule = (kvd_evict_rule){.smooth = 1, .ranking = KVD_EVICT_ATTENTION};
     scores.lse = k->method.lse;
     scores.mass = k->mass;
-    return kvd_cuda_check(kvd_evict_score_any(&scores, r->stream), what, err) ||
-                   kvd_cuda_check(kvd_lower_prompts(&a, &p, r->stream), what, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(kvd_evict_score_any(&scores, r->stream), what, err) ||
+                      kvd_cuda_check(kvd_lower_prompts(&a, &p, r->stream), what, err));
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)

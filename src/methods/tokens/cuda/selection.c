@@ -251,8 +251,8 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
     const kvd_selection s = kvd_selection_of_rows(e, 0, 0, n);
     const kvd_decode_args a = decode_args(e, n);
     if (kvd_selection_has_shadow(e))
-        return kvd_selection_shadow_lengths(e, &s, stream, err) || plan(e, &a, stream, err) ? -1
-                                                                                            : 0;
+        return kvd_status(kvd_selection_shadow_lengths(e, &s, stream, err) ||
+                          plan(e, &a, stream, err));
     if (kvd_cuda_check(
             kvd_selection_lengths(&s, m->cache->batch->device.live, e->len, e->heads, stream), what,
             err))
@@ -273,22 +273,18 @@ static int choose(const selection *e, const kvd_selection *s, const kvd_selected
     if (kvd_selection_has_shadow(e))
         return kvd_selection_shadow_choose(e, s, to, r, err);
     if (!varies(e))
-        return kvd_cuda_check(kvd_selection_choose(s, to, r->stream), what, err) ||
-                       kvd_clock_end(clock, KVD_PHASE_COMPRESS, r->stream, err)
-                   ? -1
-                   : 0;
+        return kvd_status(kvd_cuda_check(kvd_selection_choose(s, to, r->stream), what, err) ||
+                          kvd_clock_end(clock, KVD_PHASE_COMPRESS, r->stream, err));
     const kvd_selection_codes c = looks_up(e) ? codes_of(e, r->layer) : e->codes.of;
     const bool last = e->method.cache->kind_index[r->layer] + 1 == (int)e->layers;
-    return kvd_cuda_check(looks_up(e) ? kvd_selection_lookup(s, &c, to, r->stream)
-                                      : kvd_selection_clusters(s, to, r->stream),
-                          what, err) ||
-                   kvd_clock_end(clock, KVD_PHASE_COMPRESS, r->stream, err) ||
-                   plan(e, a, r->stream, err) ||
-                   kvd_clock_end(clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
-                   (last && kvd_queue_get(e->read, to->read, r->steps * sizeof *e->read, r->stream,
-                                          what, err))
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(looks_up(e) ? kvd_selection_lookup(s, &c, to, r->stream)
+                                                 : kvd_selection_clusters(s, to, r->stream),
+                                     what, err) ||
+                      kvd_clock_end(clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+                      plan(e, a, r->stream, err) ||
+                      kvd_clock_end(clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
+                      (last && kvd_queue_get(e->read, to->read, r->steps * sizeof *e->read,
+                                             r->stream, what, err)));
 }
 
 static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err)
@@ -301,14 +297,13 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
     a.pool = kvd_selection_has_shadow(e) ? to.rows : s.pool;
     a.o = out;
     a.sinks = kvd_paged_cache_sinks(m->cache, r->layer);
-    return choose(e, &s, &to, &a, r, err) ||
-                   kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err) ||
-                   (recalls(e) &&
-                    (kvd_clock_end(m->cache->clock, KVD_PHASE_DECODE, r->stream, err) ||
-                     kvd_cuda_check(kvd_selection_recall(&s, &to, e->lse, r->stream), what, err) ||
-                     kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err)))
-               ? -1
-               : 0;
+    return kvd_status(
+        choose(e, &s, &to, &a, r, err) ||
+        kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err) ||
+        (recalls(e) &&
+         (kvd_clock_end(m->cache->clock, KVD_PHASE_DECODE, r->stream, err) ||
+          kvd_cuda_check(kvd_selection_recall(&s, &to, e->lse, r->stream), what, err) ||
+          kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err))));
 }
 
 /* Zeroes `sides`, which timing runs read although no prompt wrote them. */
@@ -432,12 +427,10 @@ static int make_work(selection *e, kvd_err *err)
     e->len = e->to.len = kvd_device_new(m, e->rows * sizeof *e->len, what, err);
     e->heads = kvd_device_new(m, sizeof *e->heads, what, err);
     e->workspace = kvd_device_filled(m, work, 0, "work lists of attention", err);
-    return m->status || (kvd_selection_has_shadow(e) && make_rows(e, err)) ||
-                   ((recalls(e) || kvd_selection_is_late(e)) && make_sums(e, err)) ||
-                   (varies(e) && make_read(e, err)) || (looks_up(e) && make_codes(e, err)) ||
-                   (kvd_selection_has_shadow(e) && kvd_selection_shadow_work(e, err))
-               ? -1
-               : 0;
+    return kvd_status(m->status || (kvd_selection_has_shadow(e) && make_rows(e, err)) ||
+                      ((recalls(e) || kvd_selection_is_late(e)) && make_sums(e, err)) ||
+                      (varies(e) && make_read(e, err)) || (looks_up(e) && make_codes(e, err)) ||
+                      (kvd_selection_has_shadow(e) && kvd_selection_shadow_work(e, err)));
 }
 
 static int describe(selection *e, const kvd_plan *plan, kvd_err *err)

@@ -115,17 +115,13 @@ static int drop_tokens(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     a.mass = e->late.mass;
     a.kept = e->late.kept;
     int32_t *const length = kvd_selection_lengths_of(e, r->layer) + r->steps;
-    return kvd_cuda_check(kvd_evict_mark(&a, e->rule.rows, e->rule.threshold, r->stream), what,
-                          err) ||
-                   kvd_cuda_check(kvd_evict_marked(&a, length, e->late.budget, r->stream), what,
-                                  err) ||
-                   kvd_cuda_check(kvd_selection_bounds(&s, length, a.longest, r->stream), what,
-                                  err) ||
-                   (c->kind_index[r->layer] + 1 == (int)e->layers &&
-                    kvd_queue_get(e->late.length, e->late.lengths, counts * sizeof *e->late.length,
-                                  r->stream, what, err))
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_evict_mark(&a, e->rule.rows, e->rule.threshold, r->stream), what, err) ||
+        kvd_cuda_check(kvd_evict_marked(&a, length, e->late.budget, r->stream), what, err) ||
+        kvd_cuda_check(kvd_selection_bounds(&s, length, a.longest, r->stream), what, err) ||
+        (c->kind_index[r->layer] + 1 == (int)e->layers &&
+         kvd_queue_get(e->late.length, e->late.lengths, counts * sizeof *e->late.length, r->stream,
+                       what, err)));
 }
 
 int kvd_selection_late_make(selection *e, kvd_err *err)
@@ -206,10 +202,9 @@ static int store(const selection *e, const kvd_paged_rows *r, bool prompts, int3
 
 int kvd_selection_shadow_append(const selection *e, const kvd_paged_rows *r, kvd_err *err)
 {
-    return r->steps && (store(e, r, false, 1, err) ||
-                        kvd_clock_end(e->method.cache->clock, KVD_PHASE_APPEND, r->stream, err))
-               ? -1
-               : 0;
+    return kvd_status(r->steps &&
+                      (store(e, r, false, 1, err) ||
+                       kvd_clock_end(e->method.cache->clock, KVD_PHASE_APPEND, r->stream, err)));
 }
 
 void kvd_selection_shadow_drop(selection *e, size_t slot)
@@ -283,18 +278,15 @@ static int decompose(selection *e, const kvd_paged_rows *r, size_t i, kvd_err *e
                   : (const uint16_t *)r->x + c->share->n_heads * c->config->d_head) +
         start * ld;
     uint16_t *const basis = basis_of(e, (size_t)b->host.slot[r->steps + i], r->layer);
-    return multiply(e, true, wide, wide, tokens, x, ld, x, ld, e->shadow.gram, CUDA_R_32F, err) ||
-                   kvd_latent_solver_run(&e->shadow.solver, e->shadow.gram,
-                                         e->shadow.info + i * e->layers + (size_t)r->layer,
-                                         r->stream, err) ||
-                   kvd_cuda_check(kvd_latent_leading(e->shadow.gram, e->shadow.leading, 1,
-                                                     (int32_t)wide, (int32_t)rank, basis, NULL,
-                                                     r->stream),
-                                  what, err) ||
-                   multiply(e, false, rank, tokens, wide, basis, rank, x, ld,
-                            e->shadow.rows + (start - r->steps) * rank, CUDA_R_16BF, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        multiply(e, true, wide, wide, tokens, x, ld, x, ld, e->shadow.gram, CUDA_R_32F, err) ||
+        kvd_latent_solver_run(&e->shadow.solver, e->shadow.gram,
+                              e->shadow.info + i * e->layers + (size_t)r->layer, r->stream, err) ||
+        kvd_cuda_check(kvd_latent_leading(e->shadow.gram, e->shadow.leading, 1, (int32_t)wide,
+                                          (int32_t)rank, basis, NULL, r->stream),
+                       what, err) ||
+        multiply(e, false, rank, tokens, wide, basis, rank, x, ld,
+                 e->shadow.rows + (start - r->steps) * rank, CUDA_R_16BF, err));
 }
 
 static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -328,12 +320,11 @@ static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                      .pool = e->shadow.latents +
                                              (size_t)r->layer * e->pool_pages * vectors,
                                      .page_elements = vectors};
-    return kvd_cuda_check(kvd_latent_put(&put, r->stream), what, err) ||
-                   kvd_cuda_check(kvd_selection_landmarks(&s, &x, e->to.score, longest, r->stream),
-                                  what, err) ||
-                   store(e, r, true, longest, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_latent_put(&put, r->stream), what, err) ||
+        kvd_cuda_check(kvd_selection_landmarks(&s, &x, e->to.score, longest, r->stream), what,
+                       err) ||
+        store(e, r, true, longest, err));
 }
 
 int kvd_selection_shadow_lengths(const selection *e, const kvd_selection *s, cudaStream_t stream,
@@ -371,12 +362,11 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
         .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
         .pages = to->rows,
         .n_sms = c->n_sms};
-    return kvd_cuda_check(kvd_selection_choose_landmarks(s, &x, to, r->stream), what, err) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
-                   kvd_cuda_check(kvd_latent_restore(&a, r->stream), "keys from latents", err) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_RESTORE, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_selection_choose_landmarks(s, &x, to, r->stream), what, err) ||
+        kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+        kvd_cuda_check(kvd_latent_restore(&a, r->stream), "keys from latents", err) ||
+        kvd_clock_end(c->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
 /* Returns a slot's number of tokens with low-rank keys. */
@@ -476,10 +466,8 @@ int kvd_selection_shadow_work(selection *e, kvd_err *err)
         !(e->shadow.gram = kvd_device_new(m, wide * wide * sizeof *e->shadow.gram, what, err)) ||
         !(e->shadow.info = kvd_pinned_new(info, what, err)))
         return -1;
-    return make_tables(e, err) || kvd_latent_solver_open(&e->shadow.solver, (int)wide, 1, m,
-                                                         c->worker->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(make_tables(e, err) || kvd_latent_solver_open(&e->shadow.solver, (int)wide, 1,
+                                                                    m, c->worker->stream, err));
 }
 
 int kvd_selection_shadow_describe(selection *e, kvd_err *err)

@@ -96,17 +96,14 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             return -1;
     }
     e->length[lengths - 1] = (int32_t)(it->n_steps * e->kv);
-    return kvd_pages_upload(&e->pages, e->stream, err) ||
-                   kvd_queue_put(e->lengths, e->length, lengths * sizeof *e->length, e->stream,
-                                 what, err) ||
-                   (it->n_slices > it->n_steps &&
-                    kvd_queue_put(e->there, e->budget, e->layers * e->n_slots * sizeof *e->budget,
-                                  e->stream, what, err)) ||
-                   (e->prompt &&
-                    kvd_queue_put(e->prompts, e->prompt, it->n_slices * sizeof *e->prompt,
-                                  e->stream, what, err))
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_pages_upload(&e->pages, e->stream, err) ||
+        kvd_queue_put(e->lengths, e->length, lengths * sizeof *e->length, e->stream, what, err) ||
+        (it->n_slices > it->n_steps &&
+         kvd_queue_put(e->there, e->budget, e->layers * e->n_slots * sizeof *e->budget, e->stream,
+                       what, err)) ||
+        (e->prompt && kvd_queue_put(e->prompts, e->prompt, it->n_slices * sizeof *e->prompt,
+                                    e->stream, what, err)));
 }
 
 static void drop(kvd_gpu_method *m, size_t slot)
@@ -206,10 +203,8 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                     .kv_len = e->lengths + index_of(e, r->layer) * e->heads.rows,
                                     .table = table_of(e, r->layer, 0),
                                     .heads = e->heads.pool};
-    return r->steps && (kvd_cuda_check(kvd_uneven_step(&a, r->stream), what, err) ||
-                        kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err))
-               ? -1
-               : 0;
+    return kvd_status(r->steps && (kvd_cuda_check(kvd_uneven_step(&a, r->stream), what, err) ||
+                                   kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)));
 }
 
 kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_rows *r, int layer)
@@ -322,17 +317,14 @@ static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
     e->heads.table = e->pages.device;
     e->heads.kv_len = e->lengths;
     e->heads.live = e->lengths + rows;
-    return kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t),
-                                              e->heads.pool, stream),
-                          what, err) ||
-                   kvd_cuda_check(cudaMemsetAsync(e->pages.device, 0,
-                                                  kvd_pages_bytes(rows, c->pages->max_pages),
-                                                  stream),
-                                  what, err) ||
-                   kvd_queue_put(e->lengths, e->length, (rows + 1) * sizeof *e->length, stream,
-                                 what, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t),
+                                           e->heads.pool, stream),
+                       what, err) ||
+        kvd_cuda_check(
+            cudaMemsetAsync(e->pages.device, 0, kvd_pages_bytes(rows, c->pages->max_pages), stream),
+            what, err) ||
+        kvd_queue_put(e->lengths, e->length, (rows + 1) * sizeof *e->length, stream, what, err));
 }
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)

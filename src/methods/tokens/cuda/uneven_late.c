@@ -111,18 +111,15 @@ int kvd_uneven_choose_joined(const kvd_uneven *e, const kvd_uneven_prompts_args 
     const size_t n = e->all * (size_t)a->prompt.n_q8,
                  vectors =
                      e->whole ? (size_t)a->prompt.batch * e->all * (size_t)a->prompt.map.d_v[0] : 0;
-    return kvd_cuda_check(cudaMemsetAsync(e->rank, 0, n * sizeof *e->rank, stream), what, err) ||
-                   kvd_cuda_check(
-                       cudaMemsetAsync(e->vector, 0, vectors * sizeof *e->vector, stream), what,
+    return kvd_status(
+        kvd_cuda_check(cudaMemsetAsync(e->rank, 0, n * sizeof *e->rank, stream), what, err) ||
+        kvd_cuda_check(cudaMemsetAsync(e->vector, 0, vectors * sizeof *e->vector, stream), what,
                        err) ||
-                   kvd_cuda_check(kvd_uneven_rank(a, stream), what, err) ||
-                   kvd_cuda_check(kvd_uneven_vectors(a, stream), what, err) ||
-                   kvd_gpu_method_add_up(&e->method, e->rank, n, stream, err) ||
-                   (vectors &&
-                    kvd_gpu_method_add_up(&e->method, e->vector, vectors, stream, err)) ||
-                   kvd_cuda_check(kvd_uneven_choose(a, stream), what, err)
-               ? -1
-               : 0;
+        kvd_cuda_check(kvd_uneven_rank(a, stream), what, err) ||
+        kvd_cuda_check(kvd_uneven_vectors(a, stream), what, err) ||
+        kvd_gpu_method_add_up(&e->method, e->rank, n, stream, err) ||
+        (vectors && kvd_gpu_method_add_up(&e->method, e->vector, vectors, stream, err)) ||
+        kvd_cuda_check(kvd_uneven_choose(a, stream), what, err));
 }
 
 int kvd_uneven_clear(const kvd_uneven *e, cudaStream_t stream, kvd_err *err)

@@ -160,11 +160,10 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (!r->prompts || first_of(z, r->layer) == r->layer)
         return 0;
     const kvd_zdc_move_args a = move_args(z, r);
-    return kvd_cuda_check(kvd_zdc_narrow(&a, kvd_paged_cache_pool(m->cache, r->layer), r->stream),
-                          what, err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_zdc_narrow(&a, kvd_paged_cache_pool(m->cache, r->layer), r->stream),
+                       what, err) ||
+        kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -266,10 +265,8 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                                       .o = z->o,
                                       .lse = z->lse_steps,
                                       .out = out};
-    return kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err) ||
-                   kvd_cuda_check(kvd_zdc_merge(&merge, r->stream), "attention of steps", err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err) ||
+                      kvd_cuda_check(kvd_zdc_merge(&merge, r->stream), "attention of steps", err));
 }
 
 static void release(kvd_gpu_method *m)
@@ -413,10 +410,8 @@ static int append_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err
                                     .order = z->order,
                                     .q = m->cache->q_steps,
                                     .store = z->store + z->layer[r->layer].at};
-    return kvd_cuda_check(kvd_zdc_reorder(&a, r->stream), "order of channels", err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_ROTATE, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(kvd_zdc_reorder(&a, r->stream), "order of channels", err) ||
+                      kvd_clock_end(m->cache->clock, KVD_PHASE_ROTATE, r->stream, err));
 }
 
 static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -437,12 +432,11 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
                                      .level = z->levels.level,
                                      .place = z->levels.place};
     move.order = z->order;
-    return kvd_cuda_check(kvd_zdc_channels(&a, r->stream), "importance of channels", err) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
-                   kvd_cuda_check(kvd_zdc_move(&move, r->stream), what, err) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_zdc_channels(&a, r->stream), "importance of channels", err) ||
+        kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+        kvd_cuda_check(kvd_zdc_move(&move, r->stream), what, err) ||
+        kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
 /* Returns the bits of K and V, and one bit per channel of KV heads with pruned keys. */

@@ -34,12 +34,10 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
     if (!(z->slot = calloc(slots, sizeof *z->slot)))
         return kvd_no_memory(err, what, slots * sizeof *z->slot);
     z->store = kvd_device_new(&z->memory, n * sizeof *z->store, "the cache", err);
-    return kvd_zdc_levels_make_slots(&z->levels, &z->memory, z->method.cache, slots, err) ||
-                   make_lists(z, err) ||
-                   kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream),
-                                  what, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_zdc_levels_make_slots(&z->levels, &z->memory, z->method.cache, slots, err) ||
+        make_lists(z, err) ||
+        kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what, err));
 }
 
 /* Makes a layout with twice the heads. The second half reads the first half's queries. */
