@@ -219,13 +219,13 @@ static int step(kvd_engine *hook, const kvd_iteration *it, const uint32_t *id, u
                 kvd_phase_times *times, kvd_err *err)
 {
     engine *const e = self_of(hook);
-    kvd_cpu_clock clock = {.times = times, .parts = e->spec.phases, .begin = kvd_cpu_now()};
+    kvd_cpu_clock clock = {.times = times, .parts = e->spec.phases, .begin = kvd_clock_s()};
     clock.last = clock.begin;
     if (times)
         *times = (kvd_phase_times){.total = 0};
     const int status = run(e, it, id, next, &clock, err);
     if (times)
-        times->total = kvd_cpu_now() - clock.begin;
+        times->total = kvd_clock_s() - clock.begin;
     return status;
 }
 

@@ -3,8 +3,8 @@
 #define KVD_ENGINE_CPU_CLOCK_H
 
 #include <stddef.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "formats/phases.h"
 
 typedef struct {
@@ -15,18 +15,11 @@ typedef struct {
     int parts;
 } kvd_cpu_clock;
 
-static inline double kvd_cpu_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static inline void kvd_cpu_mark(kvd_cpu_clock *c, kvd_phase part)
 {
     if (!c->times || !c->parts)
         return;
-    const double now = kvd_cpu_now();
+    const double now = kvd_clock_s();
     c->times->part[part] += now - c->last;
     c->last = now;
 }

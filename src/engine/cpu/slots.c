@@ -169,10 +169,8 @@ int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, c
         for (size_t g = 0; g < heads; g++) {
             const kvd_slice *const x = &it->slice[i];
             const seen_rows r = seen_by(s, layer, x);
-            char *const store_k = head_of(s, x->slot, layer, g), *const store_v =
-                                                                     store_k + rows_of(s, layer) *
-                                                                                   u->d_qk[g] *
-                                                                                   element;
+            char *const store_k = head_of(s, x->slot, layer, g);
+            char *const store_v = store_k + rows_of(s, layer) * u->d_qk[g] * element;
             const float *const new_k = k + row * u->at_qk[heads] + u->at_qk[g],
                                *const new_v = v + row * u->at_v[heads] + u->at_v[g];
             if (r.gathered) {

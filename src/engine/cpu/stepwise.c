@@ -56,7 +56,7 @@ static void divide(const kvd_stepwise_account *before, const kvd_stepwise_accoun
     double all = 0;
     if (!clock->times || !clock->parts)
         return;
-    const double at = kvd_cpu_now(), wall = at - clock->last;
+    const double at = kvd_clock_s(), wall = at - clock->last;
     for (int i = 0; i < KVD_STEPWISE_PARTS; i++)
         all += after->seconds[i] - before->seconds[i];
     for (int i = 0; all > 0 && i < KVD_STEPWISE_PARTS; i++)

@@ -484,8 +484,8 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
         few_rows_kernel<KIND, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    return kvd_launch_early(major >= 9, few_rows_kernel<KIND, STAGES>, dim3((unsigned)n_ctas),
-                            THREADS, bytes, stream, p);
+    return kvd_launch_early(major >= 9, few_rows_kernel<KIND, STAGES>, dim3(n_ctas), THREADS, bytes,
+                            stream, p);
 }
 
 struct machine {
@@ -502,8 +502,8 @@ template <int KIND> cudaError_t launch_codes(const params &p, const machine &m, 
         few_codes_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    return kvd_launch_early(m.major >= 9, few_codes_kernel<KIND>, dim3((unsigned)n_ctas), THREADS,
-                            bytes, stream, p);
+    return kvd_launch_early(m.major >= 9, few_codes_kernel<KIND>, dim3(n_ctas), THREADS, bytes,
+                            stream, p);
 }
 
 template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaStream_t stream)
@@ -605,7 +605,7 @@ extern "C" size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides)
 
 static dim3 packing_grid(size_t rows, size_t in)
 {
-    return dim3((unsigned)(in / KVD_FEW_UNIT), (unsigned)ceil_div(rows, TILE));
+    return dim3((in / KVD_FEW_UNIT), ceil_div(rows, TILE));
 }
 
 extern "C" cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,

@@ -116,8 +116,8 @@ static int send_pages(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *
 int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;
-    const kvd_attn_map *const all = &r->slice->cache.layer[layer].map, *const own =
-                                                                           &r->own.layer[layer].map;
+    const kvd_attn_map *const all = &r->slice->cache.layer[layer].map;
+    const kvd_attn_map *const own = &r->own.layer[layer].map;
     const size_t rows = kvd_sequence_rows(r->n);
     const bool known = kvd_sequence_sets_known(r, layer);
     uint16_t *const queries = r->slice->cache.q_prompts;

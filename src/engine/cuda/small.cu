@@ -63,13 +63,13 @@ __global__ void __launch_bounds__(THREADS)
 extern "C" cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t d,
                                        float *to, cudaStream_t stream)
 {
-    gather_kernel<<<(unsigned)n, THREADS, 0, stream>>>(x, row, d, to);
+    gather_kernel<<<n, THREADS, 0, stream>>>(x, row, d, to);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                                    unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    largest_kernel<<<dim3(PARTS, (unsigned)n), THREADS, 0, stream>>>(x, width, key, stage, bad);
+    largest_kernel<<<dim3(PARTS, n), THREADS, 0, stream>>>(x, width, key, stage, bad);
     return cudaGetLastError();
 }

@@ -45,8 +45,7 @@ template <class T>
 cudaError_t launch(const void *x, size_t ld, kvd_dtype store, size_t n, size_t width, float *to,
                    cudaStream_t stream)
 {
-    const dim3 grid((unsigned)((width + THREADS - 1) / THREADS),
-                    (unsigned)(n < ROWS_MAX ? n : ROWS_MAX));
+    const dim3 grid(((width + THREADS - 1) / THREADS), (n < ROWS_MAX ? n : ROWS_MAX));
     const T *const from = static_cast<const T *>(x);
     if (store == KVD_F16)
         round_rows<T, KVD_F16><<<grid, THREADS, 0, stream>>>(from, ld, n, width, to);
@@ -105,8 +104,7 @@ cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, 
     const size_t blocks = (n * 2 * (size_t)d / 8 + THREADS - 1) / THREADS;
     if (d % 8 || !k || !rows)
         return cudaErrorInvalidValue;
-    move_rows<<<(unsigned)(blocks < ROWS_MAX ? blocks : ROWS_MAX), THREADS, 0, stream>>>(
-        k, n, d, rows, back);
+    move_rows<<<(blocks < ROWS_MAX ? blocks : ROWS_MAX), THREADS, 0, stream>>>(k, n, d, rows, back);
     return cudaGetLastError();
 }
 

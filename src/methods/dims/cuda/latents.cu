@@ -292,9 +292,7 @@ __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t 
                                            uint4 &low, uint4 &high)
 {
     const int half = a.d_head / 2;
-    const float *const cosine = a.cosine + position * (size_t)half, *const sine =
-                                                                        a.sine +
-                                                                        position * (size_t)half;
+    const float *const cosine = a.cosine + position * half, *const sine = a.sine + position * half;
     float x[8], y[8];
     floats(low, x);
     floats(high, y);
@@ -513,8 +511,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
     /* A decode step's CTAs divide its columns, in blocks of 8. */
-    put<<<dim3(octets(&a->s), (unsigned)a->s.n, (unsigned)(a->s.most == 1 ? each : 1)), THREADS, 0,
-          stream>>>(*a);
+    put<<<dim3(octets(&a->s), a->s.n, (a->s.most == 1 ? each : 1)), THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -536,8 +533,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;
-    kernel<<<dim3((unsigned)x, (unsigned)a->n, (unsigned)(2 * a->n_kv_heads)), THREADS,
-             (size_t)bytes, stream>>>(*a);
+    kernel<<<dim3(x, a->n, (2 * a->n_kv_heads)), THREADS, (size_t)bytes, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -546,8 +542,8 @@ cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cuda
     if (a->n < 1 || a->n_kv_heads < 1 || a->d_head > KVD_WIDTH_NARROW ||
         a->max_rank > KVD_WIDTH_NARROW || !a->slot)
         return cudaErrorInvalidValue;
-    cut<<<dim3((unsigned)a->n, (unsigned)(2 * a->n_kv_heads)), THREADS, 0, stream>>>(
-        *a, static_cast<uint16_t *>(latents));
+    cut<<<dim3(a->n, (2 * a->n_kv_heads)), THREADS, 0, stream>>>(*a,
+                                                                 static_cast<uint16_t *>(latents));
     return cudaGetLastError();
 }
 
@@ -564,7 +560,7 @@ cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head 
                            static_cast<const uint16_t *>(pages),
                            page,
                            static_cast<uint16_t *>(rows)};
-    gather<<<dim3(octets(s), (unsigned)s->n), THREADS, 0, stream>>>(a);
+    gather<<<dim3(octets(s), s->n), THREADS, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
@@ -581,6 +577,6 @@ cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t 
                           d_head,
                           static_cast<const uint16_t *>(q),
                           static_cast<uint16_t *>(rows)};
-    gather_queries<<<dim3(octets(s), (unsigned)s->n), THREADS, 0, stream>>>(a);
+    gather_queries<<<dim3(octets(s), s->n), THREADS, 0, stream>>>(a);
     return cudaGetLastError();
 }

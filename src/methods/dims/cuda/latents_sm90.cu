@@ -314,6 +314,6 @@ cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStrea
         cudaFuncSetAttribute(restore_joint, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    restore_joint<<<(unsigned)(a->n_sms / CTAS * CTAS), THREADS, (size_t)bytes, stream>>>(*a);
+    restore_joint<<<(a->n_sms / CTAS * CTAS), THREADS, (size_t)bytes, stream>>>(*a);
     return cudaGetLastError();
 }

@@ -211,8 +211,7 @@ cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stre
     if (kvd_latent_slices_bad(&a->s) || !a->q_start || !a->level || !a->low || a->n < 1 ||
         a->wide < 1)
         return cudaErrorInvalidValue;
-    narrow_rows<<<dim3((unsigned)(a->s.most < 1024 ? a->s.most : 1024), (unsigned)a->s.n), THREADS,
-                  0, stream>>>(*a);
+    narrow_rows<<<dim3((a->s.most < 1024 ? a->s.most : 1024), a->s.n), THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -221,8 +220,8 @@ cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_l
 {
     if (n < 2 || n % 2 || !vectors || !values || !basis || d < 1 || rows.k < 0 || rows.v < 0)
         return cudaErrorInvalidValue;
-    complete<<<(unsigned)n, THREADS, 2 * (size_t)d * sizeof(float), stream>>>(vectors, values,
-                                                                              basis, d, rows);
+    complete<<<n, THREADS, 2 * (size_t)d * sizeof(float), stream>>>(vectors, values, basis, d,
+                                                                    rows);
     return cudaGetLastError();
 }
 
@@ -231,8 +230,8 @@ cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *bas
 {
     if (n < 1 || !basis || d < 1 || wide < 1)
         return cudaErrorInvalidValue;
-    leading<<<(unsigned)n, THREADS, 0, stream>>>(
-        vectors, basis, d, wide, static_cast<uint16_t *>(to), static_cast<uint16_t *>(padded));
+    leading<<<n, THREADS, 0, stream>>>(vectors, basis, d, wide, static_cast<uint16_t *>(to),
+                                       static_cast<uint16_t *>(padded));
     return cudaGetLastError();
 }
 
@@ -240,7 +239,7 @@ cudaError_t kvd_latent_code_put(const kvd_latent_code_args *a, cudaStream_t stre
 {
     if (bad_codes(a))
         return cudaErrorInvalidValue;
-    code_tokens<<<dim3((unsigned)(a->s.most < 4096 ? a->s.most : 4096), (unsigned)a->s.n), THREADS,
+    code_tokens<<<dim3((a->s.most < 4096 ? a->s.most : 4096), a->s.n), THREADS,
                   (size_t)a->words * sizeof(uint32_t), stream>>>(*a);
     return cudaGetLastError();
 }
@@ -251,7 +250,6 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
     if (bad_codes(a) || n_sms < 1)
         return cudaErrorInvalidValue;
     const int octets = a->s.max_pages * (KVD_PAGE_TOKENS / 8), enough = 8 * n_sms / a->s.n + 1;
-    decode_tokens<<<dim3((unsigned)(octets < enough ? octets : enough), (unsigned)a->s.n), THREADS,
-                    0, stream>>>(*a);
+    decode_tokens<<<dim3((octets < enough ? octets : enough), a->s.n), THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }

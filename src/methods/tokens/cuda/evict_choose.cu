@@ -90,9 +90,8 @@ __global__ void __launch_bounds__(CHOOSE)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b], group = a.map.group,
               old = n - min(n, a.rule.window), me = (int)threadIdx.x;
     const size_t at = (size_t)a.q_start[b];
-    float *const score = a.score + (size_t)g * a.n_q8 + at, *const mass =
-                                                                a.mass +
-                                                                (size_t)(g * group) * a.n_q8 + at;
+    float *const score = a.score + (size_t)g * a.n_q8 + at;
+    float *const mass = a.mass + (size_t)(g * group) * a.n_q8 + at;
     const auto mean_of = [&](int t) {
         float sum = 0;
         for (int j = 0; j < group; j++)
@@ -222,8 +221,7 @@ __global__ void __launch_bounds__(CHOOSE)
 void move(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     const int slices = (kvd_attn_widest(&a->map) + DIMS - 1) / DIMS;
-    move_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * slices), (unsigned)a->batch), MOVE, 0,
-                  stream>>>(*a);
+    move_kernel<<<dim3((a->map.n_kv_heads * 2 * slices), a->batch), MOVE, 0, stream>>>(*a);
 }
 
 /* Sums the scores of all tokens but the newest over KV heads. */
@@ -248,7 +246,7 @@ extern "C" cudaError_t kvd_evict_steps_sum(const kvd_evict_steps_args *a, cudaSt
 {
     if (a->batch < 1 || a->batch > 65535 || !a->state.score || !a->sums)
         return cudaErrorInvalidValue;
-    sums_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a);
+    sums_kernel<<<a->batch, CHOOSE, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -258,7 +256,7 @@ static cudaError_t measure(const kvd_evict_prompts_args *a, cudaStream_t stream)
         cudaMemsetAsync(a->distance, 0, (size_t)a->n_q8 * sizeof *a->distance, stream);
     if (e != cudaSuccess)
         return e;
-    bits_kernel<<<dim3((unsigned)a->map.n_heads, (unsigned)a->batch), BITS, 0, stream>>>(*a);
+    bits_kernel<<<dim3(a->map.n_heads, a->batch), BITS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -270,7 +268,7 @@ extern "C" cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *a, cuda
     const cudaError_t e = a->rule.anchor ? measure(a, stream) : cudaSuccess;
     if (e != cudaSuccess)
         return e;
-    layer_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a);
+    layer_kernel<<<a->batch, CHOOSE, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -282,7 +280,7 @@ static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t strea
     const cudaError_t e = a->summed ? cudaSuccess : measure(a, stream);
     if (e != cudaSuccess)
         return e;
-    represent_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a);
+    represent_kernel<<<a->batch, CHOOSE, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -291,7 +289,7 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 {
     if (a->batch < 1 || a->batch > 65535 || !a->mass || !a->kept || !length || a->budget != budget)
         return cudaErrorInvalidValue;
-    list_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a, length, budget);
+    list_kernel<<<a->batch, CHOOSE, 0, stream>>>(*a, length, budget);
     move(a, stream);
     return cudaGetLastError();
 }
@@ -302,7 +300,7 @@ extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStr
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))
         return cudaErrorInvalidValue;
-    const dim3 heads((unsigned)a->map.n_kv_heads, (unsigned)a->batch);
+    const dim3 heads(a->map.n_kv_heads, a->batch);
     if (a->rule.anchor) {
         const cudaError_t e = represent(a, stream);
         if (e != cudaSuccess)
@@ -321,7 +319,7 @@ extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStr
 
 static cudaError_t score_important(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    const dim3 heads((unsigned)a->map.n_kv_heads, (unsigned)a->batch);
+    const dim3 heads(a->map.n_kv_heads, a->batch);
     kvd_evict_prompts_args sums = *a;
     if (a->batch < 1 || a->batch > 65535 || !a->score || a->rule.window < 1)
         return cudaErrorInvalidValue;

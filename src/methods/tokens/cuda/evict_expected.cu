@@ -455,7 +455,7 @@ __global__ void __launch_bounds__(KEYS_THREADS)
 
 template <int BLOCKS> cudaError_t launch(const kvd_evict_prompts_args &a, cudaStream_t stream)
 {
-    const dim3 grid((unsigned)a.map.n_kv_heads, (unsigned)a.batch);
+    const dim3 grid(a.map.n_kv_heads, a.batch);
     if (a.rule.ranking == KVD_EVICT_SHORT_KEYS)
         short_kernel<BLOCKS><<<grid, KEYS_THREADS, 0, stream>>>(a);
     else if (a.rule.ranking == KVD_EVICT_ODD_KEYS)
@@ -490,7 +490,7 @@ extern "C" cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *a,
         moments_kernel<<<dim3(SPLITS, heads, n), THREADS, 0, stream>>>(*a, first);
         combine_kernel<<<dim3(heads, n), THREADS, 0, stream>>>(*a, first);
         logits_kernel<<<dim3(pages, heads, n), THREADS, 0, stream>>>(*a, first);
-        weigh_kernel<<<dim3((unsigned)a->map.n_kv_heads, n), WEIGH, 0, stream>>>(*a, first);
+        weigh_kernel<<<dim3(a->map.n_kv_heads, n), WEIGH, 0, stream>>>(*a, first);
     }
     return cudaGetLastError();
 }

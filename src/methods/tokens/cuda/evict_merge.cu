@@ -301,8 +301,8 @@ __global__ void __launch_bounds__(THREADS)
     if (t >= n - min(n, a.budget[a.slot[b]].keep_new))
         return;
     const size_t row = (size_t)g * a.n_q8 + a.q_start[b];
-    const int32_t *const heavy = a.merging.into + row, *const page =
-                                                           a.page_table + (size_t)b * a.max_pages;
+    const int32_t *const heavy = a.merging.into + row;
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     const uint16_t *const keys = static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g];
     const bool may = t > 0 && !heavy[t] && !heavy[t - 1];
     float product = 0, own = 0, other = 0;
@@ -603,8 +603,7 @@ extern "C" cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *a, cudaStre
         !m->length || !m->merged || (a->rule.merge == KVD_MERGE_LIKE && !m->threshold) ||
         kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW)
         return cudaErrorInvalidValue;
-    const unsigned kv = (unsigned)a->map.n_kv_heads, batch = (unsigned)a->batch,
-                   n = (unsigned)a->longest;
+    const int kv = a->map.n_kv_heads, batch = a->batch, n = (unsigned)a->longest;
     const dim3 tokens((n + THREADS - 1) / THREADS, kv, batch);
     if (a->rule.merge == KVD_MERGE_NEAREST) {
         nearest_position_kernel<<<tokens, THREADS, 0, stream>>>(*a);
@@ -626,8 +625,7 @@ extern "C" cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *a, cudaStrea
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->kept || !a->mass || !a->score ||
         !m->into || !m->weight || !m->length || !m->count || a->rule.merge != KVD_MERGE_RUNS)
         return cudaErrorInvalidValue;
-    const unsigned kv = (unsigned)a->map.n_kv_heads, batch = (unsigned)a->batch,
-                   n = (unsigned)a->longest, each = NEAR / 32;
+    const int kv = a->map.n_kv_heads, batch = a->batch, n = (unsigned)a->longest, each = NEAR / 32;
     heavy_kernel<<<dim3(kv, batch), RANK, 0, stream>>>(*a);
     joined_kernel<<<dim3((n + THREADS - 1) / THREADS, kv, batch), THREADS, 0, stream>>>(*a);
     runs_kernel<<<dim3(kv, batch), RANK, 0, stream>>>(*a);
@@ -648,8 +646,8 @@ extern "C" cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *a, cudaS
         return cudaErrorInvalidValue;
     const int wanted = (a->state.room + NEAR - 1) / NEAR,
               splits = wanted < SPLITS ? wanted : (int)SPLITS;
-    const unsigned kv = (unsigned)a->map.n_kv_heads, batch = (unsigned)a->batch;
-    nearest_kernel<<<dim3((unsigned)splits, kv, batch), NEAR, 0, stream>>>(*a);
+    const int kv = a->map.n_kv_heads, batch = a->batch;
+    nearest_kernel<<<dim3(splits, kv, batch), NEAR, 0, stream>>>(*a);
     merge_step_kernel<<<dim3(kv, batch), MERGE, 0, stream>>>(*a, splits);
     return cudaGetLastError();
 }

@@ -306,8 +306,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 template <int WIDTH> cudaError_t launch(const score_params &p, cudaStream_t stream)
 {
-    const dim3 grid((unsigned)p.a.map.n_heads, ((unsigned)p.a.longest + HELD - 1) / HELD,
-                    (unsigned)p.a.batch);
+    const dim3 grid(p.a.map.n_heads, (p.a.longest + HELD - 1) / HELD, p.a.batch);
     if (p.a.rule.tau0 > 0)
         pass_kernel<LOGS, WIDTH><<<grid, THREADS, 0, stream>>>(p);
     if (p.a.rule.ranking == KVD_EVICT_PIVOTAL)
@@ -331,8 +330,8 @@ extern "C" cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *a, double ro
     const cudaError_t e = cudaMemsetAsync(a->mass, 0, (size_t)a->n_q8 * sizeof *a->mass, stream);
     if (e != cudaSuccess)
         return e;
-    mark_kernel<<<dim3(((unsigned)a->longest + HELD - 1) / HELD, most, (unsigned)a->batch), THREADS,
-                  0, stream>>>(p, rows, (float)threshold);
+    mark_kernel<<<dim3((a->longest + HELD - 1) / HELD, most, a->batch), THREADS, 0, stream>>>(
+        p, rows, (float)threshold);
     return cudaGetLastError();
 }
 

@@ -254,8 +254,7 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
 
 template <kind KIND> cudaError_t launch(const score_params &p, cudaStream_t stream)
 {
-    const dim3 grid((unsigned)p.a.map.n_heads, ((unsigned)p.a.longest + HELD - 1) / HELD,
-                    (unsigned)p.a.batch);
+    const dim3 grid(p.a.map.n_heads, (p.a.longest + HELD - 1) / HELD, p.a.batch);
     const cudaError_t e = cudaFuncSetAttribute(
         pass_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(shared));
     if (e != cudaSuccess)

@@ -553,7 +553,7 @@ extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream
 {
     if (a->batch < 1 || a->batch > 65535)
         return cudaErrorInvalidValue;
-    const dim3 heads((unsigned)a->map.n_kv_heads, (unsigned)a->batch);
+    const dim3 heads(a->map.n_kv_heads, a->batch);
     if (a->rule.fixed) {
         fixed_kernel<<<heads, 32, 0, stream>>>(*a);
         return cudaGetLastError();
@@ -576,7 +576,7 @@ extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream
     cluster.val.clusterDim.x = (unsigned)a->splits;
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)a->splits, (unsigned)a->map.n_kv_heads, (unsigned)a->batch);
+    config.gridDim = dim3(a->splits, a->map.n_kv_heads, a->batch);
     config.blockDim = dim3(THREADS);
     config.stream = stream;
     config.attrs = &cluster;
@@ -597,6 +597,6 @@ extern "C" cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *a, cudaS
 {
     if (a->batch < 1 || a->batch > 65535 || !a->rule.whole_layer || !a->state.score)
         return cudaErrorInvalidValue;
-    layer_kernel<<<(unsigned)a->batch, 32 * LAYER_WARPS, 0, stream>>>(*a);
+    layer_kernel<<<a->batch, 32 * LAYER_WARPS, 0, stream>>>(*a);
     return cudaGetLastError();
 }

@@ -628,8 +628,8 @@ template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stre
         attend_kernel<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    attend_kernel<F><<<dim3((unsigned)s->splits, (unsigned)s->pool.n_kv_heads, (unsigned)s->n),
-                       THREADS, bytes, stream>>>(*s, stage, table_at);
+    attend_kernel<F><<<dim3(s->splits, s->pool.n_kv_heads, s->n), THREADS, bytes, stream>>>(
+        *s, stage, table_at);
     return cudaGetLastError();
 }
 

@@ -283,8 +283,7 @@ __global__ void __launch_bounds__(32 * CODE_WARPS) code_kernel(const kvd_leankv_
 template <int F> cudaError_t masses(const kvd_leankv_prompts *p, cudaStream_t stream)
 {
     const int keys = MASS_WARPS * WARP_KEYS;
-    mass_kernel<F><<<dim3((unsigned)(p->pool.n_kv_heads * p->group),
-                          (unsigned)((p->longest + keys - 1) / keys), (unsigned)p->n),
+    mass_kernel<F><<<dim3((p->pool.n_kv_heads * p->group), ((p->longest + keys - 1) / keys), p->n),
                      32 * MASS_WARPS, 0, stream>>>(*p);
     return cudaGetLastError();
 }
@@ -292,8 +291,7 @@ template <int F> cudaError_t masses(const kvd_leankv_prompts *p, cudaStream_t st
 template <int F> cudaError_t codes(const kvd_leankv_prompts *p, cudaStream_t stream)
 {
     const int tiles = p->longest / KVD_LEANKV_TILE + 2;
-    code_kernel<F><<<dim3((unsigned)((tiles + CODE_WARPS - 1) / CODE_WARPS),
-                          (unsigned)p->pool.n_kv_heads, (unsigned)p->n),
+    code_kernel<F><<<dim3(((tiles + CODE_WARPS - 1) / CODE_WARPS), p->pool.n_kv_heads, p->n),
                      32 * CODE_WARPS, 0, stream>>>(*p);
     return cudaGetLastError();
 }
@@ -449,8 +447,7 @@ extern "C" cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream
 
 extern "C" cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream)
 {
-    rank_kernel<<<dim3((unsigned)p->pool.n_kv_heads, (unsigned)p->n), 32 * RANK_WARPS, 0, stream>>>(
-        *p);
+    rank_kernel<<<dim3(p->pool.n_kv_heads, p->n), 32 * RANK_WARPS, 0, stream>>>(*p);
     cudaError_t e = cudaGetLastError();
     if (e == cudaSuccess)
         e = kvd_leankv_grow(&p->pool, p->slot, p->n, p->layer, 1, 0, stream);

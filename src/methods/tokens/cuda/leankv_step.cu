@@ -342,7 +342,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
 
 template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stream)
 {
-    update_kernel<F><<<dim3((unsigned)s->pool.n_kv_heads, (unsigned)s->n), THREADS,
+    update_kernel<F><<<dim3(s->pool.n_kv_heads, s->n), THREADS,
                        (size_t)s->pool.table_length * sizeof(int32_t), stream>>>(*s);
     return cudaGetLastError();
 }

@@ -333,12 +333,12 @@ unsigned ctas(const kvd_lower_args *a, int others)
 
 dim3 grid_of(const kvd_lower_args *a, int per_request)
 {
-    return dim3(ctas(a, a->n * per_request), (unsigned)a->n, (unsigned)per_request);
+    return dim3(ctas(a, a->n * per_request), a->n, per_request);
 }
 
 dim3 heads_of(const kvd_lower_args *a)
 {
-    return dim3((unsigned)a->map.n_kv_heads, (unsigned)a->n);
+    return dim3(a->map.n_kv_heads, a->n);
 }
 
 } // namespace

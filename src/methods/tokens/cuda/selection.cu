@@ -509,9 +509,8 @@ extern "C" cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_
     if (!fits(s) || !q_len || longest < 1 || !s->page_table || !s->pool || !s->bounds)
         return cudaErrorInvalidValue;
     const int each = BOUND / (s->map.d_qk[0] / 8), pages = (longest - 1) / (int)s->rule.page + 2;
-    bounds_kernel<<<dim3((unsigned)((pages + each - 1) / each), (unsigned)s->map.n_kv_heads,
-                         (unsigned)s->batch),
-                    BOUND, 0, stream>>>(*s, q_len);
+    bounds_kernel<<<dim3(((pages + each - 1) / each), s->map.n_kv_heads, s->batch), BOUND, 0,
+                    stream>>>(*s, q_len);
     return cudaGetLastError();
 }
 
@@ -569,8 +568,7 @@ extern "C" cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_se
     if (!fits(s) || !s->page_table || !s->pool || !to->chosen || !to->len || !to->rows ||
         to->row_pages < 1)
         return cudaErrorInvalidValue;
-    gather_kernel<<<dim3((unsigned)s->map.n_kv_heads, (unsigned)to->row_pages, (unsigned)s->batch),
-                    COPY, 0, stream>>>(*s, *to);
+    gather_kernel<<<dim3(s->map.n_kv_heads, to->row_pages, s->batch), COPY, 0, stream>>>(*s, *to);
     return cudaGetLastError();
 }
 
@@ -587,8 +585,7 @@ extern "C" cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_se
     if (!recalls(s) || !r->q || !r->lse || !r->q_start || !r->q_len || r->longest < 1)
         return cudaErrorInvalidValue;
     const unsigned pages = ((unsigned)r->longest + KEYS - 1) / KEYS;
-    recent_kernel<<<dim3(pages, (unsigned)s->map.n_kv_heads, (unsigned)s->batch), KEYS, 0,
-                    stream>>>(*s, *r);
+    recent_kernel<<<dim3(pages, s->map.n_kv_heads, s->batch), KEYS, 0, stream>>>(*s, *r);
     return cudaGetLastError();
 }
 
@@ -598,8 +595,8 @@ extern "C" cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_se
     if (!recalls(s) || !to->q || !to->chosen || !to->len || !to->table || to->row_pages < 1 || !lse)
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch;
-    forget_kernel<<<dim3((unsigned)s->max_pages, kv, batch), KEYS, 0, stream>>>(*s);
-    const dim3 pages((unsigned)to->row_pages, kv, batch);
+    forget_kernel<<<dim3(s->max_pages, kv, batch), KEYS, 0, stream>>>(*s);
+    const dim3 pages(to->row_pages, kv, batch);
     if (s->map.group > 8)
         recall_kernel<2><<<pages, RECALL, 0, stream>>>(*s, *to, lse);
     else

@@ -262,9 +262,8 @@ extern "C" cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_se
 {
     if (!looks_up(s, c) || !q_len || longest < 1)
         return cudaErrorInvalidValue;
-    encode_kernel<<<dim3(((unsigned)longest + TOKENS - 1) / TOKENS, (unsigned)s->map.n_kv_heads,
-                         (unsigned)s->batch),
-                    ENCODE, 0, stream>>>(*s, *c, q_len);
+    encode_kernel<<<dim3((longest + TOKENS - 1) / TOKENS, s->map.n_kv_heads, s->batch), ENCODE, 0,
+                    stream>>>(*s, *c, q_len);
     return cudaGetLastError();
 }
 
@@ -278,8 +277,8 @@ extern "C" cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_se
                    ctas = ((unsigned)c->size + PRODUCT - 1) / PRODUCT;
     product_kernel<<<dim3(ctas, kv, batch), PRODUCT, 0, stream>>>(
         *s, *c, static_cast<const uint16_t *>(to->q));
-    score_kernel<<<dim3(((unsigned)s->max_pages * KVD_PAGE_TOKENS + SCORE - 1) / SCORE, kv, batch),
-                   SCORE, 0, stream>>>(*s, *c, *to);
+    score_kernel<<<dim3((s->max_pages * KVD_PAGE_TOKENS + SCORE - 1) / SCORE, kv, batch), SCORE, 0,
+                   stream>>>(*s, *c, *to);
     choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *c, *to);
     return cudaGetLastError();
 }

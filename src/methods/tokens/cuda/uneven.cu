@@ -463,8 +463,7 @@ __global__ void __launch_bounds__(RANK)
 
 static dim3 pages_of(const kvd_evict_prompts_args *a)
 {
-    return dim3((unsigned)a->map.n_kv_heads,
-                ((unsigned)a->longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS, (unsigned)a->batch);
+    return dim3(a->map.n_kv_heads, (a->longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS, a->batch);
 }
 
 extern "C" cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *u, int32_t n_layers,
@@ -475,14 +474,14 @@ extern "C" cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *u, in
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || n_layers < 1 || keys > INT32_MAX ||
         !u->rank || !u->least || a->rule.whole_layer)
         return cudaErrorInvalidValue;
-    threshold_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*u, n_layers);
+    threshold_kernel<<<a->batch, CHOOSE, 0, stream>>>(*u, n_layers);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaStream_t stream)
 {
     const kvd_evict_prompts_args *const a = &u->prompt;
-    const unsigned kv = (unsigned)a->map.n_kv_heads, batch = (unsigned)a->batch;
+    const int kv = a->map.n_kv_heads, batch = a->batch;
     const bool ranked = a->rule.ranking == KVD_EVICT_ATTENTION && !a->rule.whole_layer;
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->kept || !a->score || !a->mass ||
         (!u->rank && !ranked) || !u->least || !u->count || !u->table || !u->heads ||
@@ -492,7 +491,7 @@ extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaS
     if (u->whole > 0)
         whole_kernel<<<batch, KVD_HEADS_MAX, 0, stream>>>(*u);
     if (!u->decided) {
-        rank_kernel<<<dim3((unsigned)u->n_all, batch), CHOOSE, 0, stream>>>(*u);
+        rank_kernel<<<dim3(u->n_all, batch), CHOOSE, 0, stream>>>(*u);
         shared_kernel<<<batch, CHOOSE, 0, stream>>>(*u);
     }
     place_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
@@ -532,7 +531,7 @@ extern "C" cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *u, cuda
         return cudaSuccess;
     if (a->batch < 1 || a->batch > 65535 || !a->mass || !u->vector)
         return cudaErrorInvalidValue;
-    vector_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), VECTOR, 0, stream>>>(*u);
+    vector_kernel<<<dim3(a->map.n_kv_heads, a->batch), VECTOR, 0, stream>>>(*u);
     return cudaGetLastError();
 }
 
@@ -550,8 +549,8 @@ extern "C" cudaError_t kvd_uneven_step(const kvd_uneven_step_args *a, cudaStream
 {
     if (a->batch < 1 || a->batch > 65535 || !a->kv_len || !a->table || !a->heads)
         return cudaErrorInvalidValue;
-    step_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch),
-                  (unsigned)(kvd_attn_widest(&a->map) / 4), 0, stream>>>(*a);
+    step_kernel<<<dim3(a->map.n_kv_heads, a->batch), (unsigned)(kvd_attn_widest(&a->map) / 4), 0,
+                  stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -566,8 +565,7 @@ extern "C" cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *u, cudaS
     const cudaError_t e = kvd_evict_score_any(a, stream);
     if (e != cudaSuccess)
         return e;
-    review_kernel<<<dim3((unsigned)((most + each - 1) / each), (unsigned)a->batch), SUM, 0,
-                    stream>>>(*u);
+    review_kernel<<<dim3(((most + each - 1) / each), a->batch), SUM, 0, stream>>>(*u);
     return cudaGetLastError();
 }
 
@@ -577,7 +575,7 @@ extern "C" cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *u, cuda
     if (a->batch < 1 || a->batch > 65535 || a->rule.review < 1 || !a->score || !a->kept ||
         !u->count || u->layers < 1)
         return cudaErrorInvalidValue;
-    windows_kernel<<<(unsigned)a->batch, RANK, 0, stream>>>(*u);
+    windows_kernel<<<a->batch, RANK, 0, stream>>>(*u);
     return cudaGetLastError();
 }
 
@@ -602,9 +600,8 @@ extern "C" cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *u, cudaStr
             return e;
     }
     if (repeated) {
-        largest_kernel<<<dim3(((unsigned)a->longest + SUM - 1) / SUM, (unsigned)a->map.n_kv_heads,
-                              batch),
-                         SUM, 0, stream>>>(*u);
+        largest_kernel<<<dim3((a->longest + SUM - 1) / SUM, a->map.n_kv_heads, batch), SUM, 0,
+                         stream>>>(*u);
         return cudaGetLastError();
     }
     const unsigned ranks = a->rule.whole_layer ? 1 : (unsigned)a->map.n_kv_heads;
@@ -617,8 +614,7 @@ extern "C" cudaError_t kvd_uneven_compact(const kvd_uneven_prompts_args *u, cuda
     const kvd_evict_prompts_args *const a = &u->prompt;
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !u->count || !u->table || !u->heads)
         return cudaErrorInvalidValue;
-    compact_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * (KVD_WIDTH_NARROW / DIMS)),
-                          (unsigned)a->batch),
-                     MOVE, 0, stream>>>(*u);
+    compact_kernel<<<dim3((a->map.n_kv_heads * 2 * (KVD_WIDTH_NARROW / DIMS)), a->batch), MOVE, 0,
+                     stream>>>(*u);
     return cudaGetLastError();
 }

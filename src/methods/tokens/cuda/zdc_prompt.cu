@@ -252,7 +252,7 @@ template <bool PACK> cudaError_t launch_rows(const kvd_zdc_rows_args *a, cudaStr
     const int pages =
         (a->first + a->n + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS - a->first / KVD_PAGE_TOKENS;
     if (a->n)
-        rows_kernel<PACK><<<dim3((unsigned)pages, (unsigned)a->n_kv_heads), MOVE, 0, stream>>>(*a);
+        rows_kernel<PACK><<<dim3(pages, a->n_kv_heads), MOVE, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -265,8 +265,8 @@ static bool sums_what_is_there(const kvd_zdc_choose_args *a)
 
 static void launch_value(const kvd_zdc_choose_args *a, float *to, int mean, cudaStream_t stream)
 {
-    value_kernel<<<dim3((unsigned)((a->longest + VALUE - 1) / VALUE), (unsigned)a->batch), VALUE, 0,
-                   stream>>>(*a, to, mean);
+    value_kernel<<<dim3(((a->longest + VALUE - 1) / VALUE), a->batch), VALUE, 0, stream>>>(*a, to,
+                                                                                           mean);
 }
 
 extern "C" cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *a, float *to, cudaStream_t stream)
@@ -283,14 +283,14 @@ extern "C" cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *a, cudaStream_t
         a->span < 1 || a->pages.layer + a->span > a->pages.n_layers)
         return cudaErrorInvalidValue;
     launch_value(a, a->value, a->mean, stream);
-    choose_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a);
+    choose_kernel<<<a->batch, CHOOSE, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
 static dim3 move_grid(const kvd_zdc_move_args *a, unsigned more)
 {
     const unsigned pages = (unsigned)((a->longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS);
-    return dim3(pages + more, (unsigned)a->n_kv_heads, (unsigned)a->batch);
+    return dim3(pages + more, a->n_kv_heads, a->batch);
 }
 
 static bool has_rows(const kvd_zdc_move_args *a)

@@ -199,7 +199,7 @@ extern "C" cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *a, cudaStream_t s
     if (a->batch < 1 || a->rows < a->batch || !a->kv_len || !a->end || !a->low_len || !a->table ||
         !a->pages.n_low)
         return cudaErrorInvalidValue;
-    lists_kernel<<<(unsigned)a->batch, LISTS, 0, stream>>>(*a);
+    lists_kernel<<<a->batch, LISTS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -208,7 +208,7 @@ extern "C" cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *a, cudaStream_t s
     if (a->batch < 1 || a->batch > 65535 || a->n_kv_heads < 1 || a->group < 1 || !a->head ||
         !a->o || !a->lse || !a->out)
         return cudaErrorInvalidValue;
-    const dim3 grid((unsigned)((a->n_kv_heads * a->group + WARPS - 1) / WARPS), (unsigned)a->batch);
+    const dim3 grid(((a->n_kv_heads * a->group + WARPS - 1) / WARPS), a->batch);
     return kvd_launch_early(a->hopper, merge_kernel, grid, ROWS, 0, stream, *a);
 }
 
@@ -217,8 +217,7 @@ extern "C" cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *a, cudaStre
     if (a->batch < 1 || a->batch > 65535 || a->map.d_qk[0] > KVD_WIDTH_NARROW || !a->q ||
         !a->from || !a->order || !a->level || !a->place || !a->pages.n_low)
         return cudaErrorInvalidValue;
-    channels_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), CHANNELS, 0, stream>>>(
-        *a);
+    channels_kernel<<<dim3(a->map.n_kv_heads, a->batch), CHANNELS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -227,7 +226,6 @@ extern "C" cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *a, cudaStream
     if (a->batch < 1 || a->batch > 65535 || a->map.d_qk[0] > KVD_WIDTH_NARROW ||
         a->map.group > KVD_GROUP_MAX || !a->end || !a->table || !a->order || !a->q || !a->store)
         return cudaErrorInvalidValue;
-    reorder_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), REORDER, 0, stream>>>(
-        *a);
+    reorder_kernel<<<dim3(a->map.n_kv_heads, a->batch), REORDER, 0, stream>>>(*a);
     return cudaGetLastError();
 }
