@@ -39,10 +39,7 @@ typedef struct {
     cudaStream_t stream;
 } kvd_paged_rows;
 
-/*
- * Page tables of single KV heads, which may hold different numbers of tokens. Element b *
- * n_kv_heads + g is KV head g of step b.
- */
+/* Page tables of single KV heads. Element b * n_kv_heads + g is KV head g of step b. */
 typedef struct {
     /* Attention map of one KV head and its query heads. */
     kvd_attn_map map;
@@ -71,10 +68,7 @@ struct kvd_gpu_method {
     bool one_layer;
     /* True if layers with a sliding window keep uncompressed K and V. */
     bool skips_windows;
-    /*
-     * [n_layers] True for layers without a window that keep uncompressed K and V. `held` and `bits`
-     * count these. NULL: none.
-     */
+    /* [n_layers] True for layers without a window that keep K and V, counted by `held`; or NULL. */
     const bool *skips;
     /* True if timing runs may read slots that `make` fills with realistic numbers. */
     bool anywhere;
@@ -106,10 +100,7 @@ struct kvd_gpu_method {
     /* Called before and after an iteration. `begin` fails if the method cannot run it. */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-    /*
-     * Returns a slot's number of cached tokens if its sequence has `before` tokens. RoPE positions
-     * also count dropped tokens.
-     */
+    /* Returns a slot's cached tokens after `before` tokens. RoPE also counts dropped ones. */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
     /* Returns a slot's cached tokens, mean over KV heads and layers. NULL: all are equal. */
     double (*mean)(const kvd_gpu_method *m, size_t slot);

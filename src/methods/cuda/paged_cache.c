@@ -429,10 +429,7 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
     c->prompts[0].prepared = c->prompts[1].prepared = -1;
 }
 
-/*
- * Returns the attention tiles of `map`, or NULL on failure. In an iteration, the first call for a
- * work list makes the tiles; later calls reset their queue.
- */
+/* Returns tiles, made by the first call of an iteration; later ones reset their queue. */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)
 {

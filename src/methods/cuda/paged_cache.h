@@ -49,10 +49,7 @@ typedef struct kvd_paged_cache {
      * iterations. Set before kvd_paged_cache_init, which clears it for plans without projections.
      */
     bool exact_prompts;
-    /*
-     * True if the method itself lets prompts attend to unprojected K and V. kvd_paged_cache_init
-     * sets it if the plan rebuilds keys.
-     */
+    /* True if the method lets prompts attend to unprojected K and V (plans that rebuild). */
     bool exact_method;
     /* True if the cache generates text: exact_prompts was set before kvd_paged_cache_init. */
     bool generates;
@@ -141,10 +138,7 @@ const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 /* Stores new K and V. Decode steps use pages of `pool` in table [steps][max_pages]. */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
-/*
- * Memory for new K and V: step b becomes token kv_len[b] - 1 in the pages of `pool` that table
- * [steps][pitch] lists.
- */
+/* Memory of step b's K and V: token kv_len[b] - 1 in pages of table [steps][pitch]. */
 typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
@@ -168,10 +162,7 @@ typedef struct {
     int32_t n, n_rows, n_q8;      /* n_q8: sum of q_len rounded up to multiples of 8 */
     bool turned;                  /* true: RoPE has been applied to K */
 } kvd_paged_rewrite;
-/*
- * Queues the copy of new K and V to the pages of a layer. Overwrites the queries of prompts. Rows
- * of x must not have gaps.
- */
+/* Queues the copy to a layer's pages, without gaps in x. Overwrites prompts' queries. */
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);

@@ -48,10 +48,7 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/*
- * Adds the layer's bytes per page. *shared: bytes of the largest page among the layers that use the
- * same memory one after the other.
- */
+/* Adds the layer's bytes per page. *shared: largest page of layers that take turns. */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;

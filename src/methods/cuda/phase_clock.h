@@ -22,10 +22,7 @@ typedef struct {
     uint8_t *phase; /* [capacity] phase that ends at each record */
 } kvd_clock;
 
-/*
- * Opens the clock. *c must be zeroed. The caller must release *c, also after a failure. With `on`
- * false, the clock does nothing.
- */
+/* Opens the clock of zeroed *c, which must be released. If not `on`, it does nothing. */
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
 

@@ -23,10 +23,7 @@ typedef struct {
     int32_t *seq_len;
     /* [1] Number of decode steps before the padding. */
     int32_t *live;
-    /*
-     * [max_slices] Number of new tokens of each request, and index of the first of them in the
-     * batch (for prompts: among prompt tokens).
-     */
+    /* [max_slices] New tokens, and index of the first in the batch (of prompts). */
     int32_t *q_len, *start;
     /* [max_slices] First row in the blocked layout of Q. */
     int32_t *q_start;

@@ -255,10 +255,7 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
             s->tokens[it->slice[i].slot] = 0;
 }
 
-/*
- * Fills the table of coded elements in page order. Returns the bits of a token, and adds the
- * layer's bits to c->sink_bits and c->token_bits.
- */
+/* Fills codes in page order. Returns a token's bits, and adds them to c's sums. */
 static int32_t fill_codes(kvd_latent_codes *c, int l, const kvd_allot_tables *t,
                           const kvd_dims *dims, kvd_latent_code *to)
 {

@@ -126,16 +126,10 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
 bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head);
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
 
-/*
- * Projects each request's last token by its slot's A [2 n_kv_heads][d_head][rank], K first, and
- * stores the latents.
- */
+/* Stores latents of the last token by its slot's A [2 n_kv_heads][d_head][rank], K first. */
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream);
 
-/*
- * Copies new K and V to rows [tokens][2 n_kv_heads][d_head], K first; token t of request b is row
- * start[b] + t.
- */
+/* Copies K, then V, to rows [tokens][2 n_kv_heads][d_head]; token t is row start[b] + t. */
 cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head *head,
                               int32_t n_kv_heads, int32_t d_head, const void *pages, size_t page,
                               void *rows, cudaStream_t stream);
@@ -236,10 +230,7 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
  * (kvd_gpu_method.one_layer). Adjacent KV heads may share latents.
  */
 
-/*
- * Latents of one layer. Index [2]: 0 is K, 1 is V. Set rank and matrix before
- * kvd_latent_store_init, up and applies_rope before the first launch.
- */
+/* Latents of one layer, [2]: K, V. Set rank and matrix before _init, the rest before use. */
 typedef struct {
     /* [n_groups] Elements of each group's latent, multiple of 16. */
     int *rank[2];

@@ -71,10 +71,7 @@ typedef struct {
     size_t n;
 } pile;
 
-/*
- * Appends x [rows][columns] (`turned`: [columns][rows]) as zero-padded bf16 [to_rows][to_columns];
- * returns its offset.
- */
+/* Appends x (`turned`: [columns][rows]) as bf16 [to_rows][to_columns]; returns its offset. */
 static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
                   size_t to_columns, bool turned)
 {
@@ -280,10 +277,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Rounds ranks up to multiples of 16, and sets the widths of K and V in pages. V has all d
- * dimensions if prompts attend uncompressed.
- */
+/* Sets ranks and widths in pages. V has d dimensions if prompts attend uncompressed. */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -516,10 +510,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                       (p->coded && kvd_latent_codes_make(&p->codes, pages, slots, stream, err)));
 }
 
-/*
- * Fails for chunks of prompts, and for prompts together with decode steps, as uncompressed rows are
- * kept for one layer at a time.
- */
+/* Fails for chunks and for prompts with steps: one layer has uncompressed rows. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     for (size_t i = it->n_steps; m->cache->exact_method && i < it->n_slices; i++)

@@ -4,10 +4,7 @@
 #include "methods/dims/cuda/latents.h"
 #include "methods/tokens/cuda/zdc_method.h"
 
-/*
- * Importance of prompt tokens. Less important ones ("other" tokens) store only the columns of
- * kvd_plan.widths_low. Device arrays.
- */
+/* Less important tokens store only the columns of kvd_plan.widths_low. Device arrays. */
 typedef struct {
     /* [n_layers][n] Columns of other tokens. NULL: all tokens are equal. */
     kvd_latent_basis *low;

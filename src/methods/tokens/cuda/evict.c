@@ -371,10 +371,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     return d->status || (e->rule.merge && make_merging(e, err)) ? -1 : 0;
 }
 
-/*
- * Fills x->future, device [positions][half][2]: mean cosine and sine of RoPE over positions n to n
- * + future - 1.
- */
+/* Fills x->future [positions][half][2]: mean cosine and sine of RoPE over n .. n + future - 1. */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;

@@ -17,10 +17,7 @@
 extern "C" {
 #endif
 
-/*
- * Scores and positions of cached tokens, device [n_slots][n_layers][kv_head][room]. `layer` is that
- * of this launch.
- */
+/* Scores and positions, device [n_slots][n_layers][kv_head][room]. `layer`: this launch's. */
 typedef struct {
     float *score;
     uint32_t *position;
@@ -96,10 +93,7 @@ typedef struct {
     int32_t summed, n_heads;
     /* Device output [n_kv_heads][n_q8] token scores. Not used with KVD_EVICT_FIRST. */
     float *score;
-    /*
-     * Device output [n_kv_heads][n_q8]: indices of the tokens that stay, in rising order. If tokens
-     * are merged, the indices of all others follow.
-     */
+    /* Device output [n_kv_heads][n_q8]: kept tokens, rising; with merging, then all others. */
     int32_t *kept;
     kvd_evict_merging merging;
     kvd_evict_expected expected;
@@ -209,17 +203,11 @@ static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
 
 /* The functions from here on are for tests only. */
 
-/*
- * Copies scores and positions of a KV head's cached tokens to host arrays, sized for the longest
- * request. For methods whose steps drop by score.
- */
+/* Copies scores and positions of a KV head to host arrays, sized for the longest request. */
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err);
 
-/*
- * Return the numbers of cached tokens and of pages of a KV head. For methods whose KV heads may
- * hold different numbers of tokens.
- */
+/* Return the cached tokens and the pages of a KV head, of methods where they may differ. */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 

@@ -80,10 +80,7 @@ __global__ void __launch_bounds__(CHOOSE)
     sum_heads<CHOOSE>(a, 0, a.map.n_heads, at, a.q_len[b], a.mass + at);
 }
 
-/*
- * Computes scores for KVD_EVICT_IMPORTANT. At first `score` has sums over the last `window`
- * queries, `mass` over all queries.
- */
+/* At first `score` has sums over the last `window` queries, `mass` over all queries. */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -112,10 +109,7 @@ __global__ void __launch_bounds__(CHOOSE)
     smooth<CHOOSE>(mass, old, a.rule.smooth, score);
 }
 
-/*
- * Sets a token's bit in each query head that has the token among its `keep_old` most probable.
- * `distance` becomes the number of bits that differ from the anchor's.
- */
+/* `distance` becomes the number of query heads whose `keep_old` choice differs from anchor. */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -140,10 +134,7 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
         a.kept[(size_t)g * a.n_q8 + at] = t;
 }
 
-/*
- * Keeps the largest scores and every k-th other token in the order of distances. Sets score[t] of
- * KV head 0 to INFINITY for kept tokens.
- */
+/* Keeps the largest scores and every k-th other token by distance (score[t] of head 0 not 0). */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {

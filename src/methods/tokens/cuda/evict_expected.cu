@@ -189,10 +189,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/*
- * Returns the address of dimensions 8 block .. 8 block + 7 of token t. `after` is the number of
- * elements before V in a page, or 0 for K.
- */
+/* Returns K (after: 0) or V of token t, dimensions 8 block .. 8 block + 7. */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
 {

@@ -124,10 +124,7 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
     }
 }
 
-/*
- * Returns how many tokens at the start of the list may receive dropped tokens. With
- * KVD_MERGE_IMPORTANT, the prompt's last `window` tokens may not.
- */
+/* Returns how many kept tokens may receive: with KVD_MERGE_IMPORTANT not the last `window`. */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
     return a.rule.merge == KVD_MERGE_IMPORTANT ? e.m - min(e.n, a.budget[a.slot[b]].keep_new) : e.m;

@@ -189,10 +189,7 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
         take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
 }
 
-/*
- * Adds the step's probabilities to scores, from attention scores w.x (rules with a temperature).
- * Returns this thread's eviction candidate.
- */
+/* Adds probabilities from w.x (with a temperature). Returns the thread's candidate. */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;

@@ -151,10 +151,7 @@ static int by_position(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Compares the list of a head with `position` [n], the positions by place, after an iteration.
- * where [max_len]: scratch.
- */
+/* Compares a head's list with `position` [n], positions by place. where [max_len]: scratch. */
 static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *position, size_t n,
                  int64_t newest, uint32_t *where, kvd_err *err)
 {

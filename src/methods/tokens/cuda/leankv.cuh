@@ -66,10 +66,7 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
     return reinterpret_cast<__half2 *>(e.page + l.v_meta) + e.at;
 }
 
-/*
- * Returns scale and zero point of a vector, of which each lane has N numbers. IEEE divisions give
- * the codes of kvd_quantise_group.
- */
+/* Returns scale and zero of a vector, N numbers a lane, as kvd_quantise_group (IEEE). */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
     float lo = x[0], hi = x[0];

@@ -136,10 +136,7 @@ typedef struct {
     char *page; /* [n_pages][page_bytes] */
 } kvd_leankv_pool;
 
-/*
- * Returns the bytes of a slot without tokens: head records, page tables, and KVD_LEANKV_SPARE_PAGES
- * partly filled pages per KV head.
- */
+/* Returns the bytes of a slot without tokens: head records, page tables and spare pages. */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
@@ -225,10 +222,7 @@ typedef struct {
     int32_t *source;
 } kvd_leankv_prompts;
 
-/*
- * kvd_leankv_masses computes `mass`. kvd_leankv_compress must follow and chooses precisions,
- * assigns pages and writes codes.
- */
+/* kvd_leankv_masses computes `mass`, then kvd_leankv_compress chooses and writes codes. */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);
 

@@ -299,10 +299,7 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 #endif
 }
 
-/*
- * Processes n tiles of one precision, from the warp's tile `at` on. `score` points to the score of
- * the first token with this precision.
- */
+/* Processes n tiles of one precision from `at` on. `score`: of its first token. */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
                                              float *score, int step, int lane, state<F> &a)

@@ -94,10 +94,7 @@ struct border {
     int ties;
 };
 
-/*
- * Finds the borders out[k] below which significances sum to less than target[k], by bisecting the
- * bits of floats. All threads get the result.
- */
+/* All threads get out[k], below which significances sum to less than target[k]. */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
     /* Invariant: significances with bits up to hi[k] sum to at least target[k]. */

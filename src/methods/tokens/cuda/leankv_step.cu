@@ -177,10 +177,7 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
         *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = from.scale;
 }
 
-/*
- * Warps 0 and 1 write token d.lowered at low precision. Then warps 2 and 3 write the new token,
- * perhaps at the index that d.lowered had.
- */
+/* Warps 0 and 1 write d.lowered. Then 2 and 3 write the new token, perhaps at its index. */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
 {
@@ -236,10 +233,7 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/*
- * Adds the step's probabilities to scores. Thread 0 gets the sum of significances and the least
- * significant tokens outside the window.
- */
+/* Thread 0 gets the sum of significances and the least ones outside the window. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)

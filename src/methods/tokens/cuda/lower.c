@@ -92,10 +92,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                           what, err);
 }
 
-/*
- * Sets the budgets of requests whose number of cached tokens is new, including requests of timing
- * runs that begin with a decode step.
- */
+/* Sets budgets of requests that are new, or that begin with a step (timing runs). */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = (lower *)m;

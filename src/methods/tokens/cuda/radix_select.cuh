@@ -95,10 +95,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     return select_key<THREADS>(key, n, k, bin, (unsigned)n);
 }
 
-/*
- * Returns the threshold that the k largest of n keys reach: 0 if k >= n, all bits 1 if k <= 0. Keys
- * as for select_key.
- */
+/* Returns the threshold of the k largest of n keys: 0 if k >= n, all bits 1 if k <= 0. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_least(const KEY &key, int n, int k)
 {

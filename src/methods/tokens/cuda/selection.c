@@ -83,10 +83,7 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/*
- * Returns the bits of side information for n tokens, as stored on the device if `stored`, otherwise
- * without padding, as on the CPU.
- */
+/* Returns the bits of side information: as on the device (`stored`), or on the CPU. */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;
@@ -262,10 +259,7 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
                      : plan(e, &a, stream, err);
 }
 
-/*
- * Chooses the tokens that steps read. If their number varies, also plans attention and copies the
- * numbers to the host after the last layer.
- */
+/* Chooses tokens. If their number varies, plans attention; the last layer copies numbers. */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
 {

@@ -140,10 +140,7 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
         heads[0] = live[0] * kv;
 }
 
-/*
- * Writes the factors of a page's score, the sum over channels of rise * largest key + fall *
- * smallest key. All SCORE threads must call it.
- */
+/* Writes factors of a score, sum of rise * largest + fall * smallest key. All threads. */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
 {
@@ -165,10 +162,7 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
     __syncthreads();
 }
 
-/*
- * Scores selection pages first .. first + WARP_PAGES - 1 below `end`, with one warp. Each lane
- * reads CHUNKS pieces of 8 bounds.
- */
+/* Scores pages first .. first + WARP_PAGES - 1 with one warp, CHUNKS * 8 bounds a lane. */
 template <int CHUNKS>
 __device__ __forceinline__ void score_pages(const kvd_selection &s, const float *rise,
                                             const float *fall, int b, int g, int first, int end,
@@ -374,10 +368,7 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
     return (size_t)(t / 8 * 8 * d + c / 8 * 64 + t % 8 * 8 + c % 8);
 }
 
-/*
- * Computes the probabilities from the last rows, one key per thread. Element r of `recent` is for
- * the newest position t with t % history = r.
- */
+/* One key per thread. Element r of `recent` is of the newest t with t % history = r. */
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_rows rows)

@@ -44,10 +44,7 @@ typedef struct {
     const void *pool;          /* device pages of the layer */
     /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: channel minima, then maxima. */
     void *bounds;
-    /*
-     * Device [pool page][n_kv_heads][history][64] probabilities summed over query heads, for
-     * KVD_READ_RECENT. Position t writes element t % history.
-     */
+    /* Device [pool page][n_kv_heads][history][64] probabilities; position t writes t % history. */
     float *recent;
 } kvd_selection;
 

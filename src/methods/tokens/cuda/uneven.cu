@@ -102,10 +102,7 @@ __global__ void __launch_bounds__(VECTOR)
     u.vector[((size_t)b * u.n_all + (u.first + g)) * (size_t)a.map.d_v[0] + me] = all;
 }
 
-/*
- * Finds the KV heads that keep all tokens (taskkv), those whose semantic vectors are farthest from
- * the mean. If two are equal, the later counts.
- */
+/* Finds KV heads farthest from the mean semantic vector (taskkv); of equal ones the later. */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

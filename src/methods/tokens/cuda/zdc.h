@@ -83,10 +83,7 @@ cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream)
 /* Writes the importance over this GPU's heads to [n_q8], as `lse` of kvd_zdc_choose. */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
-/*
- * Arguments of kvd_zdc_channels (method think): whole prompts, in one layer. Key channels are
- * stored by falling importance.
- */
+/* Arguments of think: whole prompts of a layer. Key channels are stored by importance. */
 typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of `from`, in which KV heads have equal widths */
@@ -95,10 +92,7 @@ typedef struct {
     const int32_t *q_start, *q_len;
     const void *q;    /* device queries, blocked layout */
     const void *from; /* device pages with the prompts */
-    /*
-     * Device output [slots][n_layers][n_kv_heads][d_qk]: channel in each column of K. Equally
-     * important channels keep their order.
-     */
+    /* Device output [slots][n_layers][n_kv_heads][d_qk]: channel of each column of K, stable. */
     int16_t *order;
     /* Outputs like those of kvd_zdc_choose. A prompt's last `window` tokens are important. */
     uint8_t *level;
@@ -138,10 +132,7 @@ typedef struct {
     size_t page; /* elements of a page */
 } kvd_zdc_move_args;
 
-/*
- * Copies prompts to the pages of important and of other tokens. In each, rows after the last token
- * become 0, up to a multiple of 8.
- */
+/* Copies prompts to pages of both kinds. Rows after the last become 0 up to a multiple of 8. */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /* Zeroes columns that less important tokens do not store. `pages` must equal args->from. */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
@@ -159,10 +150,7 @@ typedef struct {
     /* Device outputs of kvd_zdc_choose for the whole prompt. */
     const uint8_t *level;
     const int32_t *place;
-    /*
-     * Device: important tokens [count[HIGH]][entry[HIGH]], then others [count[LOW]][entry[LOW]]. A
-     * token has head after head, K before V.
-     */
+    /* Device [count[HIGH]][entry[HIGH]], then [count[LOW]][entry[LOW]]: heads, K before V. */
     void *rows;
     /* Device pages as wide as important tokens. Page table[0] has tokens 0 to 63. */
     void *pages;

@@ -64,10 +64,7 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
     return &dims->head[layer * dims->n_kv_heads + z->method.cache->share->first_kv_head];
 }
 
-/*
- * Makes the layouts of a layer. If heads of important tokens are padded to the widest, those of
- * other tokens are padded too.
- */
+/* If heads of important tokens are padded to the widest, other tokens' are too. */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;

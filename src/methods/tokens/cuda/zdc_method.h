@@ -20,10 +20,7 @@ void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
 /* Returns parameter `layers` (consecutive layers with equal sets), or 0 if not used. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
-/*
- * Return the layouts of this GPU's KV heads, device [n_kv_heads], and the layout of pages of less
- * important tokens.
- */
+/* Return layouts: of KV heads, device [n_kv_heads], and of pages of other tokens. */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
 /* Device arrays of kvd_zdc_choose_args for the latest layer. */

@@ -103,10 +103,7 @@ __global__ void __launch_bounds__(CHOOSE)
         n_low[l] = n - k;
 }
 
-/*
- * Returns the index of dimensions 8 block .. 8 block + 7 of token i, if the tokens' pages begin at
- * index `first` of the page list.
- */
+/* Returns the index of 8 dimensions of token i, in pages from list index `first` on. */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
 {
