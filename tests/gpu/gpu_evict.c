@@ -353,7 +353,8 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     const int attends = f->c->rule.ranking == KVD_EVICT_ATTENTION;
     if (attends)
         check(kvd_evict_score(&other, NULL), "kvd_evict_score");
-    check(kvd_evict_prompts(&a, NULL), "kvd_evict_prompts");
+    check(kvd_evict_score_any(&a, NULL), "kvd_evict_score_any");
+    check(kvd_evict_choose(&a, NULL), "kvd_evict_choose");
     check(cudaDeviceSynchronize(), "prompts");
     float *const mass = need(heads * rows * sizeof *mass), *const score =
                                                                need(kv * rows * sizeof *score);

@@ -471,16 +471,6 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
     return 0;
 }
 
-static int check_pieces(const kvd_cuda_engine *e, kvd_err *err)
-{
-    const kvd_gpu_method *const m = e->cache.method;
-    return m && m->whole_prompts && e->spec.limits.chunk
-               ? kvd_fail(err,
-                          "method '%s' compresses a prompt in one piece: it goes without chunks",
-                          kvd_gpu_method_name(m->plan))
-               : 0;
-}
-
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err)
 {
     kvd_cuda_engine *const e = calloc(1, sizeof *e);
@@ -552,7 +542,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
         kvd_clock_init(&e->clock, s->phases, 64 + 28 * (size_t)e->w.config.n_layers, err) ||
         kvd_paged_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->near, &e->clock,
                              err) ||
-        check_pieces(e, err) ||
+        kvd_cuda_check_whole(e, s->limits.chunk, err) ||
         kvd_gpu_fold(&e->w, e->cache.exact_prompts ? NULL : e->cache.dims, e->cache.layer, err) ||
         make_arrays(e, err) || (s->weight_bits && kvd_cuda_codes_make(e, err)))
         return -1;

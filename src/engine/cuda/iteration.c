@@ -7,6 +7,16 @@ size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i
     return it->slice[i].n * (i < it->n_steps ? 1 : e->copies);
 }
 
+int kvd_cuda_check_whole(const kvd_cuda_engine *e, bool chunk, kvd_err *err)
+{
+    const kvd_gpu_method *const m = e->cache.method;
+    return m && m->whole_prompts && chunk
+               ? kvd_fail(err,
+                          "method '%s' compresses a prompt in one piece: it goes without chunks",
+                          kvd_gpu_method_name(m->plan))
+               : 0;
+}
+
 static int check_copies(const kvd_cuda_engine *e, const kvd_slice *s, kvd_err *err)
 {
     return e->copies > 1 && s->before + e->copies * s->n > e->positions
@@ -34,7 +44,8 @@ int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, 
             return kvd_fail(
                 err, "slice %zu: %u tokens after %u in slot %u; slots are %zu, of up to %zu tokens",
                 i, s->n, s->before, s->slot, e->spec.limits.max_batch, e->spec.max_len);
-        if (i >= it->n_steps && check_copies(e, s, err))
+        if (i >= it->n_steps &&
+            (kvd_cuda_check_whole(e, s->before, err) || check_copies(e, s, err)))
             return -1;
         n += s->n;
     }

@@ -24,7 +24,6 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_evict_rule rule;
     kvd_evict_state state;
-    const char *name;
     bool steps;
     /* True if steps drop by score, which needs scores and positions. */
     bool notes;
@@ -119,10 +118,6 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             continue;
         }
         /* In timing runs, tokens that were never computed count as the prompt. */
-        if (i >= it->n_steps && s->before)
-            return kvd_fail(err,
-                            "method '%s' compresses a prompt in one piece: it goes without chunks",
-                            e->name);
         if (set_budget(e, s, s->before ? s->before : s->n, err))
             return -1;
         *slot = (evict_slot){.tokens = s->before,
@@ -466,7 +461,6 @@ static void describe(evict *e, const kvd_plan *plan)
     const kvd_paged_cache *const c = e->method.cache;
     const kvd_evict_budget most = budget_of(plan, 1, e->max_len);
     const size_t heads = (size_t)c->n_full * (size_t)c->share->n_kv_heads;
-    e->name = plan->tokens->info.name;
     e->steps = plan->tokens->step || plan->tokens->step_heads;
     e->rule = (kvd_evict_rule){.seed = plan->seed,
                                .smooth = 1,
@@ -554,7 +548,8 @@ static int code_entries(evict *e, kvd_err *err)
                                     .positions = e->steps ? entry_positions : NULL,
                                     .room = (size_t)e->state.room};
     return e->steps && !e->notes && e->rule.ranking != KVD_EVICT_FIRST
-               ? kvd_fail(err, "the CUDA engine runs '%s' without codes", e->name)
+               ? kvd_fail(err, "the CUDA engine runs '%s' without codes",
+                          e->method.plan->tokens->info.name)
                : kvd_host_entries_new(&e->method, &places, err);
 }
 

@@ -60,7 +60,7 @@ typedef struct {
     float *work; /* device memory of kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
 
-/* Arguments of kvd_evict_prompts: whole prompts of a batch, in one layer. */
+/* Arguments for whole prompts of a batch, in one layer. */
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
@@ -99,12 +99,10 @@ typedef struct {
     kvd_evict_expected expected;
 } kvd_evict_prompts_args;
 
-/* Scores prompt tokens, from position 0 on, and moves those that stay to the front. */
-cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Parts of kvd_evict_prompts. kvd_evict_score_any runs the scoring function for the rule and
- * device, then kvd_evict_choose chooses and moves tokens. kvd_evict_score_keys and
- * kvd_evict_score_expected write `score`, the other scoring functions `mass`.
+ * kvd_evict_score_any runs the scoring function for the rule and device, on prompts from position 0
+ * on. kvd_evict_choose then moves tokens that stay to the front of the pages. kvd_evict_score_keys
+ * and kvd_evict_score_expected write `score`, the other scoring functions `mass`.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);

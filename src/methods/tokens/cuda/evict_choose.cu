@@ -340,9 +340,3 @@ extern "C" cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *a, cuda
                ? kvd_evict_score_sm90(a, stream)
                : kvd_evict_score(a, stream);
 }
-
-extern "C" cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *a, cudaStream_t stream)
-{
-    const cudaError_t e = kvd_evict_score_any(a, stream);
-    return e == cudaSuccess ? kvd_evict_choose(a, stream) : e;
-}

@@ -48,19 +48,15 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
-/* Fails for prompts in chunks, and for decode steps after tokens that were never computed. */
+/* Fails for decode steps after tokens that were never computed. */
 static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
 {
-    const char *const name = e->method.plan->tokens->info.name;
-    if (!step && s->before)
-        return kvd_fail(err, "method '%s' compresses a prompt in one piece: it goes without chunks",
-                        name);
-    if (step && s->before != e->tokens[s->slot])
-        return kvd_fail(err,
-                        "method '%s' cannot go on after %u tokens of request %u, which were "
-                        "never computed",
-                        name, s->before, s->request);
-    return 0;
+    return step && s->before != e->tokens[s->slot]
+               ? kvd_fail(err,
+                          "method '%s' cannot go on after %u tokens of request %u, which were "
+                          "never computed",
+                          e->method.plan->tokens->info.name, s->before, s->request)
+               : 0;
 }
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)

@@ -80,10 +80,6 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         const bool fresh = s->before == 0 || e->slot[s->slot].tokens != s->before;
-        if (i >= it->n_steps && s->before)
-            return kvd_fail(err,
-                            "method '%s' compresses a prompt in one piece: it goes without chunks",
-                            e->name);
         if (fresh && set_budgets(e, s, s->before ? s->before : s->n, err))
             return -1;
         if (fresh && s->before)
@@ -386,7 +382,6 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
                         "'%s' with heads of %d: the CUDA engine's kernels take multiples of %d",
                         plan->tokens->info.name, config->d_head, KVD_WIDTH_STEP);
     e->heads.map.scale = c->layer[0].map.scale;
-    e->name = plan->tokens->info.name;
     e->rule = (kvd_evict_rule){.seed = plan->seed, .smooth = 1};
     if (plan->tokens->eviction->rule)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);

@@ -128,7 +128,6 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_gpu_heads heads;
     kvd_evict_rule rule;
-    const char *name;
     /* Number of layers without a sliding window, and number of KV heads. */
     size_t layers, kv;
     /* Number of KV heads of a layer that rank together: those of all GPUs, or kv. */
