@@ -104,7 +104,6 @@ static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_
     }
 }
 
-/* Returns true if projections are multiplied into the weight or bias. */
 static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 {
     if (!w->dims)

@@ -324,7 +324,6 @@ static int write_input(const kvd_gpu_worker *w, int l, size_t n, kvd_err *err)
                           what, err);
 }
 
-/* Returns the 4-bit codes of a layer, or zeros if there are none. */
 static kvd_layer_codes codes_of(const kvd_cuda_engine *e, int l)
 {
     static const kvd_layer_codes none = {0};

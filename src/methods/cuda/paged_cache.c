@@ -54,7 +54,6 @@ static int set_windows(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Returns true if several layers use the same pages in turn. */
 static bool shares_pages(const kvd_paged_cache *c, int layer)
 {
     const kvd_gpu_method *const m = kvd_paged_method_of(c, layer);

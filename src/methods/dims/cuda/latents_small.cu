@@ -93,7 +93,6 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the number of the page that holds token t of request b. */
 __device__ __forceinline__ size_t page_of(const kvd_latent_slices &s, int b, int t)
 {
     return (size_t)__ldg(s.page_table + b * s.max_pages + t / KVD_PAGE_TOKENS);

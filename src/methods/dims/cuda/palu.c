@@ -242,7 +242,6 @@ static bool fuses(const kvd_palu *p)
     return true;
 }
 
-/* Returns the name of a method in the plan that does not run with palu, or NULL. */
 static const char *refused_member(const kvd_plan *plan)
 {
     return plan->layers                                  ? plan->layers->info.name
@@ -251,13 +250,11 @@ static const char *refused_member(const kvd_plan *plan)
                                                          : NULL;
 }
 
-/* Returns true if the CPU codes the latents of generated text. */
 static bool codes_on_host(const kvd_plan *plan)
 {
     return plan->bits && plan->bits != &kvd_bits_allot && kvd_host_codes_take(plan);
 }
 
-/* Returns true if kernels support latents of `heads` heads of d dimensions. */
 static bool fits(int heads, int d)
 {
     return d % 16 == 0 && heads * d <= 768;

@@ -34,7 +34,6 @@ static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t
         what, err);
 }
 
-/* Makes the Gram matrices of a prompt whose first row is `start`. */
 static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
                       cudaStream_t stream, kvd_err *err)
 {

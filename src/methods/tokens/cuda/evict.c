@@ -76,7 +76,6 @@ static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
     return 0;
 }
 
-/* Fills the ring of entries, if the rule has fixed indices. */
 static void list_places(const evict *e, size_t slot)
 {
     evict_slot *const s = &e->slot[slot];
@@ -614,7 +613,6 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                                      what, err));
 }
 
-/* Returns true if text can be generated, false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);

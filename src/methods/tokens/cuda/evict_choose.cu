@@ -127,7 +127,6 @@ __global__ void __launch_bounds__(BITS)
             atomicAdd(a.distance + at + t, 1.0f);
 }
 
-/* Stores token t in the list of every KV head. */
 __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at, int t)
 {
     for (int g = 0; g < a.map.n_kv_heads; g++)
@@ -263,7 +262,6 @@ extern "C" cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *a, cuda
     return cudaGetLastError();
 }
 
-/* Keeps the tokens with the largest scores and some that represent the others. */
 static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     if (!a->distance || !a->mass || a->rule.ranking != KVD_EVICT_ATTENTION || a->state.score)

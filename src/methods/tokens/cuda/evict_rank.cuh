@@ -8,7 +8,6 @@
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/evict.h"
 
-/* Returns how many of a prompt's n tokens stay. */
 static __device__ __forceinline__ int evict_kept_of(const kvd_evict_budget &b, int n)
 {
     const int newest = min(n, b.keep_new);
@@ -81,7 +80,6 @@ static __device__ __forceinline__ void unpack8(const uint4 &w, float *x)
         x[e] = __uint_as_float(e % 2 ? word[e / 2] & 0xffff0000u : word[e / 2] << 16);
 }
 
-/* Returns the number of KV head g among those of all slots and layers. */
 static __device__ __forceinline__ size_t head_at(const kvd_evict_state &s, int n_kv_heads, int slot,
                                                  int g)
 {
@@ -95,7 +93,6 @@ static __device__ __forceinline__ size_t state_at(const kvd_evict_state &s, int 
     return head_at(s, n_kv_heads, slot, g) * s.room;
 }
 
-/* Returns the queries of head h of prompt b, of width d. */
 static __device__ __forceinline__ const uint16_t *queries_of(const kvd_evict_prompts_args &a, int h,
                                                              int b, int d)
 {

@@ -95,7 +95,6 @@ static void count_bits(const kvd_host_entries *e, slot_of *s)
     }
 }
 
-/* Makes room for n entries. */
 static int reserve(const kvd_host_entries *e, entries_of *h, size_t n, kvd_err *err)
 {
     if (n <= h->room)
@@ -119,7 +118,6 @@ static int reserve(const kvd_host_entries *e, entries_of *h, size_t n, kvd_err *
     return 0;
 }
 
-/* Removes the entries that `stays` [m] does not mark. */
 static void remove_entries(const kvd_host_entries *e, entries_of *h, const bool *stays)
 {
     size_t m = 0, coded[KVD_N_SIDES] = {0, 0}, before = 0;
@@ -203,7 +201,6 @@ static int extend(const kvd_host_entries *e, entries_of *h, size_t n, kvd_err *e
     return 0;
 }
 
-/* Brings the lists of the heads of a slice up to date. */
 static int update(kvd_host_entries *e, const kvd_slice *s, kvd_err *err)
 {
     const kvd_gpu_method *const m = e->method;
@@ -257,7 +254,6 @@ static void window_of(const kvd_plan *p, int side, size_t *window, size_t *block
         p->bits->window(&p->bits_values, (kvd_side)side, window, block);
 }
 
-/* Sets which entries of a head are coded now. */
 static void plan_head(const kvd_plan *p, entries_of *h)
 {
     h->from = h->m;

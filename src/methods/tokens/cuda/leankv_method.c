@@ -348,7 +348,6 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/* Returns true for method hetero, whose codes the kernels use. */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;

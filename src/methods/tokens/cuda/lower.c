@@ -112,7 +112,6 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                    : 0;
 }
 
-/* Returns a slot's number of low-precision tokens per KV head. */
 static size_t low_of(const lower *k, size_t slot)
 {
     const kvd_lower_budget *const b = &k->host_budget[slot];

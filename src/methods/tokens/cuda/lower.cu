@@ -36,7 +36,6 @@ struct vector_of {
     int b, g, side, t;
 };
 
-/* Returns the address of K or V of the token's page in `rows`. */
 __device__ __forceinline__ uint16_t *rows_of(const kvd_lower_args &a, const vector_of &v)
 {
     return a.rows + page_of(a, v.b, v.t) * a.map.page_elements + a.map.kv_offset[v.g] +
@@ -183,7 +182,6 @@ __global__ void __launch_bounds__(THREADS) code_prompts(const __grid_constant__ 
         code_vector(a, {b, g, side, t}, a.level[place_of(a, b, g, t)]);
 }
 
-/* Sets scores and levels of prompt tokens. */
 __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_lower_args a,
                                                  const __grid_constant__ kvd_lower_prompts_args p)
 {

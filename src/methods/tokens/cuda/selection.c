@@ -24,13 +24,11 @@ static bool looks_up(const selection *e)
     return e->rule.ranking == KVD_READ_CODES;
 }
 
-/* Returns true if a step chooses how many tokens it reads. */
 static bool varies(const selection *e)
 {
     return kvd_selection_varies(&e->rule);
 }
 
-/* Returns the bytes of side information per page and layer. */
 static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
@@ -43,7 +41,6 @@ static size_t side_of_page(const selection *e)
                                   : bounds * sizeof(uint16_t));
 }
 
-/* Returns the number of cached tokens of a request of n tokens, summed over the layers. */
 static size_t cached_in_all(const selection *e, size_t slot, size_t n)
 {
     size_t sum = 0;
@@ -199,7 +196,6 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err);
 }
 
-/* Records the probabilities from the last queries of prompts. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const selection *const e = (const selection *)m;
@@ -502,7 +498,6 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return describe(e, plan, err);
 }
 
-/* Returns true if text can be generated, false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     const kvd_read_rule rule = plan->tokens->read_rule(&plan->tokens_values);

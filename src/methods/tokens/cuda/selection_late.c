@@ -96,7 +96,6 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_paged_cache_append_at(m->cache, r, &at, err);
 }
 
-/* Drops tokens of prompts and computes bounds of the rest. */
 static int drop_tokens(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     selection *const e = (selection *)m;

@@ -404,7 +404,6 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
     return make_work(e, err);
 }
 
-/* Returns false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !kvd_gpu_method_beside_tokens(plan) || kvd_host_codes_take_entries(plan);

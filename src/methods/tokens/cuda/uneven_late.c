@@ -76,7 +76,6 @@ static int exchange_pairs(const kvd_uneven *e, cudaStream_t stream, kvd_err *err
                                 err);
 }
 
-/* Adds up what the ranking of a layer, or of all layers, needs of all GPUs. */
 static int join_late(const kvd_uneven *e, cudaStream_t stream, kvd_err *err)
 {
     const size_t n = e->layers * e->late.ranks * e->method.cache->batch->n_q8;

@@ -39,7 +39,6 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return changed ? kvd_zdc_levels_put(&z->levels, m->cache, z->stream, err) : 0;
 }
 
-/* Returns the bytes of a slot's channel orders in one layer (think). */
 static size_t order_bytes(const kvd_zdc *z)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -100,7 +99,6 @@ static const kvd_zdc_head *heads_of(const kvd_zdc *z, int layer)
     return z->head + (size_t)layer * (size_t)z->method.cache->share->n_kv_heads;
 }
 
-/* Sums the probabilities that prompt tokens received, in a second pass over queries and keys. */
 static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, kvd_err *err)
 {
     kvd_evict_prompts_args a = kvd_evict_prompts_of(z->method.cache, r, r->layer);
@@ -504,7 +502,6 @@ static int set_widths(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-/* Returns the name of a method in the plan other than think, or NULL. */
 static const char *think_beside(const kvd_plan *plan)
 {
     return plan->layers   ? plan->layers->info.name

@@ -27,7 +27,6 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         table[i] = zdc_page(a.pages, b, i);
 }
 
-/* Waits until the previous kernel on the stream has ended. */
 __device__ __forceinline__ void wait_for_kernel_before()
 {
 #if __CUDA_ARCH__ >= 900
