@@ -8,93 +8,6 @@
 #include "common/run.h"
 #include "common/stats.h"
 
-static void put_case(kvd_rows *r, const kvd_kernels_row *x)
-{
-    const kvd_problem *const p = x->problem;
-    const kvd_attn_heads heads = kvd_impl_heads(x->impl, p);
-    kvd_rows_text(r, "phase", kvd_attn_phase_name[p->phase]);
-    kvd_rows_text(r, "impl", x->impl->name);
-    kvd_rows_text(r, "schedule", kvd_scheduler_name[x->scheduler]);
-    kvd_rows_text(r, "engine", x->engine);
-    kvd_rows_text(r, "runs", kvd_width_use_name[x->impl->runs]);
-    kvd_rows_text(r, "dtype", kvd_dtype_name(p->dtype));
-    kvd_rows_text(r, "data", p->sharp ? "sharp" : "normal");
-    kvd_rows_int(r, "batch", p->batch);
-    kvd_rows_int(r, "seq_len", (int64_t)p->seq_len);
-    kvd_rows_text(r, "lengths", kvd_lengths_name[p->lengths]);
-    kvd_rows_int(r, "kv_tokens", (int64_t)kvd_problem_tokens(p, false));
-    kvd_rows_int(r, "n_heads", heads.n_heads);
-    kvd_rows_int(r, "n_kv_heads", heads.n_kv_heads);
-    kvd_rows_int(r, "d_head", heads.d_head);
-    kvd_rows_int(r, "window", heads.window);
-    kvd_rows_text(r, "widths", p->widths);
-    kvd_rows_real(r, "case_p", kvd_heads_p(&p->heads));
-    kvd_rows_real(r, "p", kvd_heads_p(&heads));
-    kvd_rows_real(r, "mean_d_qk", kvd_heads_mean(heads.d_qk, heads.n_kv_heads));
-    kvd_rows_real(r, "mean_d_v", kvd_heads_mean(heads.d_v, heads.n_kv_heads));
-}
-
-static void put_times(kvd_rows *r, const kvd_kernels_row *x)
-{
-    const kvd_bench_stats *const s = x->stats;
-    const kvd_bench_rival *const v = x->rival;
-    kvd_rows_text(r, "l2", x->plan->cold ? "cold" : "hot");
-    kvd_rows_int(r, "graph", v->graph);
-    kvd_rows_int(r, "warmup", x->plan->warmup);
-    kvd_rows_int(r, "samples", (int64_t)s->n);
-    kvd_rows_real(r, "median_us", s->median_us);
-    kvd_rows_real(r, "mad_us", s->mad_us);
-    kvd_rows_real(r, "min_us", s->min_us);
-    kvd_rows_real(r, "p05_us", s->p05_us);
-    kvd_rows_real(r, "p95_us", s->p95_us);
-    kvd_rows_real(r, "plan_us", x->plan_us);
-    kvd_rows_int(r, "plan_layers", x->plan_layers);
-    kvd_rows_real(r, "plan_cycles", x->plan_us * v->sm_clock_mhz);
-    kvd_rows_real(r, "busy_max_us", x->busy_max_us);
-    kvd_rows_real(r, "busy_mean_us", x->busy_mean_us);
-    kvd_rows_real(r, "imbalance", x->imbalance);
-    kvd_rows_real(r, "speedup", x->speedup);
-    kvd_rows_real(r, "sm_clock_mhz", v->sm_clock_mhz);
-    kvd_rows_real(r, "mem_clock_mhz", v->mem_clock_mhz);
-    kvd_rows_real(r, "temperature", v->temperature);
-    kvd_rows_int(r, "throttled", v->throttled);
-    kvd_rows_int(r, "power_capped", v->power_capped);
-    kvd_rows_text(r, "warnings", s->warnings);
-}
-
-static void put_floors(kvd_rows *r, const kvd_kernels_row *x)
-{
-    const kvd_floors *const f = x->floors;
-    const double us = x->stats->median_us;
-    kvd_rows_real(r, "bytes", f->bytes);
-    kvd_rows_real(r, "flop", f->flop);
-    kvd_rows_real(r, "exps", f->exps);
-    kvd_rows_real(r, "floor_us", f->us);
-    kvd_rows_real(r, "floor_bytes_us", f->bytes_us);
-    kvd_rows_real(r, "floor_flop_us", f->flop_us);
-    kvd_rows_real(r, "floor_exp_us", f->exps_us);
-    kvd_rows_real(r, "fraction_of_floor", f->us / us);
-    kvd_rows_real(r, "tflops", f->flop / us * 1e-6);
-    kvd_rows_real(r, "gb_per_s", f->bytes / us * 1e-3);
-}
-
-int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *x, kvd_err *err)
-{
-    if (kvd_rows_begin(r, err))
-        return -1;
-    memcpy(kvd_rows_samples(r, 0, kvd_rows_count(r) - 1), x->rival->us,
-           (size_t)x->plan->samples * sizeof *x->rival->us);
-    kvd_rows_int(r, "case", x->number);
-    put_case(r, x);
-    put_times(r, x);
-    put_floors(r, x);
-    kvd_rows_real(r, "rel_err", x->error->rel_err);
-    kvd_rows_real(r, "rel_err_worst_row", x->error->worst);
-    kvd_rows_int(r, "check_rows", (int64_t)x->error->rows);
-    kvd_rows_int(r, "ok", x->ok);
-    return 0;
-}
-
 const char kvd_kernels_heading[] =
     "phase   impl           sched  type   batch x tokens  widths            p "
     "    median/us    mad  TFLOP/s    GB/s "
@@ -137,7 +50,10 @@ typedef struct {
     kvd_bench_rival rival;
     kvd_bench_stats stats;
     kvd_row_error error;
-    double plan_us, busy_max_us, busy_mean_us, imbalance;
+    char engine[KVD_IMPL_ENGINE];
+    /* Median time to assign work to CTAs, per layer; largest and mean busy time of the CTAs. */
+    double plan_us, busy_max_us, busy_mean_us;
+    double imbalance; /* ratio of the two; times and ratio are NaN if not measured */
 } entry;
 
 typedef struct {
@@ -169,7 +85,8 @@ static void open_all(running *r, void (*skipped)(void *, const char *), void *ct
         e->scheduler = from->scheduler;
         label_of(from, e->label, sizeof e->label);
         if (kvd_impl_takes(e->impl, c->problem, &why) ||
-            e->impl->open(c->problem, e->scheduler, kvd_bench_stream(r->bench), &e->self, &why)) {
+            e->impl->open(e->impl, c->problem, e->scheduler, kvd_bench_stream(r->bench), e->engine,
+                          &e->self, &why)) {
             char line[KVD_ATTN_SKIPPED + 512];
             snprintf(line, sizeof line, "%s, %d x %zu, %s, %s: left out %s: %s",
                      kvd_attn_phase_name[c->problem->phase], c->problem->batch, c->problem->seq_len,
@@ -302,39 +219,96 @@ static double baseline(const running *r)
     return NAN;
 }
 
-static int add_rows(running *r, kvd_rows *out, size_t *n_wrong, kvd_err *err)
+static void put_case(kvd_rows *r, const kvd_problem *p, const entry *e)
+{
+    const kvd_attn_heads heads = kvd_impl_heads(e->impl, p);
+    kvd_rows_text(r, "phase", kvd_attn_phase_name[p->phase]);
+    kvd_rows_text(r, "impl", e->impl->name);
+    kvd_rows_text(r, "schedule", kvd_scheduler_name[e->scheduler]);
+    kvd_rows_text(r, "engine", e->engine);
+    kvd_rows_text(r, "runs", kvd_width_use_name[e->impl->runs]);
+    kvd_rows_text(r, "dtype", kvd_dtype_name(p->dtype));
+    kvd_rows_text(r, "data", p->sharp ? "sharp" : "normal");
+    kvd_rows_int(r, "batch", p->batch);
+    kvd_rows_int(r, "seq_len", (int64_t)p->seq_len);
+    kvd_rows_text(r, "lengths", kvd_lengths_name[p->lengths]);
+    kvd_rows_int(r, "kv_tokens", (int64_t)kvd_problem_tokens(p, false));
+    kvd_rows_int(r, "n_heads", heads.n_heads);
+    kvd_rows_int(r, "n_kv_heads", heads.n_kv_heads);
+    kvd_rows_int(r, "d_head", heads.d_head);
+    kvd_rows_int(r, "window", heads.window);
+    kvd_rows_text(r, "widths", p->widths);
+    kvd_rows_real(r, "case_p", kvd_heads_p(&p->heads));
+    kvd_rows_real(r, "p", kvd_heads_p(&heads));
+    kvd_rows_real(r, "mean_d_qk", kvd_heads_mean(heads.d_qk, heads.n_kv_heads));
+    kvd_rows_real(r, "mean_d_v", kvd_heads_mean(heads.d_v, heads.n_kv_heads));
+}
+
+static void put_times(kvd_rows *r, const running *x, const entry *e)
+{
+    const kvd_bench_stats *const s = &e->stats;
+    const kvd_bench_rival *const v = &e->rival;
+    const kvd_bench_plan *const plan = x->c->plan;
+    kvd_rows_text(r, "l2", plan->cold ? "cold" : "hot");
+    kvd_rows_int(r, "graph", v->graph);
+    kvd_rows_int(r, "warmup", plan->warmup);
+    kvd_rows_int(r, "samples", (int64_t)s->n);
+    kvd_rows_real(r, "median_us", s->median_us);
+    kvd_rows_real(r, "mad_us", s->mad_us);
+    kvd_rows_real(r, "min_us", s->min_us);
+    kvd_rows_real(r, "p05_us", s->p05_us);
+    kvd_rows_real(r, "p95_us", s->p95_us);
+    kvd_rows_real(r, "plan_us", e->plan_us);
+    kvd_rows_int(r, "plan_layers", e->impl->plan && !isnan(e->plan_us) ? plan_layers(x, e) : 0);
+    kvd_rows_real(r, "plan_cycles", e->plan_us * v->sm_clock_mhz);
+    kvd_rows_real(r, "busy_max_us", e->busy_max_us);
+    kvd_rows_real(r, "busy_mean_us", e->busy_mean_us);
+    kvd_rows_real(r, "imbalance", e->imbalance);
+    kvd_rows_real(r, "speedup", baseline(x) / s->median_us);
+    kvd_rows_real(r, "sm_clock_mhz", v->sm_clock_mhz);
+    kvd_rows_real(r, "mem_clock_mhz", v->mem_clock_mhz);
+    kvd_rows_real(r, "temperature", v->temperature);
+    kvd_rows_int(r, "throttled", v->throttled);
+    kvd_rows_int(r, "power_capped", v->power_capped);
+    kvd_rows_text(r, "warnings", s->warnings);
+}
+
+static void put_floors(kvd_rows *r, const kvd_floors *f, double us)
+{
+    kvd_rows_real(r, "bytes", f->bytes);
+    kvd_rows_real(r, "flop", f->flop);
+    kvd_rows_real(r, "exps", f->exps);
+    kvd_rows_real(r, "floor_us", f->us);
+    kvd_rows_real(r, "floor_bytes_us", f->bytes_us);
+    kvd_rows_real(r, "floor_flop_us", f->flop_us);
+    kvd_rows_real(r, "floor_exp_us", f->exps_us);
+    kvd_rows_real(r, "fraction_of_floor", f->us / us);
+    kvd_rows_real(r, "tflops", f->flop / us * 1e-6);
+    kvd_rows_real(r, "gb_per_s", f->bytes / us * 1e-3);
+}
+
+static int add_row(const running *r, const entry *e, kvd_rows *out, size_t *n_wrong, kvd_err *err)
 {
     static const kvd_rate_ceilings unknown;
     const kvd_attn_case *const c = r->c;
-    for (int i = 0; i < r->n; i++) {
-        const entry *const e = &r->e[i];
-        const kvd_rate_ceilings *const rates = e->impl->cuda ? c->gpu : c->cpu;
-        kvd_floors floors;
-        kvd_impl_count_work(e->impl, c->problem, &floors);
-        kvd_floors_time(c->problem->phase, rates ? rates : &unknown, &floors);
-        const bool ok = within(e, c->problem->dtype);
-        const kvd_kernels_row row = {
-            .number = c->number,
-            .problem = c->problem,
-            .impl = e->impl,
-            .scheduler = e->scheduler,
-            .plan = c->plan,
-            .rival = &e->rival,
-            .stats = &e->stats,
-            .floors = &floors,
-            .error = &e->error,
-            .engine = e->impl->engine(e->self),
-            .plan_us = e->plan_us,
-            .plan_layers = e->impl->plan && !isnan(e->plan_us) ? plan_layers(r, e) : 0,
-            .busy_max_us = e->busy_max_us,
-            .busy_mean_us = e->busy_mean_us,
-            .imbalance = e->imbalance,
-            .speedup = baseline(r) / e->stats.median_us,
-            .ok = ok};
-        if (kvd_kernels_add(out, &row, err))
-            return -1;
-        *n_wrong += !ok;
-    }
+    const kvd_rate_ceilings *const rates = e->impl->cuda ? c->gpu : c->cpu;
+    const bool ok = within(e, c->problem->dtype);
+    kvd_floors floors;
+    if (kvd_rows_begin(out, err))
+        return -1;
+    kvd_impl_count_work(e->impl, c->problem, &floors);
+    kvd_floors_time(c->problem->phase, rates ? rates : &unknown, &floors);
+    memcpy(kvd_rows_samples(out, 0, kvd_rows_count(out) - 1), e->rival.us,
+           (size_t)c->plan->samples * sizeof *e->rival.us);
+    kvd_rows_int(out, "case", c->number);
+    put_case(out, c->problem, e);
+    put_times(out, r, e);
+    put_floors(out, &floors, e->stats.median_us);
+    kvd_rows_real(out, "rel_err", e->error.rel_err);
+    kvd_rows_real(out, "rel_err_worst_row", e->error.worst);
+    kvd_rows_int(out, "check_rows", (int64_t)e->error.rows);
+    kvd_rows_int(out, "ok", ok);
+    *n_wrong += !ok;
     return 0;
 }
 
@@ -356,8 +330,7 @@ int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
     }
     us = malloc((size_t)r->n * (size_t)c->plan->samples * sizeof *us);
     if (!us) {
-        kvd_no_memory(err, "samples",
-                      (unsigned long long)r->n * (unsigned long long)c->plan->samples * sizeof *us);
+        kvd_no_memory(err, "samples", (size_t)r->n * (size_t)c->plan->samples * sizeof *us);
         goto done;
     }
     for (int i = 0; i < r->n; i++) {
@@ -369,7 +342,9 @@ int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
             time_busy(r, &r->e[i], err))
             goto done;
     }
-    status = time_all(r, us, err) || add_rows(r, out, n_wrong, err) ? -1 : 0;
+    status = time_all(r, us, err);
+    for (int i = 0; !status && i < r->n; i++)
+        status = add_row(r, &r->e[i], out, n_wrong, err);
 done:
     free(us);
     for (int i = 0; i < r->n; i++)

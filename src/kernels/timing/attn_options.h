@@ -69,31 +69,6 @@ typedef struct {
 void kvd_attn_parse(int argc, char **argv, kvd_attn_options *cfg);
 void kvd_attn_options_release(kvd_attn_options *cfg);
 
-/* Measurements of one implementation in one case, a row of a kvdim/kernels file. */
-
-typedef struct {
-    int number; /* number of the benchmark case, from 0 */
-    const kvd_problem *problem;
-    const kvd_impl *impl;
-    kvd_scheduler scheduler;
-    const kvd_bench_plan *plan;
-    const kvd_bench_rival *rival;
-    const kvd_bench_stats *stats;
-    const kvd_floors *floors;
-    const kvd_row_error *error;
-    const char *engine;
-    double plan_us; /* Median time to assign work to CTAs, per layer. NaN if nothing is assigned. */
-    int plan_layers; /* number of layers planned in one call */
-    /* Largest and mean busy time of the CTAs, and their ratio. NaN if not measured. */
-    double busy_max_us, busy_mean_us, imbalance;
-    /* Time of cuDNN divided by the time of this implementation. NaN if cuDNN was not timed. */
-    double speedup;
-    bool ok; /* true if the error is within the tolerance or was not checked */
-} kvd_kernels_row;
-
-/* Adds a copy of *row and its samples to the table. */
-int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *row, kvd_err *err);
-
 enum { KVD_KERNELS_LINE = 256 };
 extern const char kvd_kernels_heading[];
 const char *kvd_kernels_line(const kvd_rows *r, size_t row, char line[KVD_KERNELS_LINE]);

@@ -215,7 +215,7 @@ static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 {
     kvd_err ignored = {""};
     cudaGraph_t graph = NULL;
-    if (r->no_graph || cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal)) {
+    if (cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal)) {
         (void)cudaGetLastError();
         return;
     }
@@ -273,14 +273,12 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
         const cudaError_t e = cudaStreamSynchronize(b->stream);
         if (e)
             return cuda_fail(e, r->name, err);
-        if (elapsed(b, r, i, &r->first_us, err))
-            return -1;
         capture(b, r, i);
         return 0;
     }
 #endif
     (void)i;
-    return time_cpu(b, plan, r, 0, &r->first_us, err);
+    return time_cpu(b, plan, r, 0, &(double){0}, err);
 }
 
 /* Shuffles launches, because the GPU clock depends on the power of the previous launch. */

@@ -20,11 +20,9 @@ typedef struct {
     /* Runs before each launch and is not timed. May be NULL. */
     int (*prepare)(void *ctx, void *stream, kvd_err *err);
     void *ctx;
-    bool no_graph; /* true if `launch` cannot be captured into a CUDA graph */
     /* [samples] microseconds per launch, owned by the caller; NaN if the GPU was throttled */
     double *us;
-    bool graph;      /* true if launches were replayed as a CUDA graph */
-    double first_us; /* time of the very first launch */
+    bool graph; /* true if launches were replayed as a CUDA graph */
     /* Launches excluded because the GPU was throttled, and launches at the power limit. */
     int throttled, power_capped;
     /* Median clocks, and highest temperature in degrees Celsius. NaN if unknown. */

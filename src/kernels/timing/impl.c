@@ -19,7 +19,6 @@ typedef struct {
     float *o;         /* output of the implementation `cpu` */
     double *o_double; /* output of the implementation `ref` */
     size_t n_out;
-    char engine[64];
 } state;
 
 static void close_cpu(void *self)
@@ -35,9 +34,13 @@ static void close_cpu(void *self)
     free(s);
 }
 
-static int open_any(const kvd_problem *p, bool ref, void **self, kvd_err *err)
+static int open_cpu(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler,
+                    void *stream, char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err)
 {
+    const bool ref = impl == &kvd_impl_ref;
     state *const s = *self = calloc(1, sizeof *s);
+    (void)scheduler;
+    (void)stream;
     if (!s)
         return kvd_no_memory(err, "an implementation", sizeof *s);
     s->p = p;
@@ -56,33 +59,16 @@ static int open_any(const kvd_problem *p, bool ref, void **self, kvd_err *err)
     else
         s->o = malloc(s->n_out * sizeof *s->o);
     if (!s->o && !s->o_double) {
-        kvd_no_memory(err, "O",
-                      (unsigned long long)s->n_out * (ref ? sizeof *s->o_double : sizeof *s->o));
+        kvd_no_memory(err, "O", s->n_out * (ref ? sizeof *s->o_double : sizeof *s->o));
         goto fail;
     }
-    snprintf(s->engine, sizeof s->engine, "%s, %zu threads",
+    snprintf(engine, KVD_IMPL_ENGINE, "%s, %zu threads",
              ref ? "double" : kvd_cpu_isa_name(kvd_cpu_isa_best()), kvd_thread_count());
     return 0;
 fail:
     close_cpu(s);
     *self = NULL;
     return -1;
-}
-
-static int open_ref(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                    kvd_err *err)
-{
-    (void)scheduler;
-    (void)stream;
-    return open_any(p, true, self, err);
-}
-
-static int open_cpu(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                    kvd_err *err)
-{
-    (void)scheduler;
-    (void)stream;
-    return open_any(p, false, self, err);
 }
 
 static int launch_ref(void *self, void *stream, kvd_err *err)
@@ -133,41 +119,21 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
         out[i] = s->o ? s->o[at + (size_t)i] : (float)s->o_double[at + (size_t)i];
 }
 
-static const char *engine(const void *self)
-{
-    return ((const state *)self)->engine;
-}
-
-#define PHASES (1u << KVD_PREFILL | 1u << KVD_DECODE)
+#define REST                                                                                       \
+    .phases = 1u << KVD_PREFILL | 1u << KVD_DECODE, .dtypes = 1u << KVD_F32,                       \
+    .schedulers = 1u << KVD_BY_ITSELF, .runs = KVD_WIDTH_USE_OWN, .open = open_cpu,                \
+    .close = close_cpu, .poison = poison, .fetch = fetch, .row = row
 
 const kvd_impl kvd_impl_ref = {.name = "ref",
                                .summary = "the reference: plain C, double",
                                .windows = true,
-                               .phases = PHASES,
-                               .dtypes = 1u << KVD_F32,
-                               .schedulers = 1u << KVD_BY_ITSELF,
-                               .runs = KVD_WIDTH_USE_OWN,
-                               .open = open_ref,
-                               .close = close_cpu,
                                .launch = launch_ref,
-                               .poison = poison,
-                               .fetch = fetch,
-                               .row = row,
-                               .engine = engine};
+                               REST};
 
 const kvd_impl kvd_impl_cpu = {.name = "cpu",
                                .summary = "CPU kernels: blocked, AVX2 or AVX-512, threads",
-                               .phases = PHASES,
-                               .dtypes = 1u << KVD_F32,
-                               .schedulers = 1u << KVD_BY_ITSELF,
-                               .runs = KVD_WIDTH_USE_OWN,
-                               .open = open_cpu,
-                               .close = close_cpu,
                                .launch = launch_cpu,
-                               .poison = poison,
-                               .fetch = fetch,
-                               .row = row,
-                               .engine = engine};
+                               REST};
 
 #ifdef KVD_CUDA
 #include <cuda_runtime_api.h>
@@ -229,7 +195,7 @@ int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
         return kvd_fail(why, "does not take %s", kvd_dtype_name(p->dtype));
     if (p->heads.window && !impl->windows)
         return kvd_fail(why, "computes no sliding window");
-    return impl->can ? impl->can(p, why) : 0;
+    return impl->can ? impl->can(impl, p, why) : 0;
 }
 
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p)
@@ -258,10 +224,20 @@ int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mo
 
 #ifdef KVD_CUDA
 
-#include <stdlib.h>
-#include <string.h>
-
+#include "common/cuda/memory.h"
 #include "common/rng.h"
+
+int kvd_impl_poison(void *o, size_t bytes, void *stream, kvd_err *err)
+{
+    return kvd_cuda_check(cudaMemsetAsync(o, 0xff, bytes, stream), "O", err);
+}
+
+int kvd_impl_fetch(const void *o, size_t bytes, uint16_t **host, kvd_err *err)
+{
+    if (!*host && !(*host = malloc(bytes)))
+        return kvd_no_memory(err, "O", bytes);
+    return kvd_cuda_check(cudaMemcpy(*host, o, bytes, cudaMemcpyDeviceToHost), "O", err);
+}
 
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries)
 {
@@ -293,7 +269,7 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
     if (!table || !order) {
         free(table);
         free(order);
-        kvd_no_memory(err, "a page table", (unsigned long long)(size + n) * sizeof *table);
+        kvd_no_memory(err, "a page table", (size + n) * sizeof *table);
         return NULL;
     }
     kvd_rng_seed(&rng, p->seed, 2);
@@ -312,7 +288,4 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
     *n_pages = n;
     return table;
 }
-
-#else
-typedef int kvd_no_device_memory; /* ISO C requires at least one declaration per file */
 #endif

@@ -117,7 +117,11 @@ typedef struct {
     size_t n;
 } kvd_busy;
 
-typedef struct {
+/* Bytes of the description that `open` writes. */
+enum { KVD_IMPL_ENGINE = 256 };
+
+typedef struct kvd_impl kvd_impl;
+struct kvd_impl {
     const char *name, *summary;
     bool cuda;
     unsigned phases; /* supported phases, bits 1 << kvd_attn_phase */
@@ -133,10 +137,13 @@ typedef struct {
     void (*count)(const kvd_problem *p, kvd_floors *f);
 
     /* Fails with the reason in *why if the implementation cannot compute the case. */
-    int (*can)(const kvd_problem *p, kvd_err *why);
-    /* Creates the inputs in *self. `stream`: cudaStream_t, or NULL. *p must outlive *self. */
-    int (*open)(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                kvd_err *err);
+    int (*can)(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
+    /*
+     * Creates the inputs in *self. `stream`: cudaStream_t, or NULL. *p must outlive *self. Describes
+     * the code that runs in `engine`, such as "avx512, 16 threads".
+     */
+    int (*open)(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler, void *stream,
+                char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err);
     void (*close)(void *self);
     /* Assigns the work of plan_layers[phase] layers to CTAs. Timed separately. May be NULL. */
     int (*plan)(void *self, void *stream, kvd_err *err);
@@ -153,15 +160,17 @@ typedef struct {
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
     /* Computes attention once, measures each CTA's busy time, and waits. May be NULL. */
     int (*busy)(void *self, void *stream, kvd_busy *out, kvd_err *err);
-    /* Describes the code that ran, such as "sm_90a" or "avx512, 16 threads"; valid until close. */
-    const char *(*engine)(const void *self);
-} kvd_impl;
+};
 
 extern const kvd_impl kvd_impl_ref, kvd_impl_cpu;
 #ifdef KVD_CUDA
 extern const kvd_impl kvd_impl_cuda, kvd_impl_cuda_mma, kvd_impl_cuda_dense;
 extern const kvd_impl kvd_impl_cudnn, kvd_impl_cudnn_padded, kvd_impl_cudnn_grouped;
 extern const kvd_impl kvd_impl_palu;
+
+/* Fill output on the device with NaN, and copy it to *host, which is allocated if it is NULL. */
+int kvd_impl_poison(void *o, size_t bytes, void *stream, kvd_err *err);
+int kvd_impl_fetch(const void *o, size_t bytes, uint16_t **host, kvd_err *err);
 #endif
 
 int kvd_impl_count(void);

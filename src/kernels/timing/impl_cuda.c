@@ -34,7 +34,6 @@ typedef struct {
     kvd_prefill_args prefill;
     void *layers; /* plans of LAYERS layers, on the device */
     kvd_decode_args decode;
-    char engine[64];
 } state;
 
 static int attribute(enum cudaDeviceAttr what)
@@ -45,50 +44,25 @@ static int attribute(enum cudaDeviceAttr what)
     return value;
 }
 
-static int can_widths(const kvd_attn_heads *heads, kvd_attn_phase phase, kvd_err *why)
+static int can(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
 {
+    const kvd_attn_heads heads = kvd_impl_heads(impl, p);
     kvd_attn_map map;
-    if (kvd_attn_map_make(heads, &map))
-        return kvd_fail(why, "widths must be multiples of %d from %d to %d", KVD_WIDTH_STEP,
-                        KVD_WIDTH_STEP, KVD_WIDTH_MAX);
-    if (phase == KVD_DECODE && map.group > KVD_GROUP_MAX)
-        return kvd_fail(why, "%d query heads per KV head, at most %d", map.group, KVD_GROUP_MAX);
-    return 0;
-}
-
-static int can_sm90(const kvd_problem *p, const kvd_attn_heads *heads, kvd_err *why)
-{
     const int major = attribute(cudaDevAttrComputeCapabilityMajor),
               minor = attribute(cudaDevAttrComputeCapabilityMinor);
-    if (p->phase == KVD_PREFILL && (major != 9 || minor != 0))
+    if (impl != &kvd_impl_cuda_mma && p->phase == KVD_PREFILL && (major != 9 || minor != 0))
         return kvd_fail(
             why, "its prefill needs compute capability 9.0, this card has %d.%d; see cuda-mma",
             major, minor);
     if (!kvd_cuda_has_code(major, minor))
         return kvd_fail(why, "needs compute capability 8.x or 9.0, this card has %d.%d", major,
                         minor);
-    return can_widths(heads, p->phase, why);
-}
-
-static int can_cuda(const kvd_problem *p, kvd_err *why)
-{
-    return can_sm90(p, &p->heads, why);
-}
-
-static int can_dense(const kvd_problem *p, kvd_err *why)
-{
-    const kvd_attn_heads dense = kvd_heads_dense(&p->heads);
-    return can_sm90(p, &dense, why);
-}
-
-static int can_mma(const kvd_problem *p, kvd_err *why)
-{
-    const int major = attribute(cudaDevAttrComputeCapabilityMajor),
-              minor = attribute(cudaDevAttrComputeCapabilityMinor);
-    if (!kvd_cuda_has_code(major, minor))
-        return kvd_fail(why, "needs compute capability 8.x or 9.0, this card has %d.%d", major,
-                        minor);
-    return can_widths(&p->heads, p->phase, why);
+    if (kvd_attn_map_make(&heads, &map))
+        return kvd_fail(why, "widths must be multiples of %d from %d to %d", KVD_WIDTH_STEP,
+                        KVD_WIDTH_STEP, KVD_WIDTH_MAX);
+    if (p->phase == KVD_DECODE && map.group > KVD_GROUP_MAX)
+        return kvd_fail(why, "%d query heads per KV head, at most %d", map.group, KVD_GROUP_MAX);
+    return 0;
 }
 
 static void close_cuda(void *self)
@@ -149,6 +123,16 @@ done:
     return status;
 }
 
+/* Copies the descriptions of LAYERS layers to the device, and frees them. */
+static int put_layers(state *s, char *layers, size_t each, void *stream, kvd_err *err)
+{
+    s->layers = kvd_device_copy(&s->memory, layers, LAYERS * each, "scheduling", stream, err);
+    const int status =
+        s->layers ? kvd_cuda_check(cudaStreamSynchronize(stream), "scheduling", err) : -1;
+    free(layers);
+    return status;
+}
+
 /* Describes LAYERS equal layers for timing; only layer 0 is computed. */
 static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
 {
@@ -157,8 +141,7 @@ static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
     const size_t scratch = kvd_prefill_plan_bytes(&s->map, &s->batch, s->n_ctas),
                  bytes = kvd_prefill_plan_layer_bytes();
     char *const layers = malloc(LAYERS * bytes);
-    int status =
-        layers ? 0 : kvd_no_memory(err, "scheduling", (unsigned long long)(LAYERS * bytes));
+    int status = layers ? 0 : kvd_no_memory(err, "scheduling", LAYERS * bytes);
     for (size_t l = 0; !status && l < LAYERS; l++) {
         kvd_prefill_args args = s->prefill;
         void *const tile = kvd_device_new(&s->memory, tiles, "tiles", err);
@@ -174,10 +157,8 @@ static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
         if (!status && l == 0)
             s->prefill = args;
     }
-    if (!status) {
-        s->layers = kvd_device_copy(&s->memory, layers, LAYERS * bytes, "scheduling", stream, err);
-        status = s->layers ? kvd_cuda_check(cudaStreamSynchronize(stream), "scheduling", err) : -1;
-    }
+    if (!status)
+        return put_layers(s, layers, bytes, stream, err);
     free(layers);
     return status;
 }
@@ -206,8 +187,7 @@ static int describe_decode_plans(state *s, size_t workspace_bytes, void *stream,
 {
     const size_t bytes = kvd_decode_plan_layer_bytes();
     char *const layers = malloc(LAYERS * bytes);
-    int status =
-        layers ? 0 : kvd_no_memory(err, "scheduling", (unsigned long long)(LAYERS * bytes));
+    int status = layers ? 0 : kvd_no_memory(err, "scheduling", LAYERS * bytes);
     for (size_t l = 0; !status && l < LAYERS; l++) {
         kvd_decode_args args = s->decode;
         if (l &&
@@ -218,10 +198,8 @@ static int describe_decode_plans(state *s, size_t workspace_bytes, void *stream,
                 kvd_cuda_check(kvd_decode_plan_describe(&args, s->schedule, layers + l * bytes),
                                "scheduling", err);
     }
-    if (!status) {
-        s->layers = kvd_device_copy(&s->memory, layers, LAYERS * bytes, "scheduling", stream, err);
-        status = s->layers ? kvd_cuda_check(cudaStreamSynchronize(stream), "scheduling", err) : -1;
-    }
+    if (!status)
+        return put_layers(s, layers, bytes, stream, err);
     free(layers);
     return status;
 }
@@ -261,19 +239,20 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
     return describe_decode_plans(s, bytes, stream, err);
 }
 
-static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
-                    kvd_scheduler scheduler, void *stream, void **self, kvd_err *err)
+static int open_cuda(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler,
+                     void *stream, char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err)
 {
+    const kvd_attn_heads heads = kvd_impl_heads(impl, p);
     kvd_fill_args fill;
     void *q = NULL, *pool = NULL;
     state *const s = *self = calloc(1, sizeof *s);
     if (!s)
         return kvd_no_memory(err, "an implementation", sizeof *s);
     s->p = p;
-    s->mma = mma;
+    s->mma = impl == &kvd_impl_cuda_mma;
     s->schedule = (kvd_schedule)scheduler;
     s->batch = kvd_problem_batch(p);
-    if (kvd_attn_map_make(heads, &s->map)) {
+    if (kvd_attn_map_make(&heads, &s->map)) {
         kvd_fail(err, "widths that kernels do not take");
         goto fail;
     }
@@ -281,7 +260,7 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
     if (p->phase == KVD_PREFILL) {
         s->q_start = malloc(rows * sizeof *s->q_start);
         if (!s->q_start) {
-            kvd_no_memory(err, "lengths", (unsigned long long)rows * sizeof *s->q_start);
+            kvd_no_memory(err, "lengths", rows * sizeof *s->q_start);
             goto fail;
         }
         rows = kvd_blocked_rows(&s->batch, s->q_start);
@@ -298,42 +277,23 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
     s->busy_us = malloc(n * sizeof *s->busy_us);
     if (!s->busy || !s->busy_host || !s->busy_us) {
         if (s->busy)
-            kvd_no_memory(err, "busy times", (unsigned long long)n * 2 * sizeof *s->busy_us);
+            kvd_no_memory(err, "busy times", n * 2 * sizeof *s->busy_us);
         goto fail;
     }
-    snprintf(s->engine, sizeof s->engine, "%s, %d CTAs",
+    snprintf(engine, KVD_IMPL_ENGINE, "%s, %d CTAs",
              p->phase == KVD_DECODE ? "kvd_decode"
-             : mma || (p->dtype == KVD_F16 && kvd_attn_widest(&s->map) > KVD_WIDTH_NARROW)
+             : s->mma || (p->dtype == KVD_F16 && kvd_attn_widest(&s->map) > KVD_WIDTH_NARROW)
                  ? "kvd_prefill_mma"
                  : "kvd_prefill_sm90",
              s->n_ctas);
     if (s->decode.ctas_per_task)
-        snprintf(s->engine, sizeof s->engine, "kvd_decode, %d CTAs per KV head, no plan",
+        snprintf(engine, KVD_IMPL_ENGINE, "kvd_decode, %d CTAs per KV head, no plan",
                  s->decode.ctas_per_task);
     return 0;
 fail:
     close_cuda(s);
     *self = NULL;
     return -1;
-}
-
-static int open_cuda(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                     kvd_err *err)
-{
-    return open_any(p, &p->heads, false, scheduler, stream, self, err);
-}
-
-static int open_mma(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                    kvd_err *err)
-{
-    return open_any(p, &p->heads, true, scheduler, stream, self, err);
-}
-
-static int open_dense(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                      kvd_err *err)
-{
-    const kvd_attn_heads dense = kvd_heads_dense(&p->heads);
-    return open_any(p, &dense, false, scheduler, stream, self, err);
 }
 
 static int plan(void *self, void *stream, kvd_err *err)
@@ -368,16 +328,13 @@ static int launch(void *self, void *stream, kvd_err *err)
 static int poison(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
-    return kvd_cuda_check(cudaMemsetAsync(s->o, 0xff, s->o_bytes, stream), "O", err);
+    return kvd_impl_poison(s->o, s->o_bytes, stream, err);
 }
 
 static int fetch(void *self, kvd_err *err)
 {
     state *const s = self;
-    if (!s->o_host && !(s->o_host = malloc(s->o_bytes)))
-        return kvd_no_memory(err, "O", s->o_bytes);
-    return kvd_cuda_check(cudaMemcpy(s->o_host, s->o, s->o_bytes, cudaMemcpyDeviceToHost), "O",
-                          err);
+    return kvd_impl_fetch(s->o, s->o_bytes, &s->o_host, err);
 }
 
 static void row(const void *self, int request, int head, size_t t, int d_v, float *out)
@@ -407,53 +364,31 @@ static int busy(void *self, void *stream, kvd_busy *out, kvd_err *err)
     return 0;
 }
 
-static const char *engine(const void *self)
-{
-    return ((const state *)self)->engine;
-}
-
-enum {
-    TYPES = 1 << KVD_F16 | 1 << KVD_BF16,
-    SCHEDULERS = 1 << KVD_BY_NONE | 1 << KVD_BY_PAPERS | 1 << KVD_BY_OURS,
-    BOTH = 1 << KVD_PREFILL | 1 << KVD_DECODE
-};
+enum { BOTH = 1 << KVD_PREFILL | 1 << KVD_DECODE };
 
 #define REST                                                                                       \
-    .windows = true, .close = close_cuda, .plan = plan, .plan_layers = {LAYERS, LAYERS},           \
+    .cuda = true, .windows = true, .dtypes = 1 << KVD_F16 | 1 << KVD_BF16,                         \
+    .schedulers = 1 << KVD_BY_NONE | 1 << KVD_BY_PAPERS | 1 << KVD_BY_OURS, .can = can,            \
+    .open = open_cuda, .close = close_cuda, .plan = plan, .plan_layers = {LAYERS, LAYERS},         \
     .prepare = prepare, .launch = launch, .poison = poison, .fetch = fetch, .row = row,            \
-    .busy = busy, .engine = engine
+    .busy = busy
 
 const kvd_impl kvd_impl_cuda = {.name = "cuda",
                                 .summary = "our kernels: prefill for Hopper, decode",
-                                .cuda = true,
                                 .phases = BOTH,
-                                .dtypes = TYPES,
-                                .schedulers = SCHEDULERS,
                                 .runs = KVD_WIDTH_USE_OWN,
-                                .can = can_cuda,
-                                .open = open_cuda,
                                 REST};
 
 const kvd_impl kvd_impl_cuda_mma = {.name = "cuda-mma",
                                     .summary = "our prefill for compute capability 8.x and 9.0",
-                                    .cuda = true,
                                     .phases = 1 << KVD_PREFILL,
-                                    .dtypes = TYPES,
-                                    .schedulers = SCHEDULERS,
                                     .runs = KVD_WIDTH_USE_OWN,
-                                    .can = can_mma,
-                                    .open = open_mma,
                                     REST};
 
 const kvd_impl kvd_impl_cuda_dense = {.name = "cuda-dense",
                                       .summary = "as cuda, with every head at d_head",
-                                      .cuda = true,
                                       .phases = BOTH,
-                                      .dtypes = TYPES,
-                                      .schedulers = SCHEDULERS,
                                       .runs = KVD_WIDTH_USE_DENSE,
-                                      .can = can_dense,
-                                      .open = open_dense,
                                       REST};
 
 #else

@@ -38,12 +38,12 @@ typedef struct {
     int n_groups;
     cudaStream_t side[STREAMS];
     cudaEvent_t begun, done[STREAMS];
-    char engine[256];
 } state;
 
-static int can(const kvd_problem *p, kvd_err *why)
+static int can(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
 {
     int version;
+    (void)impl;
     (void)p;
     return kvd_cudnn_version(&version, why);
 }
@@ -198,23 +198,23 @@ static void collect_groups(state *s, bool by_width, int padded)
     }
 }
 
-static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_width, int padded,
-                    void *stream, void **self, kvd_err *err)
+static int open_cudnn(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler,
+                      void *stream, char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err)
 {
     state *const s = *self = calloc(1, sizeof *s);
+    (void)scheduler;
     if (!s)
         return kvd_no_memory(err, "an implementation", sizeof *s);
     const size_t lengths = (size_t)p->batch * sizeof(int32_t);
     const int32_t *q_len, *kv_len;
     s->p = p;
-    s->heads = *heads;
-    s->group = calloc((size_t)heads->n_kv_heads, sizeof *s->group);
+    s->heads = kvd_impl_heads(impl, p);
+    s->group = calloc((size_t)s->heads.n_kv_heads, sizeof *s->group);
     if (!s->group) {
-        kvd_no_memory(err, "an implementation",
-                      (unsigned long long)heads->n_kv_heads * sizeof *s->group);
+        kvd_no_memory(err, "an implementation", (size_t)s->heads.n_kv_heads * sizeof *s->group);
         goto fail;
     }
-    collect_groups(s, by_width, padded);
+    collect_groups(s, impl->runs == KVD_WIDTH_USE_OWN, kvd_heads_widest(&s->heads));
     /* Two arrays of lengths, and five device arrays per group of heads of equal width. */
     if (2 + 5 * s->n_groups > KVD_DEVICE_ARRAYS) {
         kvd_fail(err, "%d distinct widths", s->n_groups);
@@ -229,7 +229,7 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_w
             kvd_in(err, "d_qk %d, d_v %d", s->group[i].d_qk, s->group[i].d_v);
             goto fail;
         }
-    snprintf(s->engine, sizeof s->engine, "cuDNN %s%s", kvd_cudnn_name(s->group[0].plan),
+    snprintf(engine, KVD_IMPL_ENGINE, "cuDNN %s%s", kvd_cudnn_name(s->group[0].plan),
              s->n_groups > 1 ? ", and others" : "");
     if (!kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err))
         return 0;
@@ -237,28 +237,6 @@ fail:
     close_cudnn(s);
     *self = NULL;
     return -1;
-}
-
-static int open_dense(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                      kvd_err *err)
-{
-    const kvd_attn_heads dense = kvd_heads_dense(&p->heads);
-    (void)scheduler;
-    return open_any(p, &dense, false, dense.d_head, stream, self, err);
-}
-
-static int open_padded(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                       kvd_err *err)
-{
-    (void)scheduler;
-    return open_any(p, &p->heads, false, kvd_heads_widest(&p->heads), stream, self, err);
-}
-
-static int open_grouped(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                        kvd_err *err)
-{
-    (void)scheduler;
-    return open_any(p, &p->heads, true, 0, stream, self, err);
 }
 
 static int launch(void *self, void *stream, kvd_err *err)
@@ -284,24 +262,21 @@ static int launch(void *self, void *stream, kvd_err *err)
 static int poison(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
-    cudaError_t e = cudaSuccess;
-    for (int i = 0; !e && i < s->n_groups; i++)
-        e = cudaMemsetAsync(s->group[i].io.o, 0xff, s->group[i].o_bytes, stream);
-    return kvd_cuda_check(e, "O", err);
+    int status = 0;
+    for (int i = 0; !status && i < s->n_groups; i++)
+        status = kvd_impl_poison(s->group[i].io.o, s->group[i].o_bytes, stream, err);
+    return status;
 }
 
 static int fetch(void *self, kvd_err *err)
 {
     state *const s = self;
-    for (int i = 0; i < s->n_groups; i++) {
+    int status = 0;
+    for (int i = 0; !status && i < s->n_groups; i++) {
         launch_group *const g = &s->group[i];
-        if (!g->o_host && !(g->o_host = malloc(g->o_bytes)))
-            return kvd_no_memory(err, "O", g->o_bytes);
-        if (kvd_cuda_check(cudaMemcpy(g->o_host, g->io.o, g->o_bytes, cudaMemcpyDeviceToHost), "O",
-                           err))
-            return -1;
+        status = kvd_impl_fetch(g->io.o, g->o_bytes, &g->o_host, err);
     }
-    return 0;
+    return status;
 }
 
 static void row(const void *self, int request, int head, size_t t, int d_v, float *out)
@@ -320,33 +295,25 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
     }
 }
 
-static const char *engine(const void *self)
-{
-    return ((const state *)self)->engine;
-}
-
 #define ALL                                                                                        \
     .cuda = true, .phases = 1 << KVD_PREFILL | 1 << KVD_DECODE,                                    \
     .dtypes = 1 << KVD_F16 | 1 << KVD_BF16, .schedulers = 1 << KVD_BY_ITSELF, .can = can,          \
-    .close = close_cudnn, .launch = launch, .poison = poison, .fetch = fetch, .row = row,          \
-    .engine = engine
+    .open = open_cudnn, .close = close_cudnn, .launch = launch, .poison = poison, .fetch = fetch,  \
+    .row = row
 
 const kvd_impl kvd_impl_cudnn = {.name = "cudnn",
                                  .summary = "cuDNN, every head at d_head: the baseline",
                                  .runs = KVD_WIDTH_USE_DENSE,
-                                 .open = open_dense,
                                  ALL};
 
 const kvd_impl kvd_impl_cudnn_padded = {.name = "cudnn-padded",
                                         .summary = "cuDNN, every head at the widest",
                                         .runs = KVD_WIDTH_USE_PADDED,
-                                        .open = open_padded,
                                         ALL};
 
 const kvd_impl kvd_impl_cudnn_grouped = {.name = "cudnn-grouped",
                                          .summary = "cuDNN, a launch per distinct (d_qk, d_v)",
                                          .runs = KVD_WIDTH_USE_OWN,
-                                         .open = open_grouped,
                                          ALL};
 
 #else

@@ -20,7 +20,6 @@ typedef struct {
     kvd_palu_decode_args args;
     uint16_t *o, *o_host;
     size_t o_bytes;
-    char engine[64];
 } state;
 
 static int to_step(double rank)
@@ -41,9 +40,10 @@ static kvd_palu_shape shape_of(const kvd_problem *p)
                             both - k < KVD_PALU_RANK_STEP ? KVD_PALU_RANK_STEP : both - k};
 }
 
-static int can(const kvd_problem *p, kvd_err *why)
+static int can(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
 {
     const kvd_palu_shape s = shape_of(p);
+    (void)impl;
     if (p->heads.d_head != D)
         return kvd_fail(why, "d_head must be %d", D);
     if (s.rank_k > KVD_PALU_RANK_MAX || s.rank_v > KVD_PALU_RANK_MAX)
@@ -157,7 +157,7 @@ static int make_up(state *s, void *stream, kvd_err *err)
     const size_t n = kvd_palu_up_elements(&s->shape), per_head = (size_t)s->shape.rank_k * D;
     float *const up = malloc(n * sizeof *up);
     uint16_t *const packed = malloc(n * sizeof *packed);
-    int status = up && packed ? 0 : kvd_no_memory(err, "U", (unsigned long long)n * sizeof *up);
+    int status = up && packed ? 0 : kvd_no_memory(err, "U", n * sizeof *up);
     if (!status) {
         for (int g = 0; g < s->shape.n_kv_heads; g++)
             up_rows(s->p, g, s->shape.rank_k, up + (size_t)g * per_head);
@@ -176,7 +176,7 @@ static int make_rope(state *s, void *stream, kvd_err *err)
                  rows = longest < 64 ? 64 : longest;
     const size_t bytes = rows * HALF * sizeof(float);
     float *const c = malloc(bytes), *const z = malloc(bytes);
-    int status = c && z ? 0 : kvd_no_memory(err, "RoPE", 2 * (unsigned long long)bytes);
+    int status = c && z ? 0 : kvd_no_memory(err, "RoPE", 2 * bytes);
     for (size_t t = 0; !status && t < rows; t++)
         for (int i = 0; i < HALF; i++) {
             c[t * HALF + (size_t)i] = (float)cos(angle(t, i));
@@ -232,10 +232,11 @@ done:
     return status;
 }
 
-static int open_palu(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
-                     kvd_err *err)
+static int open_palu(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler,
+                     void *stream, char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err)
 {
     state *const s = *self = calloc(1, sizeof *s);
+    (void)impl;
     (void)scheduler;
     if (!s)
         return kvd_no_memory(err, "an implementation", sizeof *s);
@@ -255,7 +256,7 @@ static int open_palu(const kvd_problem *p, kvd_scheduler scheduler, void *stream
         *self = NULL;
         return -1;
     }
-    snprintf(s->engine, sizeof s->engine, "kvd_palu_decode, ranks %d and %d, %d clusters",
+    snprintf(engine, KVD_IMPL_ENGINE, "kvd_palu_decode, ranks %d and %d, %d clusters",
              s->shape.rank_k, s->shape.rank_v, (int)s->args.n_clusters);
     return 0;
 }
@@ -273,16 +274,13 @@ static int launch(void *self, void *stream, kvd_err *err)
 static int poison(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
-    return kvd_cuda_check(cudaMemsetAsync(s->o, 0xff, s->o_bytes, stream), "O", err);
+    return kvd_impl_poison(s->o, s->o_bytes, stream, err);
 }
 
 static int fetch(void *self, kvd_err *err)
 {
     state *const s = self;
-    if (!s->o_host && !(s->o_host = malloc(s->o_bytes)))
-        return kvd_no_memory(err, "O", s->o_bytes);
-    return kvd_cuda_check(cudaMemcpy(s->o_host, s->o, s->o_bytes, cudaMemcpyDeviceToHost), "O",
-                          err);
+    return kvd_impl_fetch(s->o, s->o_bytes, &s->o_host, err);
 }
 
 static void row(const void *self, int request, int head, size_t t, int d_v, float *out)
@@ -293,11 +291,6 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
                s->o_host +
                    ((size_t)request * (size_t)s->shape.n_heads + (size_t)head) * (size_t)d_v,
                out, (size_t)d_v);
-}
-
-static const char *engine(const void *self)
-{
-    return ((const state *)self)->engine;
 }
 
 const kvd_impl kvd_impl_palu = {.name = "palu",
@@ -319,8 +312,7 @@ const kvd_impl kvd_impl_palu = {.name = "palu",
                                 .launch = launch,
                                 .poison = poison,
                                 .fetch = fetch,
-                                .row = row,
-                                .engine = engine};
+                                .row = row};
 
 #else
 typedef int kvd_no_impl_palu; /* ISO C requires at least one declaration per file */
