@@ -139,8 +139,7 @@ static int bench(const char *model, size_t seq_len, size_t n_sequences, int n_gp
         return -1;
     if (kvd_device_read(0, &card, err))
         return -1;
-    printf("kvdim %s, driver %s, CUDA %d on %d\n", kvd_git_revision(), card.driver,
-           card.runtime_version, card.driver_version);
+    printf("kvdim %s, driver %s\n", kvd_git_revision(), card.driver);
     printf("%s: %s\n%.2f GB on each GPU, ready after %.2f s\n", model, kvd_gpu_forward_engine(f),
            (double)kvd_gpu_forward_bytes(config, &spec) / 1e9, kvd_clock_s() - start);
     uint32_t *id = need(n * sizeof *id);

@@ -38,7 +38,8 @@ static void check_rate(const char *name, const char *unit, double per_unit, cons
     const double rate = c->rate / per_unit;
     snprintf(text, sizeof text, "%.1f %s (best %.1f), %.1f us, SM clock %.0f MHz", rate, unit,
              c->best / per_unit, c->median_us, c->sm_clock_mhz);
-    expect(isfinite(rate) && rate > 0.0 && c->best >= c->rate &&
+    expect(isfinite(rate) && rate > 0.0 && c->best >= c->rate && c->sm_clock_mhz > 100.0 &&
+               c->sm_clock_mhz < 5000.0 &&
                (known == 0.0 || (rate > 0.85 * known && rate < 1.15 * known)),
            name, text);
 }
@@ -55,8 +56,8 @@ int main(void)
     kvd_err err = {""};
     char text[768];
     kvd_ceiling c;
-    double mhz = NAN;
-    if (kvd_device_count() == 0) {
+    int n = 0;
+    if (cudaGetDeviceCount(&n) || n == 0) {
         puts("skip ceilings: no CUDA device");
         return 0;
     }
@@ -64,32 +65,18 @@ int main(void)
         expect(0, "device", err.msg);
         return 1;
     }
-    snprintf(
-        text, sizeof text,
-        "%s, %s, %d SMs, %d.%d, L2 %zu, memory %zu, shared %zu of %zu, CUDA %d on %d, driver '%s'",
-        info.name, info.pci_bus_id, info.n_sms, info.cc_major, info.cc_minor, info.l2_bytes,
-        info.memory_bytes, info.smem_per_block_bytes, info.smem_per_sm_bytes, info.runtime_version,
-        info.driver_version, info.driver);
-    expect(info.name[0] && info.n_sms > 0 && info.l2_bytes > 0 && info.cc_major >= 3, "device",
-           text);
+    snprintf(text, sizeof text, "%s, %d SMs, L2 %zu, driver '%s'", info.name, info.n_sms,
+             info.l2_bytes, info.driver);
+    expect(info.name[0] && info.n_sms > 0 && info.l2_bytes > 0, "device", text);
     const int h200 = strstr(info.name, "H200") && info.n_sms == 132;
 
-    const int rc = kvd_clock_measure(20.0, &mhz, &err);
     const int read = kvd_device_state_read(0, &state, &err);
-    snprintf(
-        text, sizeof text,
-        "SM %.0f of %.0f MHz, memory %.0f of %.0f MHz, %.0f C, %.0f of %.0f W, reasons 0x%llx '%s', "
-        "missing '%s'",
-        state.sm_clock_mhz, state.sm_clock_max_mhz, state.mem_clock_mhz, state.mem_clock_max_mhz,
-        state.temperature_c, state.power_w, state.power_limit_w, (unsigned long long)state.throttle,
-        state.throttle_text, state.missing);
-    expect(read == 0 &&
-               (state.missing[0] ? 1 : state.sm_clock_mhz > 0.0 && state.temperature_c > 0.0),
+    snprintf(text, sizeof text, "SM %.0f MHz, memory %.0f MHz, %.0f C, reasons 0x%llx",
+             state.sm_clock_mhz, state.mem_clock_mhz, state.temperature_c,
+             (unsigned long long)state.throttle);
+    expect(read == 0 && (isnan(state.sm_clock_mhz) ||
+                         (state.sm_clock_mhz > 0.0 && state.temperature_c > 0.0)),
            "state", text);
-    snprintf(text, sizeof text, "%.1f MHz by %%globaltimer", mhz);
-    expect(rc == 0 && mhz > 100.0 && mhz < 5000.0 &&
-               (isnan(state.sm_clock_max_mhz) || mhz < 1.02 * state.sm_clock_max_mhz),
-           "SM clock", text);
 
     int failed = kvd_ceiling_copy(0, &c, &err);
     check_rate("copy", "GB/s", 1e9, &c, or_zero(4257.0, h200), failed, &err);

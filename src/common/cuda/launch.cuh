@@ -43,13 +43,17 @@ __device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
         *began = kvd_now_ns();
 }
 
-inline cudaError_t kvd_compute_capability(int *major)
+/* Gets an attribute of the current device. */
+inline cudaError_t kvd_device_attribute(cudaDeviceAttr which, int *value)
 {
     int device = 0;
     const cudaError_t e = cudaGetDevice(&device);
-    return e == cudaSuccess
-               ? cudaDeviceGetAttribute(major, cudaDevAttrComputeCapabilityMajor, device)
-               : e;
+    return e == cudaSuccess ? cudaDeviceGetAttribute(value, which, device) : e;
+}
+
+inline cudaError_t kvd_compute_capability(int *major)
+{
+    return kvd_device_attribute(cudaDevAttrComputeCapabilityMajor, major);
 }
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "common/cuda/launch.cuh"
 #include "common/cuda/libraries.h"
 #include "kernels/cuda/device.h"
 
@@ -98,10 +99,7 @@ static int ascending(const void *a, const void *b)
 
 static int sms(int *n, kvd_err *err)
 {
-    int device = 0;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(n, cudaDevAttrMultiProcessorCount, device);
+    const cudaError_t e = kvd_device_attribute(cudaDevAttrMultiProcessorCount, n);
     return e == cudaSuccess ? 0 : kvd_fail(err, "no device: %s", cudaGetErrorString(e));
 }
 
@@ -152,7 +150,7 @@ static int measure(launcher launch, void *what, double units, const char *name, 
     }
     if (const double rate = units / ((double)ms[LAUNCHES / 2] * 1e-3); rate > out->rate)
         *out = {rate, units / ((double)ms[0] * 1e-3), (double)ms[LAUNCHES / 2] * 1e3,
-                kvd_clock_between(host, host + 1), LAUNCHES};
+                kvd_clock_between(host, host + 1)};
     rc = 0;
 done:
     if (begin)

@@ -15,7 +15,6 @@ typedef struct {
     double best; /* rate of the fastest launch */
     double median_us;
     double sm_clock_mhz; /* mean over all launches; NaN if not read */
-    int launches;
 } kvd_ceiling;
 
 /* Measures bytes read plus written per second. `bytes`: multiple of 16, or 0 for 4 GiB. */
