@@ -19,8 +19,7 @@ int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map)
     map->scale = (float)(1 / sqrt((double)heads->d_head));
     for (int g = 0; g < n_kv; g++) {
         const int d_qk = heads->d_qk[g], d_v = heads->d_v[g];
-        if (d_qk < KVD_WIDTH_STEP || d_qk > KVD_WIDTH_MAX || d_qk % KVD_WIDTH_STEP ||
-            d_v < KVD_WIDTH_STEP || d_v > KVD_WIDTH_MAX || d_v % KVD_WIDTH_STEP)
+        if (!kvd_width_fits(d_qk, KVD_WIDTH_MAX) || !kvd_width_fits(d_v, KVD_WIDTH_MAX))
             return -1;
         map->d_qk[g] = (int16_t)d_qk;
         map->d_v[g] = (int16_t)d_v;

@@ -81,6 +81,12 @@ typedef struct {
     int32_t kv_offset[KVD_HEADS_MAX]; /* [n_kv_heads] first element of K in a page; V follows K */
 } kvd_attn_map;
 
+/* Returns 1 if CUDA kernels take heads of d dimensions: a multiple of KVD_WIDTH_STEP. */
+static inline int kvd_width_fits(int d, int most)
+{
+    return d >= KVD_WIDTH_STEP && d <= most && d % KVD_WIDTH_STEP == 0;
+}
+
 /* Fills *map. Returns -1 outside the limits, and for widths not a multiple of KVD_WIDTH_STEP. */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 

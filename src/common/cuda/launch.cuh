@@ -1,4 +1,4 @@
-/* Launch of a kernel that may start before the preceding kernel of the stream has ended. */
+/* Launches of kernels, and device functions of their threads. */
 #ifndef KVD_COMMON_CUDA_LAUNCH_CUH
 #define KVD_COMMON_CUDA_LAUNCH_CUH
 
@@ -21,6 +21,30 @@ inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), d
     config.attrs = &overlap;
     config.numAttrs = early ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+/* Returns the sum of x over lanes 0 .. this one of the warp. */
+template <class T> __device__ __forceinline__ T kvd_sum_to_lane(T x)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (int d = 1; d < 32; d *= 2) {
+        const T other = __shfl_up_sync(~0u, x, d);
+        x += lane >= d ? other : 0;
+    }
+    return x;
+}
+
+/* Returns the last i in first .. end - 1 for which f(i) is true. f(first) must be true. */
+template <class F> __device__ __forceinline__ int kvd_last_true(int first, int end, const F &f)
+{
+    while (end - first > 1) {
+        const int middle = (first + end) / 2;
+        if (f(middle))
+            first = middle;
+        else
+            end = middle;
+    }
+    return first;
 }
 
 /* Returns the GPU's time (%globaltimer) in ns. */

@@ -167,6 +167,16 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+/* Notes the time at which the CTA ends. */
+__device__ __forceinline__ void put_end(const kvd_append_args &a)
+{
+    if (a.ended) {
+        __syncthreads();
+        if (threadIdx.x == 0)
+            atomicMax(a.ended, kvd_now_ns());
+    }
+}
+
 template <bool BF, int SLABS, int ROPE>
 __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     append_decode(const __grid_constant__ params p)
@@ -185,12 +195,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
         fetch_r(p, a.r_v, a.map.o_offset[g * group] / group, d_v, first,
                 min(d_v - first, p.columns),
                 r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-    if (a.began && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0)
-        *a.began = kvd_now_ns();
+    kvd_wait_preceding(a.began);
     bool waiting = true;
     int k = warp;
 #pragma unroll 1
@@ -243,11 +248,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
         }
         k += DECODE_WARPS;
     } while (k < group + 2);
-    if (a.ended) {
-        __syncthreads();
-        if (threadIdx.x == 0)
-            atomicMax(a.ended, kvd_now_ns());
-    }
+    put_end(a);
 }
 
 __device__ __forceinline__ void few_wait(const kvd_append_args &a)
@@ -305,11 +306,7 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
         if (mine)
             few_compute<BF, ROPE>(p, u, c, first, pass == 1, cos, sin, b);
     }
-    if (a.ended) {
-        __syncthreads();
-        if (threadIdx.x == 0)
-            atomicMax(a.ended, kvd_now_ns());
-    }
+    put_end(a);
 }
 
 rope_kind choose_rope(const kvd_append_args *a)
@@ -328,13 +325,12 @@ bool valid(const kvd_append_args *a)
 {
     const kvd_attn_map *m = &a->map;
     if ((a->dtype != KVD_BF16 && a->dtype != KVD_F16) || a->batch < 1 || a->n_tokens < a->batch ||
-        a->d_head < KVD_WIDTH_STEP || a->d_head > KVD_WIDTH_MAX || a->d_head % KVD_WIDTH_STEP ||
-        a->max_pages < 1 || m->n_kv_heads < 1 || m->n_kv_heads > KVD_HEADS_MAX || m->group < 1 ||
-        m->n_heads != m->n_kv_heads * m->group || m->n_heads > KVD_HEADS_MAX)
+        !kvd_width_fits(a->d_head, KVD_WIDTH_MAX) || a->max_pages < 1 || m->n_kv_heads < 1 ||
+        m->n_kv_heads > KVD_HEADS_MAX || m->group < 1 || m->n_heads != m->n_kv_heads * m->group ||
+        m->n_heads > KVD_HEADS_MAX)
         return false;
     for (int g = 0; g < m->n_kv_heads; g++)
-        if (m->d_qk[g] < KVD_WIDTH_STEP || m->d_qk[g] > a->d_head || m->d_qk[g] % KVD_WIDTH_STEP ||
-            m->d_v[g] < KVD_WIDTH_STEP || m->d_v[g] > a->d_head || m->d_v[g] % KVD_WIDTH_STEP)
+        if (!kvd_width_fits(m->d_qk[g], a->d_head) || !kvd_width_fits(m->d_v[g], a->d_head))
             return false;
     if (!a->rope_cos != !a->rope_sin ||
         (a->rope_cos && (a->rope_dim < 0 || a->rope_dim > a->d_head || a->rope_dim % 2)))
@@ -472,12 +468,10 @@ int share_ctas(params *p, int n_ctas, int warps)
 cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStream_t stream)
 {
     const kvd_append_args *a = &p->a;
-    int device = 0, sms = 0, room = 0;
-    cudaError_t e = cudaGetDevice(&device);
+    int sms = 0, room = 0;
+    cudaError_t e = kvd_device_attribute(cudaDevAttrMultiProcessorCount, &sms);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+        e = kvd_device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &room);
     if (e != cudaSuccess)
         return e;
     const bool wide = slabs > NARROW_SLABS;

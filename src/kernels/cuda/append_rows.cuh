@@ -101,12 +101,9 @@ __device__ __forceinline__ void prefetch(const params &p, const unit &u, int lan
 #pragma unroll
                 for (int s = 0; s < SLABS; s++) {
                     const bool there = u.x[i] && 32 * s < needed;
-                    asm volatile(
-                        "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                            stage + (uint32_t)((((h * 2 + i) * SLABS + s) * 32 + lane) * 16)),
-                        "l"(there ? from + 32 * s : static_cast<const uint16_t *>(p.a.x)),
-                        "r"(there ? 16 : 0)
-                        : "memory");
+                    kvd_copy_16(stage + (uint32_t)((((h * 2 + i) * SLABS + s) * 32 + lane) * 16),
+                                there ? from + 32 * s : static_cast<const uint16_t *>(p.a.x),
+                                there ? 16 : 0);
                 }
             }
 }
@@ -384,12 +381,9 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
     for (int row = (int)threadIdx.x / 16; row < p.r_rows; row += (int)blockDim.x / 16) {
         const int key = row / 8 % 4 * 2 + row % 2;
         const bool there = row < d_head;
-        asm volatile(
-            "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                to + (uint32_t)(row * p.r_pitch + (piece ^ key) * 16)),
-            "l"(there ? from + (size_t)row * (size_t)d + (size_t)(first + 8 * piece) : from),
-            "r"(there ? 16 : 0)
-            : "memory");
+        kvd_copy_16(to + (uint32_t)(row * p.r_pitch + (piece ^ key) * 16),
+                    there ? from + (size_t)row * (size_t)d + (size_t)(first + 8 * piece) : from,
+                    there ? 16 : 0);
     }
 }
 
@@ -482,10 +476,8 @@ __device__ __forceinline__ void few_fetch_r(const kvd_append_args &a, const unit
 #pragma unroll
     for (int row = lane / 2; row < 32 * FEW_SLABS; row += 16) {
         const bool there = row < a.d_head;
-        asm volatile(
-            "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + few_r_offset(row, lane % 2)),
-            "l"(r + (there ? (size_t)row * (size_t)u.d : 0)), "r"(there ? 16 : 0)
-            : "memory");
+        kvd_copy_16(to + few_r_offset(row, lane % 2), r + (there ? (size_t)row * (size_t)u.d : 0),
+                    there ? 16 : 0);
     }
 }
 

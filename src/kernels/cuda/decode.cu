@@ -291,7 +291,7 @@ static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
     return s;
 }
 
-template <typename T, int HALVES, bool WINDOW, int WIDTH16>
+template <bool BF, int HALVES, bool WINDOW, int WIDTH16>
 static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp,
                                int lane, int2 list, int32_t word)
 {
@@ -334,9 +334,9 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
                 const uint32_t unit = n % UNITS * (16 * GROUPS);
-                consume_unit<T, HALVES, GROUPS, WINDOW>(st, q, k + unit * (uint32_t)d_qk,
-                                                        v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
-                                                        skip - first, p.scale_log2, lane);
+                consume_unit<BF, HALVES, GROUPS, WINDOW>(st, q, k + unit * (uint32_t)d_qk,
+                                                         v + unit * (uint32_t)d_v, d_qk, d_v,
+                                                         tokens, skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
                 /* The next bulk copy must not overtake the stores of zeros to V. */
                 if (tokens < 8 * GROUPS)
@@ -350,7 +350,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         }
         if (is_short) {
             if (mine)
-                put_short<T>(st, p, __shfl_sync(~0u, word, 0), head, d_v, lane);
+                put_short<BF>(st, p, __shfl_sync(~0u, word, 0), head, d_v, lane);
             word = word1;
             if (list.x > 1)
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
@@ -370,7 +370,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
         consumers_sync<WARPS>();
         const int tid = 32 * warp + lane;
-        merge_warps<T, WARPS, WIDTH16>(p, area, s, (int)min(n1 - n0, WARPS), s.live == 1, tid);
+        merge_warps<BF, WARPS, WIDTH16>(p, area, s, (int)min(n1 - n0, WARPS), s.live == 1, tid);
         if (tid == 0)
             stamp(p, AT_WARPS_MERGED);
         if (s.live > 1) {
@@ -392,7 +392,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 consumers_sync<WARPS>();
                 if (tid == 0)
                     stamp(p, AT_SLOTS_READ);
-                merge_warps<T, WARPS, WIDTH16>(p, area, s, places, true, tid);
+                merge_warps<BF, WARPS, WIDTH16>(p, area, s, places, true, tid);
             }
         }
         pipe_arrive(area.free);
@@ -440,7 +440,7 @@ static __device__ __forceinline__ uint32_t touch_parameters(const params &p, int
     return all;
 }
 
-template <typename T, int HALVES, bool WINDOW, int WIDTH16>
+template <bool BF, int HALVES, bool WINDOW, int WIDTH16>
 static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     decode_kernel(const __grid_constant__ params p)
 {
@@ -497,8 +497,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
         /* Only the warp that copies pages waits at this barrier. */
         asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
         consumers_sync<WARPS>();
-        consume<T, HALVES, WINDOW, WIDTH16>(p, pipe, area, warp, lane,
-                                            make_int2(count_next.x, count_next.y), word);
+        consume<BF, HALVES, WINDOW, WIDTH16>(p, pipe, area, warp, lane,
+                                             make_int2(count_next.x, count_next.y), word);
     }
     if (threadIdx.x == 0)
         stamp(p, AT_END);
@@ -511,11 +511,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
 
 int kvd_decode_ctas(const kvd_attn_map *)
 {
-    int device, sms;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
-        return -1;
-    return sms;
+    int sms;
+    return kvd_device_attribute(cudaDevAttrMultiProcessorCount, &sms) == cudaSuccess ? sms : -1;
 }
 
 size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int, int n_ctas)
@@ -538,15 +535,13 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
     return cudaSuccess;
 }
 
-template <typename T, int HALVES, bool WINDOW, int WIDTH16>
+template <bool BF, int HALVES, bool WINDOW, int WIDTH16>
 static cudaError_t launch(params *p, cudaStream_t stream)
 {
-    int device, most, major;
+    int most, major;
     cudaError_t e = kvd_compute_capability(&major);
     if (e == cudaSuccess)
-        e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        e = kvd_device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
     if (e != cudaSuccess)
         return e;
     constexpr int WARPS = n_warps<HALVES, WIDTH16>;
@@ -560,22 +555,22 @@ static cudaError_t launch(params *p, cudaStream_t stream)
     if (p->ring_bytes < (WIDTH16 > KVD_WIDTH_NARROW / 16 ? 1 : 2) * page_bytes)
         return cudaErrorInvalidConfiguration;
     const int bytes = p->ring_bytes + rest;
-    e = cudaFuncSetAttribute(decode_kernel<T, HALVES, WINDOW, WIDTH16>,
+    e = cudaFuncSetAttribute(decode_kernel<BF, HALVES, WINDOW, WIDTH16>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    return kvd_launch_early(major >= 9, decode_kernel<T, HALVES, WINDOW, WIDTH16>,
+    return kvd_launch_early(major >= 9, decode_kernel<BF, HALVES, WINDOW, WIDTH16>,
                             dim3((unsigned)p->args.n_ctas), 32 * (WARPS + 1), (size_t)bytes, stream,
                             *p);
 }
 
-template <typename T, int WIDTH16> static cudaError_t launch_any(params *p, cudaStream_t stream)
+template <bool BF, int WIDTH16> static cudaError_t launch_any(params *p, cudaStream_t stream)
 {
     if (p->args.map.group > 8)
-        return p->args.map.window ? launch<T, 2, true, WIDTH16>(p, stream)
-                                  : launch<T, 2, false, WIDTH16>(p, stream);
-    return p->args.map.window ? launch<T, 1, true, WIDTH16>(p, stream)
-                              : launch<T, 1, false, WIDTH16>(p, stream);
+        return p->args.map.window ? launch<BF, 2, true, WIDTH16>(p, stream)
+                                  : launch<BF, 2, false, WIDTH16>(p, stream);
+    return p->args.map.window ? launch<BF, 1, true, WIDTH16>(p, stream)
+                              : launch<BF, 1, false, WIDTH16>(p, stream);
 }
 
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
@@ -600,8 +595,8 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     if (widest > KVD_WIDTH_MAX)
         return cudaErrorInvalidValue;
     if (widest > KVD_WIDTH_NARROW)
-        return args->dtype == KVD_BF16 ? launch_any<__nv_bfloat16, KVD_WIDTH_MAX / 16>(&p, stream)
-                                       : launch_any<__half, KVD_WIDTH_MAX / 16>(&p, stream);
-    return args->dtype == KVD_BF16 ? launch_any<__nv_bfloat16, KVD_WIDTH_NARROW / 16>(&p, stream)
-                                   : launch_any<__half, KVD_WIDTH_NARROW / 16>(&p, stream);
+        return args->dtype == KVD_BF16 ? launch_any<true, KVD_WIDTH_MAX / 16>(&p, stream)
+                                       : launch_any<false, KVD_WIDTH_MAX / 16>(&p, stream);
+    return args->dtype == KVD_BF16 ? launch_any<true, KVD_WIDTH_NARROW / 16>(&p, stream)
+                                   : launch_any<false, KVD_WIDTH_NARROW / 16>(&p, stream);
 }

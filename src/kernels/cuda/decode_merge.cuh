@@ -112,33 +112,33 @@ static __device__ __forceinline__ row_end end_row(const float *sinks, int head, 
     if (!sinks)
         return {1 / sum, max, sum};
     const float sink = sinks[head] / scale, most = fmaxf(max, sink),
-                shrink = exp2_fast((max - most) * scale_log2),
-                all = fmaf(sum, shrink, exp2_fast((sink - most) * scale_log2));
+                shrink = kvd_exp2((max - most) * scale_log2),
+                all = fmaf(sum, shrink, kvd_exp2((sink - most) * scale_log2));
     return {shrink / all, most, all};
 }
 
 /* Writes dims 2 * pair, 2 * pair + 1 of a query head to `row`; pair 0 writes *lse unless NULL. */
-template <typename T>
+template <bool BF>
 static __device__ __forceinline__ void put_output(uint16_t *row, float *lse, float scale, int pair,
                                                   float2 o, const row_end &end)
 {
-    reinterpret_cast<uint32_t *>(row)[pair] = pack<T>(o.x * end.factor, o.y * end.factor);
+    reinterpret_cast<uint32_t *>(row)[pair] = pack<BF>(o.x * end.factor, o.y * end.factor);
     if (lse && pair == 0)
         *lse = fmaf(end.max, scale, logf(end.sum));
 }
 
-template <typename T>
+template <bool BF>
 static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s,
                                                   int row, int pair, float2 o, float max, float sum)
 {
     const kvd_attn_map &map = p.args.map;
     const int head = s.head * map.group + row;
-    put_output<T>((uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch +
-                      map.o_offset[head],
-                  p.args.lse ? p.args.lse + (size_t)s.request * (size_t)map.n_heads + head : NULL,
-                  map.scale, pair, o,
-                  end_row(sinks_of(p.args.sinks, p.args.n_sinks, s.request, map.n_heads), head, max,
-                          sum, map.scale, p.scale_log2));
+    put_output<BF>((uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch +
+                       map.o_offset[head],
+                   p.args.lse ? p.args.lse + (size_t)s.request * (size_t)map.n_heads + head : NULL,
+                   map.scale, pair, o,
+                   end_row(sinks_of(p.args.sinks, p.args.n_sinks, s.request, map.n_heads), head,
+                           max, sum, map.scale, p.scale_log2));
 }
 
 static __device__ __forceinline__ void put_pair(float *to, float x, float y)
@@ -148,7 +148,7 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 }
 
 /* Merges the results of the first `places` warps. Unless is_whole, writes a partial result. */
-template <typename T, int WARPS, int WIDTH16>
+template <bool BF, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,
                                                    bool is_whole, int tid)
@@ -172,13 +172,13 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
                 const float2 ml = area.ml[w * KVD_GROUP_MAX + row];
                 const float2 x = reinterpret_cast<const float2 *>(
                     area.o + (size_t)(w * group + row) * p.o_pitch)[pair];
-                const float f = exp2_fast((ml.x - max) * p.scale_log2);
+                const float f = kvd_exp2((ml.x - max) * p.scale_log2);
                 sum = fmaf(ml.y, f, sum);
                 o.x = fmaf(x.x, f, o.x);
                 o.y = fmaf(x.y, f, o.y);
             }
         if (is_whole) {
-            put_result<T>(p, s, row, pair, o, max, sum);
+            put_result<BF>(p, s, row, pair, o, max, sum);
         } else {
             const size_t at = (size_t)slot * group + row;
             put_pair(p.work.slot_o + at * p.d_v_max + 2 * pair, o.x, o.y);
@@ -226,8 +226,8 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
                 /* A CTA without work has max = -inf and an undefined partial result. */
                 if (ml[i].x != -INFINITY) {
                     const float top = fmaxf(max, ml[i].x);
-                    const float f = exp2_fast((max - top) * p.scale_log2);
-                    const float g = exp2_fast((ml[i].x - top) * p.scale_log2);
+                    const float f = kvd_exp2((max - top) * p.scale_log2);
+                    const float g = kvd_exp2((ml[i].x - top) * p.scale_log2);
                     max = top;
                     sum = fmaf(ml[i].y, g, sum * f);
 #pragma unroll
@@ -251,7 +251,7 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
 }
 
 /* Writes the output of a KV head that one warp computed alone. */
-template <typename T, int HALVES, int WIDTH16>
+template <bool BF, int HALVES, int WIDTH16>
 static __device__ __forceinline__ void put_short(const state<HALVES, WIDTH16> &st, const params &p,
                                                  int request, int kv_head, int d_v, int lane)
 {
@@ -275,8 +275,8 @@ static __device__ __forceinline__ void put_short(const state<HALVES, WIDTH16> &s
 #pragma unroll
         for (int i = 0; i < WIDTH16; i++)
             if (16 * i < d_v) {
-                const uint32_t low = pack<T>(st.o[h][i][0] * r0, st.o[h][i][1] * r1);
-                const uint32_t high = pack<T>(st.o[h][i][2] * r0, st.o[h][i][3] * r1);
+                const uint32_t low = pack<BF>(st.o[h][i][0] * r0, st.o[h][i][1] * r1);
+                const uint32_t high = pack<BF>(st.o[h][i][2] * r0, st.o[h][i][3] * r1);
                 if (column < map.group) {
                     o[16 * i] = (uint16_t)low;
                     o[16 * i + 8] = (uint16_t)high;

@@ -17,6 +17,7 @@
  */
 #include <string.h>
 
+#include "common/cuda/launch.cuh"
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/decode_work.h"
@@ -214,11 +215,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
         int sum = 0;
         for (int base = 0; base < n; base += 32) {
             const int mine = base + tid < n ? count[base + tid] : 0;
-            int up = mine;
-            for (int d = 1; d < 32; d *= 2) {
-                const int other = __shfl_up_sync(~0u, up, d);
-                up += tid >= d ? other : 0;
-            }
+            const int up = kvd_sum_to_lane(mine);
             if (base + tid < n)
                 start[base + tid] = sum + up - mine;
             sum += __shfl_sync(~0u, up, 31);
@@ -256,20 +253,12 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     u64 done = 0;
     for (int base = 0; base < batch; base += N_THREADS) {
         const int b = base + tid;
-        u64 up = b < batch ? request_cost(p, b) : 0;
-        for (int d = 1; d < 32; d *= 2) {
-            const u64 other = __shfl_up_sync(~0u, up, d);
-            up += tid % 32 >= d ? other : 0;
-        }
+        const u64 up = kvd_sum_to_lane(b < batch ? request_cost(p, b) : 0);
         if (tid % 32 == 31)
             of_warp[tid / 32] = up;
         __syncthreads();
         u64 before = tid % 32 < N_THREADS / 32 ? of_warp[tid % 32] : 0;
-        u64 scan = before;
-        for (int d = 1; d < 32; d *= 2) {
-            const u64 other = __shfl_up_sync(~0u, scan, d);
-            scan += tid % 32 >= d ? other : 0;
-        }
+        const u64 scan = kvd_sum_to_lane(before);
         before = __shfl_sync(~0u, scan - before, tid / 32);
         if (b < batch)
             sum[b + 1] = done + before + up;
@@ -288,14 +277,7 @@ static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
     if (c == p.n_ctas)
         return make_int2(batch * n_kv, 0);
     u64 at = sum[batch] * (u64)c / (u64)p.n_ctas;
-    int low = 0, high = batch; /* invariant: sum[low] <= at < sum[high] */
-    while (high - low > 1) {
-        const int mid = (low + high) / 2;
-        if (sum[mid] <= at)
-            low = mid;
-        else
-            high = mid;
-    }
+    const int low = kvd_last_true(0, batch, [&](int i) { return sum[i] <= at; });
     at -= sum[low];
     int first = 0, above = p.n_first;
     if (above < n_kv && heads_cost(p, low, 0, above) <= at) {
@@ -304,14 +286,8 @@ static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
         above = n_kv;
     }
     const int pieces = pieces_of(p, tokens_of(p, low, first));
-    int g = first;
-    while (above - g > 1) {
-        const int mid = (g + above) / 2;
-        if (heads_cost(p, low, first, mid) <= at)
-            g = mid;
-        else
-            above = mid;
-    }
+    const int g =
+        kvd_last_true(first, above, [&](int i) { return heads_cost(p, low, first, i) <= at; });
     at -= heads_cost(p, low, first, g);
     const u64 piece = (u64)(CUT_TOKENS / 8) * (u64)(p.cost_before[g + 1] - p.cost_before[g]);
     const u64 segment = (u64)SEGMENT_COST;
@@ -355,15 +331,7 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     if (!fits)
         return 0;
     for (int c = (int)threadIdx.x; c <= n; c += N_THREADS) {
-        /* invariant: first_cta[t] <= c < first_cta[above] */
-        int t = 0, above = tasks + 1;
-        while (above - t > 1) {
-            const int mid = (t + above) / 2;
-            if (first_cta[mid] <= c)
-                t = mid;
-            else
-                above = mid;
-        }
+        const int t = kvd_last_true(0, tasks + 1, [&](int i) { return first_cta[i] <= c; });
         start[c] = make_int2(t, 0);
         if (t < tasks)
             start[c].y = (int)((u64)(c - first_cta[t]) *
@@ -422,14 +390,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
 
     /* Element e of the work list is for CTA c and KV head e - c, counted over all requests. */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
-        int c = 0, above = n;
-        while (above - c > 1) {
-            const int mid = (c + above) / 2;
-            if (start[mid].x + mid <= e)
-                c = mid;
-            else
-                above = mid;
-        }
+        const int c = kvd_last_true(0, n, [&](int i) { return start[i].x + i <= e; });
         const int2 from = start[c], to = start[c + 1];
         const int task = e - c;
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))

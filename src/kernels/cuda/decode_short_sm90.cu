@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "common/cuda/launch.cuh"
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/decode_merge.cuh"
@@ -160,7 +161,7 @@ static __device__ __forceinline__ int shares_of(int group, int log2_ctas)
 /* Returns the factor that rescales a partial result with maximum `part` to maximum `max`. */
 static __device__ __forceinline__ float share_of(float part, float max, float scale_log2)
 {
-    return part == -INFINITY ? 0 : exp2_fast((part - max) * scale_log2);
+    return part == -INFINITY ? 0 : kvd_exp2((part - max) * scale_log2);
 }
 
 /* Merges two dimensions of O of row `row`, its maximum and its sum, over the warps. */
@@ -216,21 +217,21 @@ static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pit
     return r;
 }
 
-template <typename T>
+template <bool BF>
 static __device__ __forceinline__ void put_short_pair(const short_params &p, const short_head &h,
                                                       int request, int kv_head, int row, int pair,
                                                       float4 r)
 {
     const int head = kv_head * p.group + row;
-    put_output<T>(p.o + (size_t)request * (size_t)p.o_pitch + h.o + row * h.d_v,
-                  p.lse ? p.lse + (size_t)request * (size_t)p.n_heads + head : NULL, p.scale, pair,
-                  make_float2(r.x, r.y),
-                  end_row(sinks_of(p.sinks, p.n_sinks, request, p.n_heads), head, r.z, r.w, p.scale,
-                          p.scale_log2));
+    put_output<BF>(p.o + (size_t)request * (size_t)p.o_pitch + h.o + row * h.d_v,
+                   p.lse ? p.lse + (size_t)request * (size_t)p.n_heads + head : NULL, p.scale, pair,
+                   make_float2(r.x, r.y),
+                   end_row(sinks_of(p.sinks, p.n_sinks, request, p.n_heads), head, r.z, r.w,
+                           p.scale, p.scale_log2));
 }
 
 /* Copies and computes a warp's units of 16 tokens. `page` of lane i: page number of unit i. */
-template <typename T>
+template <bool BF>
 static __device__ __forceinline__ void
 compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDTH_MAX / 16][2],
               const short_params &p, const short_head &h, const warp_place &at,
@@ -257,9 +258,9 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
         pipe_wait(full + 8 * (uint32_t)slot, turn);
         if (at.warp == 0 && lane == 0 && i == 0)
             stamp(p.stamps, AT_FIRST_PAGE);
-        consume_unit<T, 1, SHORT_GROUPS, false>(st, q, to, to + (uint32_t)(2 * UNIT * h.d_qk),
-                                                h.d_qk, h.d_v, n_tokens - UNIT * unit_of(at, i), 0,
-                                                p.scale_log2, lane);
+        consume_unit<BF, 1, SHORT_GROUPS, false>(st, q, to, to + (uint32_t)(2 * UNIT * h.d_qk),
+                                                 h.d_qk, h.d_v, n_tokens - UNIT * unit_of(at, i), 0,
+                                                 p.scale_log2, lane);
         if (at.warp == 0 && lane == 0 && i == 0)
             stamp(p.stamps, AT_FIRST_DONE);
         const int next = i + slots;
@@ -282,7 +283,7 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
 }
 
 /* Merges the warps of the CTA, then the CTAs of the cluster. All CTAs must have started. */
-template <typename T>
+template <bool BF>
 static __device__ __forceinline__ void
 merge_task(const short_params &p, const short_head &h, const warp_place &at, const char *units,
            const float2 *ml, float4 *parts, uint32_t arrived, int request, int kv_head, int lane)
@@ -300,7 +301,7 @@ merge_task(const short_params &p, const short_head &h, const warp_place &at, con
                 smem_address(parts + at.rank * pitch + (share >> at.log2_ctas) * SHARE + i % SHARE),
                 arrived, share & (n_ctas - 1), r);
         else if (there)
-            put_short_pair<T>(p, h, request, kv_head, row, pair, r);
+            put_short_pair<BF>(p, h, request, kv_head, row, pair, r);
     }
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_WARPS_MERGED);
@@ -316,12 +317,12 @@ merge_task(const short_params &p, const short_head &h, const warp_place &at, con
         const float4 r =
             merge_ctas(parts + s * SHARE + lane % SHARE, pitch, n_ctas, p.scale_log2, lane);
         if (row < p.group && 2 * pair < h.d_v && lane < SHARE)
-            put_short_pair<T>(p, h, request, kv_head, row, pair, r);
+            put_short_pair<BF>(p, h, request, kv_head, row, pair, r);
     }
 }
 #endif
 
-template <typename T>
+template <bool BF>
 static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
     short_kernel(const __grid_constant__ short_params p)
 {
@@ -367,8 +368,8 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
     if (works) {
         state<1, SHORT_WIDTH_MAX / 16> st;
         clear(st);
-        compute_units<T>(st, q, p, h, at, table, page, n_tokens,
-                         smem_address(smem + warp * p.warp_bytes), full, empty, lane);
+        compute_units<BF>(st, q, p, h, at, table, page, n_tokens,
+                          smem_address(smem + warp * p.warp_bytes), full, empty, lane);
         if (threadIdx.x == 0)
             stamp(p.stamps, AT_LAST_DONE);
         /* The next call overwrites tokens that other lanes have read. */
@@ -378,7 +379,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
         if (p.log2_ctas)
             cluster_wait();
         __syncthreads();
-        merge_task<T>(p, h, at, smem, ml, parts, arrived, request, (int)kv_head, lane);
+        merge_task<BF>(p, h, at, smem, ml, parts, arrived, request, (int)kv_head, lane);
     }
     if (threadIdx.x == 0)
         stamp(p.stamps, AT_END);
@@ -406,14 +407,12 @@ static int pages_per_cta(const kvd_decode_args *args, int ctas)
 /* Sets the shared memory of a launch with `per_sm` CTAs per SM. */
 static cudaError_t divide_memory(int per_sm, short_launch *l)
 {
-    int device, major, all, reserved;
-    cudaError_t e = cudaGetDevice(&device);
+    int major, all, reserved;
+    cudaError_t e = kvd_compute_capability(&major);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+        e = kvd_device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &all);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device);
+        e = kvd_device_attribute(cudaDevAttrReservedSharedMemoryPerBlock, &reserved);
     if (e != cudaSuccess)
         return e;
     l->warp_bytes = (all / per_sm - reserved - SHORT_REST_BYTES) / SHORT_WARPS / 128 * 128;
@@ -423,17 +422,17 @@ static cudaError_t divide_memory(int per_sm, short_launch *l)
                : cudaErrorInvalidConfiguration;
 }
 
-template <typename T>
+template <bool BF>
 static cudaError_t short_prepare(const kvd_decode_args *args, int ctas, short_launch *l,
                                  cudaStream_t stream)
 {
     *l = {};
     cudaError_t e = divide_memory(pages_per_cta(args, ctas) > SOME_PAGES ? 1 : RESIDENT, l);
     if (e == cudaSuccess)
-        e = cudaFuncSetAttribute(short_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+        e = cudaFuncSetAttribute(short_kernel<BF>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)l->config.dynamicSmemBytes);
     if (e == cudaSuccess && ctas > 8)
-        e = cudaFuncSetAttribute(short_kernel<T>, cudaFuncAttributeNonPortableClusterSizeAllowed,
+        e = cudaFuncSetAttribute(short_kernel<BF>, cudaFuncAttributeNonPortableClusterSizeAllowed,
                                  1);
     if (e != cudaSuccess)
         return e;
@@ -458,13 +457,12 @@ static int log2_of(int n)
     return log2;
 }
 
-template <typename T>
-static cudaError_t launch_short(const kvd_decode_args *args, cudaStream_t stream)
+template <bool BF> static cudaError_t launch_short(const kvd_decode_args *args, cudaStream_t stream)
 {
     const kvd_attn_map &map = args->map;
     short_params p;
     short_launch l;
-    const cudaError_t e = short_prepare<T>(args, args->ctas_per_task, &l, stream);
+    const cudaError_t e = short_prepare<BF>(args, args->ctas_per_task, &l, stream);
     if (e != cudaSuccess)
         return e;
     memset(&p, 0, sizeof p);
@@ -502,7 +500,7 @@ static cudaError_t launch_short(const kvd_decode_args *args, cudaStream_t stream
         h->slots =
             (int16_t)min((int)SLOTS_MAX, l.warp_bytes / (2 * UNIT * (map.d_qk[g] + map.d_v[g])));
     }
-    return cudaLaunchKernelEx(&l.config, short_kernel<T>, p);
+    return cudaLaunchKernelEx(&l.config, short_kernel<BF>, p);
 }
 
 static bool short_can(const kvd_decode_args *args, int ctas)
@@ -537,12 +535,12 @@ static bool short_fits(const kvd_decode_args *args, int ctas)
     const int tasks = args->batch * args->map.n_kv_heads;
     short_launch l;
     int fit = 0;
-    cudaError_t e = short_prepare<__nv_bfloat16>(args, ctas, &l, NULL);
+    cudaError_t e = short_prepare<true>(args, ctas, &l, NULL);
     if (e == cudaSuccess && ctas > 1) {
-        e = cudaOccupancyMaxActiveClusters(&fit, short_kernel<__nv_bfloat16>, &l.config);
+        e = cudaOccupancyMaxActiveClusters(&fit, short_kernel<true>, &l.config);
     } else if (e == cudaSuccess) {
         e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-            &fit, short_kernel<__nv_bfloat16>, 32 * SHORT_WARPS, l.config.dynamicSmemBytes);
+            &fit, short_kernel<true>, 32 * SHORT_WARPS, l.config.dynamicSmemBytes);
         fit *= kvd_decode_ctas(&args->map);
     }
     if (e != cudaSuccess)
@@ -563,6 +561,6 @@ cudaError_t kvd_decode_short(const kvd_decode_args *args, cudaStream_t stream)
 {
     if (!short_can(args, args->ctas_per_task))
         return cudaErrorInvalidValue;
-    return args->dtype == KVD_BF16 ? launch_short<__nv_bfloat16>(args, stream)
-                                   : launch_short<__half>(args, stream);
+    return args->dtype == KVD_BF16 ? launch_short<true>(args, stream)
+                                   : launch_short<false>(args, stream);
 }

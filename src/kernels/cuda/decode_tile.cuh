@@ -2,9 +2,7 @@
 #ifndef KVD_KERNELS_CUDA_DECODE_TILE_CUH
 #define KVD_KERNELS_CUDA_DECODE_TILE_CUH
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "kernels/cuda/mma.cuh"
 #include "kernels/layout.h"
 
 static_assert(KVD_PAGE_TOKENS == 64, "the unrolled loops below are for 64 tokens");
@@ -95,10 +93,7 @@ static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from
             const char *const row = page + start + t % KVD_PAGE_TOKENS / 8 * each + t % 8 * 16;
             const uint32_t place = to + (uint32_t)(start + i * each + lane % 8 * 16);
             for (int block = lane / 8 * 128; block < each; block += 512)
-                asm volatile(
-                    "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place + (uint32_t)block),
-                    "l"(row + block), "r"(bytes)
-                    : "memory");
+                kvd_copy_16(place + (uint32_t)block, row + block, bytes);
         }
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
@@ -234,72 +229,8 @@ template <int WARPS> static __device__ __forceinline__ void consumers_sync()
     asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
 }
 
-static __device__ __forceinline__ unsigned long long now_ns()
-{
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
-}
-
-static __device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-template <typename T> static __device__ __forceinline__ uint32_t pack(float low, float high);
-template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high)
-{
-    uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-template <> __device__ __forceinline__ uint32_t pack<__half>(float low, float high)
-{
-    uint32_t r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-
-template <typename T>
-static __device__ __forceinline__ void mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
-template <>
-__device__ __forceinline__ void mma<__nv_bfloat16>(float *c, const uint32_t *a, uint32_t b0,
-                                                   uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <>
-__device__ __forceinline__ void mma<__half>(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ void ldmatrix(uint32_t *r, uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
 /* Computes S [16 heads][8 GROUPS tokens] = Q K^T for d_qk = 16 STEPS. */
-template <typename T, int HALVES, int GROUPS, int STEPS, int WIDTH16>
+template <bool BF, int HALVES, int GROUPS, int STEPS, int WIDTH16>
 static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
                                               const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
                                               int lane)
@@ -313,9 +244,9 @@ static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
 #pragma unroll
         for (int j = 0; j < GROUPS; j += 2) {
             uint32_t b[4];
-            ldmatrix(b, at + (uint32_t)(j * 256 * STEPS + i * 256));
-            mma<T>(c[j], a, b[0], b[1]);
-            mma<T>(c[j + 1], a, b[2], b[3]);
+            ldmatrix(at + (uint32_t)(j * 256 * STEPS + i * 256), b);
+            mma_pure<BF>(c[j], a, b[0], b[1]);
+            mma_pure<BF>(c[j + 1], a, b[2], b[3]);
         }
     }
 #pragma unroll
@@ -326,7 +257,7 @@ static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
 }
 
 /* Computes O^T [d_v][8 heads] += V^T P^T for d_v = 16 TILES. */
-template <typename T, int HALVES, int GROUPS, int TILES, int WIDTH16>
+template <bool BF, int HALVES, int GROUPS, int TILES, int WIDTH16>
 static __device__ __forceinline__ void
 values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v, int lane)
 {
@@ -336,10 +267,10 @@ values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             uint32_t a[4];
-            ldmatrix_trans(a, at + (uint32_t)(k * 512 * TILES + i * 256));
+            ldmatrix_trans(at + (uint32_t)(k * 512 * TILES + i * 256), a);
 #pragma unroll
             for (int h = 0; h < HALVES; h++)
-                mma<T>(o[h][i], a, p[h][2 * k], p[h][2 * k + 1]);
+                mma_pure<BF>(o[h][i], a, p[h][2 * k], p[h][2 * k + 1]);
         }
 }
 
@@ -363,7 +294,7 @@ static __device__ __forceinline__ void each_step(int width, const F &step)
 }
 
 /* Computes S = Q K^T for a d_qk known only at run time. */
-template <typename T, int HALVES, int GROUPS, int WIDTH16>
+template <bool BF, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES],
                                                   const uint32_t (&q)[WIDTH16][2 * HALVES],
                                                   uint32_t k, int d_qk, int lane)
@@ -377,9 +308,9 @@ static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES]
 #pragma unroll
         for (int j = 0; j < GROUPS; j += 2) {
             uint32_t b[4];
-            ldmatrix(b, at + (uint32_t)j * group + (uint32_t)(i * 256));
-            mma<T>(c[j], a, b[0], b[1]);
-            mma<T>(c[j + 1], a, b[2], b[3]);
+            ldmatrix(at + (uint32_t)j * group + (uint32_t)(i * 256), b);
+            mma_pure<BF>(c[j], a, b[0], b[1]);
+            mma_pure<BF>(c[j + 1], a, b[2], b[3]);
         }
     });
 #pragma unroll
@@ -390,7 +321,7 @@ static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES]
 }
 
 /* Computes O^T += V^T P^T for a d_v known only at run time. */
-template <typename T, int HALVES, int GROUPS, int WIDTH16>
+template <bool BF, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4],
                                                   const uint32_t (&p)[HALVES][GROUPS], uint32_t v,
                                                   int d_v, int lane)
@@ -401,10 +332,10 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
 #pragma unroll
         for (int k = 0; k < GROUPS / 2; k++) {
             uint32_t a[4];
-            ldmatrix_trans(a, at + (uint32_t)(2 * k) * group + (uint32_t)(i * 256));
+            ldmatrix_trans(at + (uint32_t)(2 * k) * group + (uint32_t)(i * 256), a);
 #pragma unroll
             for (int h = 0; h < HALVES; h++)
-                mma<T>(o[h][i], a, p[h][2 * k], p[h][2 * k + 1]);
+                mma_pure<BF>(o[h][i], a, p[h][2 * k], p[h][2 * k + 1]);
         }
     });
 }
@@ -488,7 +419,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
 }
 
 /* Adds 8 * GROUPS tokens. Ignores tokens from n_tokens on and, if WINDOW, the first `older`. */
-template <typename T, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
+template <bool BF, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
              uint32_t v, int d_qk, int d_v, int n_tokens, int older, float scale_log2, int lane)
@@ -496,9 +427,9 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
     constexpr bool WIDE = WIDTH16 > KVD_WIDTH_NARROW / 16;
     float s[GROUPS][2 * HALVES];
     if constexpr (WIDE) {
-        scores_any<T, HALVES, GROUPS>(s, q, k, d_qk, lane);
+        scores_any<BF, HALVES, GROUPS>(s, q, k, d_qk, lane);
     } else {
-#define CALL(n) scores<T, HALVES, GROUPS, n>(s, q, k, lane)
+#define CALL(n) scores<BF, HALVES, GROUPS, n>(s, q, k, lane)
         EACH_WIDTH(d_qk, CALL)
 #undef CALL
     }
@@ -540,7 +471,7 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
             const float m = fmaxf(st.max[h], top[h]);
-            const float shrink = exp2_fast((st.max[h] - m) * scale_log2);
+            const float shrink = kvd_exp2((st.max[h] - m) * scale_log2);
             st.max[h] = m;
             st.sum[h] *= shrink;
             /* Lane 4 h holds the factor `shrink` of query head h. */
@@ -563,18 +494,18 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
         float sum0 = 0, sum1 = 0;
 #pragma unroll
         for (int j = 0; j < GROUPS; j++) {
-            const float p0 = exp2_fast(fmaf(s[j][2 * h], scale_log2, -shift));
-            const float p1 = exp2_fast(fmaf(s[j][2 * h + 1], scale_log2, -shift));
+            const float p0 = kvd_exp2(fmaf(s[j][2 * h], scale_log2, -shift));
+            const float p1 = kvd_exp2(fmaf(s[j][2 * h + 1], scale_log2, -shift));
             sum0 += p0;
             sum1 += p1;
-            packed[h][j] = pack<T>(p0, p1);
+            packed[h][j] = pack<BF>(p0, p1);
         }
         st.sum[h] += sum0 + sum1;
     }
     if constexpr (WIDE) {
-        values_any<T, HALVES, GROUPS>(st.o, packed, v, d_v, lane);
+        values_any<BF, HALVES, GROUPS>(st.o, packed, v, d_v, lane);
     } else {
-#define CALL(n) values<T, HALVES, GROUPS, n>(st.o, packed, v, lane)
+#define CALL(n) values<BF, HALVES, GROUPS, n>(st.o, packed, v, lane)
         EACH_WIDTH(d_v, CALL)
 #undef CALL
     }

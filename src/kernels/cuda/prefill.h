@@ -3,6 +3,7 @@
 #define KVD_KERNELS_CUDA_PREFILL_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 
 #include "kernels/layout.h"
 
@@ -50,6 +51,9 @@ typedef struct {
     unsigned long long *busy;
     kvd_prefill_work work;
 } kvd_prefill_args;
+
+/* Returns true if the kernels take *args. */
+bool kvd_prefill_valid(const kvd_prefill_args *args);
 
 /*
  * Computes attention on sm_90a, elsewhere returns cudaErrorNotSupported. Wide heads in fp16 run

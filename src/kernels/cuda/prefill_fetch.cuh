@@ -137,7 +137,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
         t.o_first = (long long)q_row * a.map.o_pitch + a.map.o_offset[tile.head];
         t.kv_offset = a.map.kv_offset[g];
         if (SH.begun == 0)
-            SH.begun = global_ns();
+            SH.begun = now_ns();
         mbar_arrive(kvd_smem(&SH.tile_full[tiles.at]));
         step<TILES>(tiles);
     }

@@ -9,6 +9,7 @@
  * - Rows are rescaled only if their maximum grows by more than 2^8.
  * - WIDE (a head wider than KVD_WIDTH_NARROW): passes of 64 rows, d_v known only at run time.
  */
+#include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill.h"
 
@@ -32,13 +33,6 @@ struct params {
 __device__ __forceinline__ void worker_barrier(int worker)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(worker + 1), "r"((int)WORKER_THREADS) : "memory");
-}
-
-__device__ __forceinline__ unsigned long long now_ns()
-{
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
 }
 
 /* Reads threadIdx.x again, because a kept copy would not fit into the registers. */
@@ -76,12 +70,12 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
     if (groups >= 8) {
 #pragma unroll 4
         for (int i = tid; i < pieces; i += WORKER_THREADS)
-            copy16(to + (uint32_t)(16 * i), from + 8 * i, true);
+            kvd_copy_16(to + (uint32_t)(16 * i), from + 8 * i, 16);
     } else {
 #pragma unroll 1
         for (int i = tid; i < pieces; i += WORKER_THREADS) {
             const bool there = i < 8 * d_qk ? i < groups * d_qk : i - 8 * d_qk < groups * d_v;
-            copy16(to + (uint32_t)(16 * i), there ? from + 8 * i : from, there);
+            kvd_copy_16(to + (uint32_t)(16 * i), there ? from + 8 * i : from, there ? 16 : 0);
         }
     }
 }
@@ -171,7 +165,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
         const int pieces = 8 * ROWS16 * d_qk, there = (n_rows + 7) / 8 * d_qk;
 #pragma unroll 2
         for (int i = tid; i < pieces; i += WORKER_THREADS)
-            copy16(w.q_smem + (uint32_t)(16 * i), i < there ? from + 8 * i : from, i < there);
+            kvd_copy_16(w.q_smem + (uint32_t)(16 * i), i < there ? from + 8 * i : from,
+                        i < there ? 16 : 0);
     }
     fetch_block(w, tid, __ldg(w.pages + first_block), first_block,
                 w.kv_smem + (uint32_t)(w.stages > 1 ? first_block % 2 * w.stage_bytes : 0));
@@ -276,7 +271,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         const float x = fmaxf(m[t][i], top[t][i]);
-                        const float shrink = exp2_approx((m[t][i] - x) * scale_log2);
+                        const float shrink = kvd_exp2((m[t][i] - x) * scale_log2);
                         m[t][i] = x;
                         l[t][i] *= shrink;
 #pragma unroll
@@ -295,7 +290,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                     for (int n = 0; n < 8; n++)
 #pragma unroll
                         for (int e = 2 * i; e < 2 * i + 2; e++) {
-                            s[t][n][e] = exp2_approx(fmaf(s[t][n][e], scale_log2, base));
+                            s[t][n][e] = kvd_exp2(fmaf(s[t][n][e], scale_log2, base));
                             l[t][i] += s[t][n][e];
                         }
                 }
@@ -332,8 +327,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             if (w.sink) {
                 const float sink = *w.sink / w.scale;
                 most = fmaxf(m[t][i], sink);
-                shrink = exp2_approx((m[t][i] - most) * w.scale_log2);
-                sum = fmaf(sum, shrink, exp2_approx((sink - most) * w.scale_log2));
+                shrink = kvd_exp2((m[t][i] - most) * w.scale_log2);
+                sum = fmaf(sum, shrink, kvd_exp2((sink - most) * w.scale_log2));
             }
             const float inverse = shrink * __frcp_rn(sum);
             uint16_t *to = w.o + (size_t)(row0 + row) * (size_t)w.o_pitch + 2 * c;
@@ -464,32 +459,11 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
     }
 }
 
-bool valid(const kvd_prefill_args *a)
-{
-    const kvd_attn_map *m = &a->map;
-    if ((a->dtype != KVD_BF16 && a->dtype != KVD_F16) || a->batch < 1 || a->max_pages < 1 ||
-        a->n_q8 < 8 || a->n_q8 % 8 || m->n_kv_heads < 1 || m->n_kv_heads > KVD_HEADS_MAX ||
-        m->group < 1 || m->n_heads != m->n_kv_heads * m->group || m->n_heads > KVD_HEADS_MAX ||
-        m->window < 0)
-        return false;
-    for (int g = 0; g < m->n_kv_heads; g++)
-        if (m->d_qk[g] < KVD_WIDTH_STEP || m->d_qk[g] > KVD_WIDTH_MAX ||
-            m->d_qk[g] % KVD_WIDTH_STEP || m->d_v[g] < KVD_WIDTH_STEP ||
-            m->d_v[g] > KVD_WIDTH_MAX || m->d_v[g] % KVD_WIDTH_STEP)
-            return false;
-    const kvd_prefill_work *w = &a->work;
-    return a->q_start && a->q_len && a->kv_len && a->page_table && a->q && a->pool && a->o &&
-           w->tile && w->n_tiles >= 0 && w->n_ctas >= 1 && (w->first || w->next) &&
-           ((uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->o) % 16 == 0;
-}
-
 /* Launches with fewer warps or buffers of K and V on devices with little shared memory. */
 cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t stream)
 {
-    int device = 0, room = 0, qk = 0, both = 0;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    int room = 0, qk = 0, both = 0;
+    cudaError_t e = kvd_device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &room);
     if (e != cudaSuccess)
         return e;
     for (int g = 0; g < p->a.map.n_kv_heads; g++) {
@@ -521,9 +495,28 @@ cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t st
 
 } // namespace
 
+extern "C" bool kvd_prefill_valid(const kvd_prefill_args *a)
+{
+    if (!a)
+        return false;
+    const kvd_attn_map *m = &a->map;
+    if ((a->dtype != KVD_BF16 && a->dtype != KVD_F16) || a->batch < 1 || a->max_pages < 1 ||
+        a->n_q8 < 8 || a->n_q8 % 8 || m->n_kv_heads < 1 || m->n_kv_heads > KVD_HEADS_MAX ||
+        m->group < 1 || m->n_heads != m->n_kv_heads * m->group || m->n_heads > KVD_HEADS_MAX ||
+        m->window < 0)
+        return false;
+    for (int g = 0; g < m->n_kv_heads; g++)
+        if (!kvd_width_fits(m->d_qk[g], KVD_WIDTH_MAX) || !kvd_width_fits(m->d_v[g], KVD_WIDTH_MAX))
+            return false;
+    const kvd_prefill_work *w = &a->work;
+    return a->q_start && a->q_len && a->kv_len && a->page_table && a->q && a->pool && a->o &&
+           w->tile && w->n_tiles >= 0 && w->n_ctas >= 1 && (w->first || w->next) &&
+           ((uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->o) % 16 == 0;
+}
+
 extern "C" cudaError_t kvd_prefill_mma(const kvd_prefill_args *args, cudaStream_t stream)
 {
-    if (!args || !valid(args))
+    if (!kvd_prefill_valid(args))
         return cudaErrorInvalidValue;
     params p;
     p.a = *args;

@@ -20,6 +20,8 @@
 
 #include <string.h>
 
+#include "common/cuda/launch.cuh"
+
 enum {
     THREADS = 1024,
     WARPS = THREADS / 32,
@@ -123,22 +125,12 @@ template <class F> __device__ void scan(int n, int32_t *out, const F &value)
     for (int base = 0; base < n; base += 2 * THREADS) {
         const int i = base + 2 * t;
         const int v = i < n ? value(i) : 0, v2 = i + 1 < n ? value(i + 1) : 0;
-        int s = v + v2;
-        for (int step = 1; step < 32; step *= 2) {
-            const int o = __shfl_up_sync(~0u, s, step);
-            s += lane >= step ? o : 0;
-        }
+        const int s = kvd_sum_to_lane(v + v2);
         if (lane == 31)
             part[warp] = s;
         __syncthreads();
-        if (warp == 0) {
-            int q = part[lane];
-            for (int step = 1; step < 32; step *= 2) {
-                const int o = __shfl_up_sync(~0u, q, step);
-                q += lane >= step ? o : 0;
-            }
-            part[lane] = q;
-        }
+        if (warp == 0)
+            part[lane] = kvd_sum_to_lane(part[lane]);
         __syncthreads();
         const int before = carry + s - v - v2 + (warp ? part[warp - 1] : 0);
         if (i < n)
@@ -207,20 +199,6 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         *p.next = 0;
 }
 
-/* Returns the (request, query head) u with prefix[u] <= i < prefix[u + 1]. */
-__device__ int unit_of(const int32_t *prefix, int n_units, int i)
-{
-    int lo = 0, hi = n_units;
-    while (hi - lo > 1) {
-        const int mid = (lo + hi) / 2;
-        if (prefix[mid] <= i)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 __device__ int papers_rows(const plan_args &p, int head)
 {
     const float rows = (float)(p.widest + 1) / (float)(widths_of(p, head) + 1);
@@ -257,7 +235,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     });
     const int n_tasks = prefix[n_units], full = n_tasks / n * n;
     auto task = [&](int i) {
-        const int u = unit_of(prefix, n_units, i);
+        const int u = kvd_last_true(0, n_units, [&](int x) { return prefix[x] <= i; });
         kvd_prefill_tile x;
         x.request = u / p.map.n_heads;
         x.head = u % p.map.n_heads;

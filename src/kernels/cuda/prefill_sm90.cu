@@ -15,6 +15,7 @@
  * KVD_PREFILL_WIDE, for heads wider than KVD_WIDTH_NARROW: two warpgroups, tiles of 128 rows,
  * blocks of 80 keys, O of 128, 192 or 256 columns, those from d_v on arbitrary and not stored.
  */
+#include "common/cuda/launch.cuh"
 #include "kernels/cuda/prefill_fetch.cuh"
 
 namespace
@@ -170,12 +171,12 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
 #pragma unroll 1
     for (int d = 0; d < d_qk; d += 16, q += 256, k += 256) {
         uint32_t x[4], y[4];
-        ldmatrix4(x, q);
+        ldmatrix(q, x);
 #pragma unroll
         for (int i = 0; i < N2 / 8; i++) {
-            ldmatrix4(y, k + (uint32_t)i * 2 * group);
-            mma_16816<BF16>(&S[8 * i], x, y[0], y[1]);
-            mma_16816<BF16>(&S[8 * i + 4], x, y[2], y[3]);
+            ldmatrix(k + (uint32_t)i * 2 * group, y);
+            mma<BF16>(&S[8 * i], x, y[0], y[1]);
+            mma<BF16>(&S[8 * i + 4], x, y[2], y[3]);
         }
     }
     /* An mbarrier takes the place of __syncwarp, which racecheck does not follow. */
@@ -232,8 +233,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
         for (int i = 0; i < DV / 2; i += 8) {
             if (WIDE && 2 * i >= d_v)
                 break;
-            const uint32_t c0 = pack2<BF16>(O[i + 2 * r] * inv, O[i + 2 * r + 1] * inv);
-            const uint32_t c1 = pack2<BF16>(O[i + 2 * r + 4] * inv, O[i + 2 * r + 5] * inv);
+            const uint32_t c0 = pack<BF16>(O[i + 2 * r] * inv, O[i + 2 * r + 1] * inv);
+            const uint32_t c1 = pack<BF16>(O[i + 2 * r + 4] * inv, O[i + 2 * r + 5] * inv);
             const uint32_t other = __shfl_xor_sync(~0u, thread & 1 ? c0 : c1, 1);
             if (mine)
                 *(uint2 *)(o + 2 * i) = thread & 1 ? make_uint2(other, c1) : make_uint2(c0, other);
@@ -339,7 +340,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
         l[1] += sums[1];
 #pragma unroll
         for (int i = 0; i < N / 4; i++)
-            P[i] = pack2<BF16>(S[2 * i], S[2 * i + 1]);
+            P[i] = pack<BF16>(S[2 * i], S[2 * i + 1]);
         release_slot(w);
         if (j == bottom)
             break;
@@ -453,7 +454,7 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
             turn_begin(w);
         bar_sync(BAR_END, 128 * WARPGROUPS);
         if (threadIdx.x == 0 && a.busy)
-            a.busy[blockIdx.x] = SH.begun ? global_ns() - SH.begun : 0;
+            a.busy[blockIdx.x] = SH.begun ? now_ns() - SH.begun : 0;
     }
 }
 
@@ -477,9 +478,8 @@ cudaError_t launch_type(const kvd_prefill_args *args, cudaStream_t stream)
 #else
     constexpr bool WINDOW = false;
 #endif
-    return args->dtype == KVD_BF16  ? launch<true, WINDOW>(args, stream)
-           : args->dtype == KVD_F16 ? launch<false, WINDOW>(args, stream)
-                                    : cudaErrorInvalidValue;
+    return args->dtype == KVD_BF16 ? launch<true, WINDOW>(args, stream)
+                                   : launch<false, WINDOW>(args, stream);
 }
 #endif
 
@@ -498,27 +498,14 @@ cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t s
 #else
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream)
 {
-    const kvd_prefill_work *w = &args->work;
-    int device, major;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    int major;
+    const cudaError_t e = kvd_compute_capability(&major);
     if (e != cudaSuccess)
         return e;
     if (major != 9)
         return cudaErrorNotSupported;
-    if (args->batch < 1 || args->max_pages < 1 || args->n_q8 < 1 || args->map.n_heads < 1 ||
-        args->map.n_heads > KVD_HEADS_MAX || args->map.group < 1 || args->map.window < 0 ||
-        !args->q_start || !args->q_len || !args->kv_len || !args->page_table || !args->q ||
-        !args->pool || !args->o || w->n_tiles < 0 || w->n_ctas < 1 || !w->tile ||
-        (!w->first && !w->next))
+    if (!kvd_prefill_valid(args))
         return cudaErrorInvalidValue;
-    for (int g = 0; g < args->map.n_kv_heads; g++) {
-        const int d_qk = args->map.d_qk[g], d_v = args->map.d_v[g];
-        if (d_qk < KVD_WIDTH_STEP || d_qk > KVD_WIDTH_MAX || d_qk % KVD_WIDTH_STEP ||
-            d_v < KVD_WIDTH_STEP || d_v > KVD_WIDTH_MAX || d_v % KVD_WIDTH_STEP)
-            return cudaErrorInvalidValue;
-    }
     if (kvd_attn_widest(&args->map) > KVD_WIDTH_NARROW)
         return args->dtype == KVD_BF16 ? kvd_prefill_wide_sm90(args, stream)
                                        : kvd_prefill_mma(args, stream);

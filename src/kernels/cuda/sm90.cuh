@@ -6,7 +6,7 @@
 #ifndef KVD_KERNELS_CUDA_SM90_CUH
 #define KVD_KERNELS_CUDA_SM90_CUH
 
-#include <stdint.h>
+#include "kernels/cuda/mma.cuh"
 
 __device__ __forceinline__ uint32_t kvd_smem(const void *p)
 {
@@ -126,12 +126,6 @@ template <int N> __device__ __forceinline__ void registers_up(void)
 template <int N> __device__ __forceinline__ void registers_down(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-}
-__device__ __forceinline__ unsigned long long global_ns(void)
-{
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
 }
 
 /* Returns a wgmma descriptor; `lead` and `stride` are in bytes, multiples of 16. */
@@ -291,45 +285,11 @@ WGMMA_RS(256, R15, F15, "%128", "%129", "%130", "%131", "%132")
 #undef R14
 #undef R15
 
-__device__ __forceinline__ void ldmatrix4(uint32_t (&x)[4], uint32_t row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(row)
-                 : "memory");
-}
-template <bool BF16>
-__device__ __forceinline__ void mma_16816(float *x, const uint32_t (&a)[4], uint32_t b0,
-                                          uint32_t b1)
-{
-    if constexpr (BF16)
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;
     asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-}
-/* Converts two numbers to bf16 if BF16, else to fp16; `lo` goes into the low half. */
-template <bool BF16> __device__ __forceinline__ uint32_t pack2(float lo, float hi)
-{
-    uint32_t r;
-    if constexpr (BF16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    return r;
 }
 
 #endif

@@ -61,7 +61,7 @@ static kvdim_status check_heads(const kvdim_heads *h)
         return FAIL(KVDIM_ERROR_ARGUMENT,
                     "n_heads is %d and n_kv_heads %d: the second must divide the first, at most %d",
                     (int)h->n_heads, (int)h->n_kv_heads, KVD_HEADS_MAX);
-    if (h->d_head < KVD_WIDTH_STEP || h->d_head > KVD_WIDTH_MAX || h->d_head % KVD_WIDTH_STEP)
+    if (!kvd_width_fits(h->d_head, KVD_WIDTH_MAX))
         return FAIL(KVDIM_ERROR_ARGUMENT, "d_head is %d, expected a multiple of %d of at most %d",
                     (int)h->d_head, KVD_WIDTH_STEP, KVD_WIDTH_MAX);
     if (!h->d_qk || !h->d_v)
@@ -72,7 +72,7 @@ static kvdim_status check_heads(const kvdim_heads *h)
     for (int g = 0; g < h->n_kv_heads; g++)
         for (int v = 0; v < 2; v++) {
             const int32_t d = (v ? h->d_v : h->d_qk)[g];
-            if (d < KVD_WIDTH_STEP || d > h->d_head || d % KVD_WIDTH_STEP)
+            if (!kvd_width_fits(d, h->d_head))
                 return FAIL(KVDIM_ERROR_ARGUMENT,
                             "%s[%d] is %d, expected a multiple of %d from %d to d_head (%d)",
                             v ? "d_v" : "d_qk", g, (int)d, KVD_WIDTH_STEP, KVD_WIDTH_STEP,

@@ -27,6 +27,7 @@
 #include <cuda_fp16.h>
 #include <math_constants.h>
 
+#include "common/cuda/launch.cuh"
 #include "common/half.h"
 #include "kernels/cuda/sm90.cuh"
 
@@ -114,14 +115,6 @@ __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint
         : "memory");
 }
 
-__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
 template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int high)
 {
     const uint32_t x = high ? two >> 16 : two & 0xffff;
@@ -176,15 +169,7 @@ __device__ __forceinline__ run my_run(const params &p)
 
 __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int x)
 {
-    int low = 0, high = batch;
-    while (high - low > 1) {
-        const int mid = (low + high) / 2;
-        if (__ldg(prefix + mid) <= x)
-            low = mid;
-        else
-            high = mid;
-    }
-    return low;
+    return kvd_last_true(0, batch, [=](int i) { return __ldg(prefix + i) <= x; });
 }
 
 /* Copies U and latents to shared memory, in one thread; K latents one page ahead of V latents. */
@@ -282,7 +267,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int at = (16 * warp + row + 8 * (e >> 1)) * (D / 2) + 8 * j + 2 * quad + (e & 1);
-            cs[e] = pack2<false>(__ldg(p.cosine + at), __ldg(p.sine + at));
+            cs[e] = pack<false>(__ldg(p.cosine + at), __ldg(p.sine + at));
             if (j < TURNS_KEPT)
                 turn_by[(4 * j + e) % (TURNS_KEPT * 4)] = cs[e];
         }
@@ -371,13 +356,13 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                     }
                     char *to = queries + my_query * QUERY_PITCH + (my_pair & 7) / 2 * 64 +
                                my_pair / 16 * 8 + (my_pair & 8) / 2;
-                    *reinterpret_cast<uint32_t *>(to) = pack2<dtype == KVD_BF16>(low[0], low[1]);
+                    *reinterpret_cast<uint32_t *>(to) = pack<dtype == KVD_BF16>(low[0], low[1]);
                     *reinterpret_cast<uint32_t *>(to + 64) =
-                        pack2<dtype == KVD_BF16>(low[2], low[3]);
+                        pack<dtype == KVD_BF16>(low[2], low[3]);
                     *reinterpret_cast<uint32_t *>(to + 32) =
-                        pack2<dtype == KVD_BF16>(high[0], high[1]);
+                        pack<dtype == KVD_BF16>(high[0], high[1]);
                     *reinterpret_cast<uint32_t *>(to + 96) =
-                        pack2<dtype == KVD_BF16>(high[2], high[3]);
+                        pack<dtype == KVD_BF16>(high[2], high[3]);
                 }
                 wgmma_wait<0>();
                 if (lane < 2)
@@ -422,18 +407,18 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                             low[e] = l * cs.x - u * cs.y;
                             high[e] = u * cs.x + l * cs.y;
                         }
-                        const uint32_t a[4] = {pack2<dtype == KVD_BF16>(low[0], low[1]),
-                                               pack2<dtype == KVD_BF16>(low[2], low[3]),
-                                               pack2<dtype == KVD_BF16>(low[4], low[5]),
-                                               pack2<dtype == KVD_BF16>(low[6], low[7])};
-                        mma_16816<dtype == KVD_BF16>(s[2 * h], a, mine ? q_here.x : 0,
-                                                     mine ? q_here.y : 0);
-                        const uint32_t a2[4] = {pack2<dtype == KVD_BF16>(high[0], high[1]),
-                                                pack2<dtype == KVD_BF16>(high[2], high[3]),
-                                                pack2<dtype == KVD_BF16>(high[4], high[5]),
-                                                pack2<dtype == KVD_BF16>(high[6], high[7])};
-                        mma_16816<dtype == KVD_BF16>(s[2 * h + 1], a2, mine ? q_there.x : 0,
-                                                     mine ? q_there.y : 0);
+                        const uint32_t a[4] = {pack<dtype == KVD_BF16>(low[0], low[1]),
+                                               pack<dtype == KVD_BF16>(low[2], low[3]),
+                                               pack<dtype == KVD_BF16>(low[4], low[5]),
+                                               pack<dtype == KVD_BF16>(low[6], low[7])};
+                        mma<dtype == KVD_BF16>(s[2 * h], a, mine ? q_here.x : 0,
+                                               mine ? q_here.y : 0);
+                        const uint32_t a2[4] = {pack<dtype == KVD_BF16>(high[0], high[1]),
+                                                pack<dtype == KVD_BF16>(high[2], high[3]),
+                                                pack<dtype == KVD_BF16>(high[4], high[5]),
+                                                pack<dtype == KVD_BF16>(high[6], high[7])};
+                        mma<dtype == KVD_BF16>(s[2 * h + 1], a2, mine ? q_there.x : 0,
+                                               mine ? q_there.y : 0);
                     }
                 }
 #pragma unroll
@@ -475,14 +460,14 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 }
                 uint32_t *const to =
                     reinterpret_cast<uint32_t *>(weights) + (16 * warp + row) * 4 + quad;
-                to[0] = pack2<dtype == KVD_BF16>(s[0][0], s[0][1]);
-                to[32] = pack2<dtype == KVD_BF16>(s[0][2], s[0][3]);
+                to[0] = pack<dtype == KVD_BF16>(s[0][0], s[0][1]);
+                to[32] = pack<dtype == KVD_BF16>(s[0][2], s[0][3]);
                 bar_sync(3 + w, 128);
 
                 /* Warp i computes elements 16 i .. 16 i + 15 of every 64 output elements. */
                 uint32_t b0[4], b1[4];
-                load_transposed(b0, kvd_smem(weights) + static_cast<uint32_t>(lane) * 16);
-                load_transposed(b1, kvd_smem(weights) + static_cast<uint32_t>(lane + 32) * 16);
+                ldmatrix_trans(kvd_smem(weights) + static_cast<uint32_t>(lane) * 16, b0);
+                ldmatrix_trans(kvd_smem(weights) + static_cast<uint32_t>(lane + 32) * 16, b1);
                 at = place_of(sequence + in_run * (k_pieces + v_pieces) + k_pieces +
                                   (in_run + 1 < n_run ? k_pieces : 0),
                               places);
@@ -497,7 +482,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                         if (c * PIECE_RANKS + 16 * warp < p.rank_v) {
 #pragma unroll
                             for (int k = 0; k < 4; k++)
-                                load_transposed(a[c][k], from + at.at * PIECE_BYTES + k * 256);
+                                ldmatrix_trans(from + at.at * PIECE_BYTES + k * 256, a[c][k]);
                         }
                         __syncwarp();
                         if (lane < 2)
@@ -510,9 +495,9 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 for (int k = 0; k < 4; k++)
 #pragma unroll
                     for (int c = 0; c < 4; c++)
-                        mma_16816<dtype == KVD_BF16>(
-                            t[k][c], a[c][k], k & 2 ? b1[(k & 1) * 2] : b0[(k & 1) * 2],
-                            k & 2 ? b1[(k & 1) * 2 + 1] : b0[(k & 1) * 2 + 1]);
+                        mma<dtype == KVD_BF16>(t[k][c], a[c][k],
+                                               k & 2 ? b1[(k & 1) * 2] : b0[(k & 1) * 2],
+                                               k & 2 ? b1[(k & 1) * 2 + 1] : b0[(k & 1) * 2 + 1]);
 #pragma unroll
                 for (int c = 0; c < 4; c++)
 #pragma unroll

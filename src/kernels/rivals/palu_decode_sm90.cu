@@ -62,7 +62,7 @@ template <int dtype> __global__ void merge_kernel(const __grid_constant__ params
             sum += p.part[at * p.rank_v + threadIdx.x] * weight;
         }
     p.o[static_cast<long long>(blockIdx.x) * p.rank_v + threadIdx.x] =
-        static_cast<uint16_t>(pack2<dtype == KVD_BF16>(sum / total, 0));
+        static_cast<uint16_t>(pack<dtype == KVD_BF16>(sum / total, 0));
 }
 
 /* Sets prefix [batch + 1] to the number of pages before each request. Runs in one CTA. */
@@ -110,6 +110,24 @@ cudaError_t check(const kvd_palu_decode_args *a)
     return cudaSuccess;
 }
 
+/* Launch of clusters of two CTAs. `config` points to `attribute`. */
+struct pair_launch {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute;
+
+    pair_launch(int n_ctas, int bytes, cudaStream_t stream)
+    {
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim = {2, 1, 1};
+        config.gridDim = dim3(static_cast<unsigned>(n_ctas));
+        config.blockDim = dim3(THREADS);
+        config.dynamicSmemBytes = static_cast<size_t>(bytes);
+        config.stream = stream;
+        config.attrs = &attribute;
+        config.numAttrs = 1;
+    }
+};
+
 typedef void (*kernel)(params);
 
 template <int dtype, int step> kernel kernel_of(int rank_k)
@@ -131,54 +149,31 @@ cudaError_t launch(const params &p, const kvd_palu_decode_args *a, cudaStream_t 
         return e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction
                    ? cudaErrorNotSupported
                    : e;
-    cudaLaunchAttribute attribute[1];
-    cudaLaunchConfig_t config = {};
-    attribute[0].id = cudaLaunchAttributeClusterDimension;
-    attribute[0].val.clusterDim = {2, 1, 1};
-    config.gridDim = dim3(static_cast<unsigned>(2 * p.n_clusters));
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = static_cast<size_t>(bytes);
-    config.stream = stream;
-    config.attrs = attribute;
-    config.numAttrs = 1;
-    e = cudaLaunchKernelEx(&config, run, p);
-    if (e != cudaSuccess)
-        return e;
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3(static_cast<unsigned>(a->batch) * static_cast<unsigned>(p.n_heads));
-    config.blockDim = dim3(static_cast<unsigned>(p.rank_v));
-    config.dynamicSmemBytes = 0;
-    return cudaLaunchKernelEx(&config, merge_kernel<dtype>, p);
+    pair_launch l(2 * p.n_clusters, bytes, stream);
+    e = cudaLaunchKernelEx(&l.config, run, p);
+    return e == cudaSuccess ? kvd_launch_early(true, merge_kernel<dtype>,
+                                               dim3(static_cast<unsigned>(a->batch * p.n_heads)),
+                                               dim3(static_cast<unsigned>(p.rank_v)), 0, stream, p)
+                            : e;
 }
 } // namespace
 
 int kvd_palu_decode_clusters(void)
 {
-    int device, sms, major;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        major != 9)
+    int sms, major;
+    if (kvd_device_attribute(cudaDevAttrMultiProcessorCount, &sms) != cudaSuccess ||
+        kvd_compute_capability(&major) != cudaSuccess || major != 9)
         return -1;
     if (cudaFuncSetAttribute(palu_kernel<KVD_BF16, KVD_PALU_RANK_MAX>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX) != cudaSuccess)
         return -1;
-    cudaLaunchAttribute attribute[1];
-    cudaLaunchConfig_t config = {};
-    attribute[0].id = cudaLaunchAttributeClusterDimension;
-    attribute[0].val.clusterDim = {2, 1, 1};
-    config.gridDim = dim3(static_cast<unsigned>(sms / 2 * 2));
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = SMEM_MAX;
-    config.attrs = attribute;
-    config.numAttrs = 1;
+    const pair_launch l(sms / 2 * 2, SMEM_MAX, NULL);
     int n;
-    if (cudaOccupancyMaxActiveClusters(&n, palu_kernel<KVD_BF16, KVD_PALU_RANK_MAX>, &config) !=
-            cudaSuccess ||
-        n < 1)
-        return -1;
-    return n;
+    return cudaOccupancyMaxActiveClusters(&n, palu_kernel<KVD_BF16, KVD_PALU_RANK_MAX>,
+                                          &l.config) == cudaSuccess &&
+                   n >= 1
+               ? n
+               : -1;
 }
 
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters)

@@ -571,7 +571,7 @@ template <bool ATTEND> struct gear_page {
         const uint32_t *const left = reinterpret_cast<const uint32_t *>(o.codes + h.page.left[0]);
         const bool there = adds_later(first_token(o) + t) && c < h.page.columns / 2;
         const uint32_t rows[4] = {query, 0, 0, 0};
-        multiply<false>(x, rows, there ? left[(o.t0 + t) * (h.page.columns_left / 2) + c] : 0, 0);
+        mma_pure<false>(x, rows, there ? left[(o.t0 + t) * (h.page.columns_left / 2) + c] : 0, 0);
     }
 
     /* Adds the products of the probabilities and the left factor of an octet's values. */
@@ -587,7 +587,7 @@ template <bool ATTEND> struct gear_page {
         const uint32_t first = there && adds_later(first_token(o) + t) ? left[0] : 0,
                        second = there && adds_later(first_token(o) + t + 1) ? left[row] : 0,
                        two = first | second << 16, rows[4] = {two, 0, two, 0};
-        multiply<false>(s.more, rows, high, low);
+        mma_pure<false>(s.more, rows, high, low);
     }
 
     /* Multiplies the outputs at the left factor's columns by the right factor of values. */
@@ -678,9 +678,9 @@ template <bool ATTEND> struct gear_page {
 
 bool kvd_packed_attends(const kvd_packed_args *a)
 {
-    return shares_of(a) && (a->form.low_rank   ? page_fits<gear_page<true>>(a)
-                            : a->form.allotted ? page_fits<allot_page<true>>(a)
-                                               : false);
+    return shares_of(&a->map) && (a->form.low_rank   ? page_fits<gear_page<true>>(a)
+                                  : a->form.allotted ? page_fits<allot_page<true>>(a)
+                                                     : false);
 }
 
 cudaError_t kvd_packed_attend(const kvd_packed_args *a, const kvd_packed_decode_args *d,

@@ -205,19 +205,14 @@ __device__ __forceinline__ void add_products(const octet &o, const query_words &
         if (16 * u >= width_of(o, 0))
             break;
         const uint32_t rows[4] = {q[2 * u][lane], 0, q[2 * u + 1][lane], 0};
-        multiply<false>(x, rows, k[BLOCK * u], k[BLOCK * u + BLOCK / 2]);
+        mma_pure<false>(x, rows, k[BLOCK * u], k[BLOCK * u + BLOCK / 2]);
     }
 }
 
 /* Loads four adjacent blocks of an octet, transposed: rows are channels and columns are tokens. */
 __device__ __forceinline__ void load_transposed(const uint16_t *blocks, uint32_t (&x)[4], int lane)
 {
-    const uint32_t at =
-        (uint32_t)__cvta_generic_to_shared(blocks + lane / 8 * BLOCK + lane % 8 * 8);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(at)
-                 : "memory");
+    ldmatrix_trans((uint32_t)__cvta_generic_to_shared(blocks + lane / 8 * BLOCK + lane % 8 * 8), x);
 }
 
 /*
@@ -243,7 +238,7 @@ __device__ __forceinline__ void attend_octet(const packed_params &p, const octet
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
     if (__any_sync(~0u, !(top - s.max <= LAZY))) {
-        const float most = fmaxf(s.max, top), factor = power_of_two(s.max - most);
+        const float most = fmaxf(s.max, top), factor = kvd_exp2(s.max - most);
         s.max = most;
         s.sum *= factor;
         of_columns(factor, shrink, lane);
@@ -255,7 +250,7 @@ __device__ __forceinline__ void attend_octet(const packed_params &p, const octet
     }
 #pragma unroll
     for (int e = 0; e < 2; e++)
-        x[e] = power_of_two(x[e] - (s.max - TOP));
+        x[e] = kvd_exp2(x[e] - (s.max - TOP));
     s.sum += x[0] + x[1];
     const uint32_t high = f16_pair(x[0], x[1]);
 #pragma unroll
@@ -271,8 +266,8 @@ __device__ __forceinline__ void attend_octet(const packed_params &p, const octet
         uint32_t v[4];
         load_transposed(o.values + 4 * BLOCK * j, v, lane);
         const uint32_t first[4] = {v[0], v[1], v[0], v[1]}, second[4] = {v[2], v[3], v[2], v[3]};
-        multiply<false>(s.o[2 * j], first, high, low);
-        multiply<false>(s.o[2 * j + 1], second, high, low);
+        mma_pure<false>(s.o[2 * j], first, high, low);
+        mma_pure<false>(s.o[2 * j + 1], second, high, low);
     }
 }
 
@@ -326,7 +321,7 @@ __device__ void put_attention(const packed_params &p, const query_heads &h, cons
             most = fmaxf(most, of_warp[w * HEADS + row].x);
         for (int w = 0; w < OCTETS; w++) {
             const float2 part = of_warp[w * HEADS + row];
-            const float f = power_of_two(part.x - most);
+            const float f = kvd_exp2(part.x - most);
             all += part.y * f;
             x += shared[(w * HEADS + row) * D_MAX + i] * f;
         }
@@ -359,7 +354,7 @@ __global__ void __launch_bounds__(D_MAX)
 #pragma unroll 4
     for (int k = 0; k < run.parts; k++) {
         const float *const slot = slot_of(p, h, k, ctas);
-        const float f = power_of_two(slot[2 * row] - most);
+        const float f = kvd_exp2(slot[2 * row] - most);
         all += slot[2 * row + 1] * f;
         x += slot[2 * HEADS + row * D_MAX + i] * f;
     }
@@ -471,29 +466,6 @@ template <class PAGE> int shared_bytes(const kvd_packed_args *a)
            (int)sizeof(query_words);
 }
 
-/*
- * Returns the number of equal shares of at most HEADS query heads into which those of a KV head are
- * divided, or 0 if there are more than 4.
- */
-inline int shares_of(const kvd_packed_args *a)
-{
-    for (int n = 1; n <= 4; n++)
-        if (a->map.group % n == 0 && a->map.group / n <= HEADS)
-            return n;
-    return 0;
-}
-
-/* Returns the bytes of shared memory that a CTA may have, or 0 if the device cannot be queried. */
-inline int most_shared()
-{
-    int device, most;
-    return cudaGetDevice(&device) == cudaSuccess &&
-                   cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
-                       cudaSuccess
-               ? most
-               : 0;
-}
-
 template <class PAGE> bool page_fits(const kvd_packed_args *a)
 {
     return shared_bytes<PAGE>(a) <= most_shared();
@@ -513,7 +485,7 @@ inline packed_params params_of(const kvd_packed_args *a, const kvd_packed_decode
 
 inline void launch_merge(const packed_params &p, int ctas, cudaStream_t stream)
 {
-    const int shares = shares_of(&p.a);
+    const int shares = shares_of(&p.a.map);
     const dim3 grid((unsigned)(p.a.map.n_kv_heads * shares), (unsigned)p.a.n,
                     (unsigned)(p.a.map.group / shares));
     if (ctas > 1)
@@ -531,8 +503,8 @@ cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, in
                                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    const dim3 grid((unsigned)(a->map.n_kv_heads * (ATTEND ? shares_of(a) : 1)), (unsigned)a->n,
-                    (unsigned)ctas);
+    const dim3 grid((unsigned)(a->map.n_kv_heads * (ATTEND ? shares_of(&a->map) : 1)),
+                    (unsigned)a->n, (unsigned)ctas);
     restore_pages_kernel<PAGE, ATTEND><<<grid, THREADS, (size_t)bytes, stream>>>(p);
     if (ATTEND)
         launch_merge(p, ctas, stream);
@@ -542,7 +514,7 @@ cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, in
 /* Returns the largest number of CTAs per share of a KV head whose partial results have room. */
 inline int most_ctas(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 {
-    const int heads = a->n * a->map.n_kv_heads * shares_of(a);
+    const int heads = a->n * a->map.n_kv_heads * shares_of(&a->map);
     return max(min(2 * WARPS_MOST * d->n_ctas / heads, a->max_pages), 1);
 }
 
@@ -552,7 +524,7 @@ inline int most_ctas(const kvd_packed_args *a, const kvd_packed_decode_args *d)
  */
 inline int ctas_of(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 {
-    const int heads = a->n * a->map.n_kv_heads * shares_of(a),
+    const int heads = a->n * a->map.n_kv_heads * shares_of(&a->map),
               many = (16 * d->n_ctas + heads - 1) / heads,
               once = (3 * d->n_ctas + heads - 1) / heads;
     return min(max(min(many, a->max_pages / 4), once), most_ctas(a, d));

@@ -342,11 +342,6 @@ __device__ __forceinline__ uint32_t code_at(const uint32_t *record, int bits, in
     return code;
 }
 
-__device__ __forceinline__ float decoded(uint32_t scale, uint32_t code)
-{
-    return __fadd_rn(__fmul_rn(half_of(scale, 0), (float)code), half_of(scale, 1));
-}
-
 /* Returns elements 8 u .. 8 u + 7 of the K or V of a token in bf16. */
 template <int SIDE>
 __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, const uint32_t *record,
@@ -360,7 +355,7 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, con
 #pragma unroll
     for (int e = 0; e < 8; e++) {
         const uint32_t scale = SIDE ? of_token : area[m.salient * d_qk + 8 * u + e];
-        y[e] = decoded(scale, code_at(record, bits, u, e));
+        y[e] = decoded(scale, (float)code_at(record, bits, u, e));
         if (SIDE)
             y[e] = __fmul_rn(y[e], channel_scale(number_of(most, e)));
     }
@@ -462,14 +457,12 @@ cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t strea
         units = max(units, (a->map.d_qk[g] + a->map.d_v[g]) / 8);
     choose_kernel<<<dim3(heads, n), CHOOSE, 0, stream>>>(*a);
     range_kernel<<<dim3(heads, n, (unsigned)units), RANGE, 0, stream>>>(*a);
-    code_kernel<<<dim3(heads, n, (unsigned)a->pages_side_by_side), CODE, 0, stream>>>(*a);
+    code_kernel<<<grid_of(a), CODE, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream)
 {
-    restore_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->n,
-                          (unsigned)a->pages_side_by_side),
-                     CODE, 0, stream>>>(*a);
+    restore_kernel<<<grid_of(a), CODE, 0, stream>>>(*a);
     return cudaGetLastError();
 }

@@ -592,7 +592,7 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         return kvd_packed_code_classes(a, stream);
     if (a->form.low_rank)
         return kvd_packed_code_gear(a, stream);
-    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
+    const dim3 grid = grid_of(a);
     if (a->form.allotted) {
         code_allotted_kernel<<<grid, 2 * KVD_WIDTH_NARROW, 0, stream>>>(*a);
         return cudaGetLastError();

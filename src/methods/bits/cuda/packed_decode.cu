@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(32 * MERGERS)
         const float2 part = *reinterpret_cast<const float2 *>(slot + 2 * row);
         const float4 x =
             *reinterpret_cast<const float4 *>(slot + 2 * HEADS + row * KVD_WIDTH_NARROW + 4 * lane);
-        const float most = fmaxf(max, part.x), f = power_of_two(max - most),
-                    h = power_of_two(part.x - most);
+        const float most = fmaxf(max, part.x), f = kvd_exp2(max - most),
+                    h = kvd_exp2(part.x - most);
         max = most;
         sum = sum * f + part.y * h;
         acc.x = acc.x * f + x.x * h;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(32 * MERGERS)
         most = fmaxf(most, ml[w].x);
 #pragma unroll 8
     for (int w = 0; w < MERGERS; w++) {
-        const float f = power_of_two(ml[w].x - most);
+        const float f = kvd_exp2(ml[w].x - most);
         all += ml[w].y * f;
         x += o[w][dim] * f;
     }
@@ -86,11 +86,7 @@ __global__ void __launch_bounds__(1024)
         before[0] = 0;
     for (int i0 = 0; i0 < n; i0 += 1024) {
         const int i = i0 + (int)threadIdx.x;
-        int x = i < n_live ? pages_read(kv_len[i], window) : 0;
-        for (int k = 1; k < 32; k *= 2) {
-            const int y = __shfl_up_sync(~0u, x, k);
-            x += lane >= k ? y : 0;
-        }
+        int x = kvd_sum_to_lane(i < n_live ? pages_read(kv_len[i], window) : 0);
         if (lane == 31)
             warps[warp] = x;
         __syncthreads();
@@ -117,15 +113,6 @@ bool has_width(const kvd_attn_map *map, int d)
 bool is_uneven(const kvd_attn_map *map)
 {
     return !has_width(map, 64) && !has_width(map, 128);
-}
-
-/* Returns into how many equal shares of at most HEADS query heads a group divides; 0 above 4. */
-int shares_of(const kvd_attn_map *map)
-{
-    for (int n = 1; n <= 4; n++)
-        if (map->group % n == 0 && map->group / n <= HEADS)
-            return n;
-    return 0;
 }
 
 /* Makes every share of query heads a KV head that reads the same pages. */
@@ -180,11 +167,6 @@ int log2_of(int x)
 /* Sets `*p` with as many warps per CTA as fit. Returns false if none fits. */
 bool lay_out(const kvd_packed_args *a, packed_params *p)
 {
-    int device, most;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
-            cudaSuccess)
-        return false;
     *p = {};
     p->a = *a;
     divide_groups(p);
@@ -211,7 +193,8 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
         p->weights += page_weight(*p, g);
     }
     p->stage_bytes = p->newest_at + (a->form.k_group ? 0 : 4 * kvd_attn_widest(&a->map));
-    p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), p->warps);
+    p->warps =
+        min((most_shared() - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), p->warps);
     return p->warps > 0;
 }
 

@@ -31,6 +31,43 @@ template <int UNITS> struct state {
     }
 };
 
+/*
+ * Members of code readers (see attend_page) for heads of 16 N dimensions: operands without a factor,
+ * nothing shared by the CTA, and all tokens but the newest quantised.
+ */
+template <int N> struct code_reader {
+    static constexpr int UNITS = N, WARPS = 8;
+    static constexpr bool BF = false, ZEROS = false, NEWEST = true, UNEVEN = false;
+
+    __device__ code_reader(const packed_params &, char *, char *)
+    {
+    }
+
+    static __device__ __forceinline__ void ready(const packed_params &, char *, char *)
+    {
+    }
+
+    static __device__ constexpr float factor(int)
+    {
+        return 1;
+    }
+
+    static __device__ constexpr float outputs()
+    {
+        return 1;
+    }
+
+    static __device__ constexpr int skipped(const packed_params &, const cursor &)
+    {
+        return 0;
+    }
+
+    static __device__ __forceinline__ void others(const packed_params &, const cursor &, int,
+                                                  state<N> &, int)
+    {
+    }
+};
+
 __device__ __forceinline__ int token_of(int m, int i, int lane)
 {
     return 16 * m + i / 2 * 8 + lane / 4;
@@ -63,7 +100,7 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 q[h] = there ? *reinterpret_cast<const uint32_t *>(from + 16 * u + 8 * h) : 0;
-            multiply<true>(sum, a, q[0], q[1]);
+            mma_pure<true>(sum, a, q[0], q[1]);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -78,7 +115,7 @@ template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, con
         return;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const float most = fmaxf(st.max[e], top[e]), shrink = power_of_two(st.max[e] - most);
+        const float most = fmaxf(st.max[e], top[e]), shrink = kvd_exp2(st.max[e] - most);
         st.max[e] = most;
         st.sum[e] *= shrink;
         st.zero[e] *= shrink;
@@ -110,7 +147,7 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
     for (int m = 0; m < 4; m++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            s[m][i] = power_of_two(s[m][i] - base[i % 2]);
+            s[m][i] = kvd_exp2(s[m][i] - base[i % 2]);
             st.sum[i % 2] += s[m][i];
         }
 }
@@ -185,7 +222,7 @@ __device__ __forceinline__ void ring_values(const packed_params &p, const cursor
                 if (PAGE::factor(r) != 1)
                     a[r] = times_bf16(a[r], PAGE::factor(r));
             }
-            multiply<true>(st.o[u], a, prob[2 * k], prob[2 * k + 1]);
+            mma_pure<true>(st.o[u], a, prob[2 * k], prob[2 * k + 1]);
         }
     }
 }
@@ -200,7 +237,7 @@ __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int 
 __device__ __forceinline__ float sink_term(const packed_params &p, int head, float max)
 {
     constexpr float LOG2E = 1.4426950408889634f;
-    return p.d.sinks ? power_of_two(fmaf(p.d.sinks[head], LOG2E, TOP - max)) : 0;
+    return p.d.sinks ? kvd_exp2(fmaf(p.d.sinks[head], LOG2E, TOP - max)) : 0;
 }
 
 /*
@@ -265,7 +302,7 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
     raise(st, s);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        s[e] = power_of_two(s[e] - (st.max[e] - TOP));
+        s[e] = kvd_exp2(s[e] - (st.max[e] - TOP));
         /* Lanes with equal lane % 4 are summed later, so only lanes 0 .. 3 add. */
         st.sum[e] += lane < 4 ? s[e] : 0;
     }

@@ -37,13 +37,11 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
 }
 
 /* FINE: a scale per 16 numbers. CHANNELS: values have scales per channel. ANY: any head widths. */
-template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
-    /*
-     * UNITS: blocks of 16 dimensions. SHARE: number of adjacent tiles of 16 tokens that always have
-     * the same scales.
-     */
-    static constexpr int UNITS = N, WARPS = 8, SHARE = FINE ? 1 : 2;
-    static constexpr bool BF = false, ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
+template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : code_reader<N> {
+    using code_reader<N>::code_reader;
+    /* SHARE: number of adjacent tiles of 16 tokens that always have the same scales. */
+    static constexpr int SHARE = FINE ? 1 : 2;
+    static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
     /*
      * CODE: value of the float16 bit pattern 1. ROWS: factor by which rows 8 .. 15 are too large.
      */
@@ -64,19 +62,6 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
     static __device__ constexpr float middle()
     {
         return (1 << B) / 2 - 1;
-    }
-
-    static __device__ constexpr float outputs()
-    {
-        return 1;
-    }
-
-    __device__ even_page(const packed_params &, char *, char *)
-    {
-    }
-
-    static __device__ __forceinline__ void ready(const packed_params &, char *, char *)
-    {
     }
 
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
@@ -123,11 +108,11 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
                     scaled[0] = times(q.half[u][0], scale.x);
                     scaled[1] = times(q.half[u][1], scale.y);
                 }
-                multiply<false>(sum[m], a[m], scaled[0], scaled[1]);
+                mma_pure<false>(sum[m], a[m], scaled[0], scaled[1]);
             }
             const uint2 z = *reinterpret_cast<const uint2 *>(zeros + 64 * u);
             const uint32_t rows[4] = {z.x, 0, z.y, 0};
-            multiply<false>(zero, rows, q.half[u][0], q.half[u][1]);
+            mma_pure<false>(zero, rows, q.half[u][0], q.half[u][1]);
         }
         const float unit[2] = {p.scale_log2 * q.unit[0], p.scale_log2 * q.unit[1]};
 #pragma unroll
@@ -156,7 +141,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
             const uint32_t rows[4] = {exchanged(a[k][0]), exchanged(a[k][2]),
                                       exchanged(a[k][1] >> twos<B>()),
                                       exchanged(a[k][3] >> twos<B>())};
-            multiply<false>(sum, rows, prob[2 * k], prob[2 * k + 1]);
+            mma_pure<false>(sum, rows, prob[2 * k], prob[2 * k + 1]);
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -180,7 +165,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
         float all[4 / SHARE][4] = {};
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            multiply<false>(all[k / SHARE], ones, prob[2 * k], prob[2 * k + 1]);
+            mma_pure<false>(all[k / SHARE], ones, prob[2 * k], prob[2 * k + 1]);
 #pragma unroll
         for (int u = 0; u < N; u++) {
             uint32_t a[4][4];
@@ -214,7 +199,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
         for (int k = 0; k < 4; k++) {
             const uint2 z = *reinterpret_cast<const uint2 *>(side + group * 256 + 64 * k + 8);
             const uint32_t rows[4] = {z.x, 0, z.y, 0};
-            multiply<false>(st.zero, rows, prob[2 * k], prob[2 * k + 1]);
+            mma_pure<false>(st.zero, rows, prob[2 * k], prob[2 * k + 1]);
         }
         uint32_t scaled[8] = {};
 #pragma unroll
@@ -236,51 +221,34 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
                 continue;
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                multiply<false>(st.o[u], a[k], scaled[2 * k], scaled[2 * k + 1]);
+                mma_pure<false>(st.o[u], a[k], scaled[2 * k], scaled[2 * k + 1]);
         }
     }
 };
 
-template <int N, bool FINE, bool CHANNELS> kvd_packed_decode_kernel of_bits(int bits)
+template <int N, bool FINE, bool CHANNELS, bool ANY> kvd_packed_decode_kernel of_bits(int bits)
 {
-    return bits == 2   ? packed_decode_kernel<even_page<2, N, FINE, CHANNELS, false>>
-           : bits == 3 ? packed_decode_kernel<even_page<3, N, FINE, CHANNELS, false>>
-           : bits == 4 ? packed_decode_kernel<even_page<4, N, FINE, CHANNELS, false>>
-           : bits == 8 ? packed_decode_kernel<even_page<8, N, FINE, CHANNELS, false>>
+    return bits == 2   ? packed_decode_kernel<even_page<2, N, FINE, CHANNELS, ANY>>
+           : bits == 3 ? packed_decode_kernel<even_page<3, N, FINE, CHANNELS, ANY>>
+           : bits == 4 ? packed_decode_kernel<even_page<4, N, FINE, CHANNELS, ANY>>
+           : bits == 8 ? packed_decode_kernel<even_page<8, N, FINE, CHANNELS, ANY>>
                        : NULL;
 }
 
-template <bool FINE> kvd_packed_decode_kernel of_widths(int bits)
+template <int N, bool CHANNELS, bool ANY> kvd_packed_decode_kernel of_form(const kvd_packed_form *f)
 {
-    return bits == 2   ? packed_decode_kernel<even_page<2, WIDEST, FINE, false, true>>
-           : bits == 3 ? packed_decode_kernel<even_page<3, WIDEST, FINE, false, true>>
-           : bits == 4 ? packed_decode_kernel<even_page<4, WIDEST, FINE, false, true>>
-           : bits == 8 ? packed_decode_kernel<even_page<8, WIDEST, FINE, false, true>>
-                       : NULL;
-}
-
-kvd_packed_decode_kernel uneven_kernel(const kvd_packed_args *a)
-{
-    const kvd_packed_form *const f = &a->form;
-    if (f->v_channels)
-        return NULL;
-    return f->k_group == 16 || f->v_group == 16 ? of_widths<true>(f->bits)
-                                                : of_widths<false>(f->bits);
-}
-
-template <int N> kvd_packed_decode_kernel of_form(const kvd_packed_form *f)
-{
-    const bool fine = f->k_group == 16 || f->v_group == 16;
-    if (f->v_channels)
-        return fine ? of_bits<N, true, true>(f->bits) : of_bits<N, false, true>(f->bits);
-    return fine ? of_bits<N, true, false>(f->bits) : of_bits<N, false, false>(f->bits);
+    return f->k_group == 16 || f->v_group == 16 ? of_bits<N, true, CHANNELS, ANY>(f->bits)
+                                                : of_bits<N, false, CHANNELS, ANY>(f->bits);
 }
 
 } // namespace
 
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven)
 {
+    const kvd_packed_form *const f = &a->form;
     if (uneven)
-        return uneven_kernel(a);
-    return a->map.d_qk[0] == 64 ? of_form<4>(&a->form) : of_form<WIDEST>(&a->form);
+        return f->v_channels ? NULL : of_form<WIDEST, false, true>(f);
+    if (f->v_channels)
+        return a->map.d_qk[0] == 64 ? of_form<4, true, false>(f) : of_form<WIDEST, true, false>(f);
+    return a->map.d_qk[0] == 64 ? of_form<4, false, false>(f) : of_form<WIDEST, false, false>(f);
 }

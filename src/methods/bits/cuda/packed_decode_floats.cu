@@ -51,29 +51,16 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
 template <bool ANY> constexpr int n_warps = ANY ? 8 : FLOATS_WARPS;
 
 /* If ANY, heads have any widths up to 16 N, otherwise 16 N. */
-template <class F, int N, bool ANY> struct floats_page {
-    /* UNITS: blocks of 16 dimensions. UNITS_OF: blocks that share a scale. */
-    static constexpr int UNITS = N, WARPS = n_warps<ANY>, B = F::BITS,
-                         UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
-    static constexpr bool BF = F::BLOCK > 0, ZEROS = false, NEWEST = true, UNEVEN = ANY;
+template <class F, int N, bool ANY> struct floats_page : code_reader<N> {
+    using code_reader<N>::code_reader;
+    /* UNITS_OF: blocks of 16 dimensions that share a scale. */
+    static constexpr int WARPS = n_warps<ANY>, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
+    static constexpr bool BF = F::BLOCK > 0, UNEVEN = ANY;
     /* factor by which float16 operands are too small */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;
     float keys, read; /* keys: factor of the scores; read: factor of the outputs */
-
-    static __device__ constexpr float factor(int)
-    {
-        return 1;
-    }
-
-    __device__ floats_page(const packed_params &, char *, char *)
-    {
-    }
-
-    static __device__ __forceinline__ void ready(const packed_params &, char *, char *)
-    {
-    }
 
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
     {
@@ -111,16 +98,6 @@ template <class F, int N, bool ANY> struct floats_page {
         }
     }
 
-    static __device__ constexpr int skipped(const packed_params &, const cursor &)
-    {
-        return 0;
-    }
-
-    static __device__ __forceinline__ void others(const packed_params &, const cursor &, int,
-                                                  state<N> &, int)
-    {
-    }
-
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
@@ -139,7 +116,7 @@ template <class F, int N, bool ANY> struct floats_page {
                 continue;
 #pragma unroll
             for (int m = 0; m < 4; m++)
-                multiply<false>(F::BLOCK ? block[m] : sum[m], a[m], q.half[u][0], q.half[u][1]);
+                mma_pure<false>(F::BLOCK ? block[m] : sum[m], a[m], q.half[u][0], q.half[u][1]);
             if (F::BLOCK && (u % UNITS_OF + 1 == UNITS_OF || u + 1 == units))
                 add_block(stage + 64 * (u / UNITS_OF), block, sum, lane);
         }
@@ -175,7 +152,7 @@ template <class F, int N, bool ANY> struct floats_page {
                 continue;
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                multiply<BF>(st.o[u], a[k], F::BLOCK ? scaled[2 * k] : prob[2 * k],
+                mma_pure<BF>(st.o[u], a[k], F::BLOCK ? scaled[2 * k] : prob[2 * k],
                              F::BLOCK ? scaled[2 * k + 1] : prob[2 * k + 1]);
         }
     }

@@ -13,9 +13,9 @@ namespace
 
 enum { TURNS = 3 * 256 };
 
-template <int B, int N> struct levels_page {
-    static constexpr int UNITS = N, WARPS = 8, D = 16 * N;
-    static constexpr bool BF = false, ZEROS = true, NEWEST = true, UNEVEN = false;
+template <int B, int N> struct levels_page : code_reader<N> {
+    static constexpr int D = 16 * N;
+    static constexpr bool ZEROS = true;
     typedef words_ahead<B, N, true> words;
     const char *table;
     /*
@@ -34,17 +34,8 @@ template <int B, int N> struct levels_page {
     uint32_t column;
     float unit[2]; /* powers of two that divided query heads 2 c and 2 c + 1, c = lane % 4 */
 
-    static __device__ constexpr float factor(int)
-    {
-        return 1;
-    }
-
-    static __device__ constexpr float outputs()
-    {
-        return 1;
-    }
-
     __device__ levels_page(const packed_params &p, char *shared, char *scratch)
+        : code_reader<N>(p, shared, scratch)
     {
         const int lane = (int)threadIdx.x % 32;
         table = shared;
@@ -206,8 +197,8 @@ template <int B, int N> struct levels_page {
             }
             if (m)
                 turn_on(step, q_low, q_high);
-            multiply<false>(sum[m], x, q_low[0], q_low[1]);
-            multiply<false>(sum[m], y, q_high[0], q_high[1]);
+            mma_pure<false>(sum[m], x, q_low[0], q_low[1]);
+            mma_pure<false>(sum[m], y, q_high[0], q_high[1]);
         }
     }
 
@@ -222,7 +213,7 @@ template <int B, int N> struct levels_page {
     {
 #pragma unroll 1
         for (int t = KVD_PAGE_TOKENS * at.page; n > 0; n--, t++) {
-            const uint16_t *const v = sink_row(p, at, t) + D;
+            const uint16_t *const v = in_sink(p.a, at.b, at.g, t) + D;
             add_token(st, sum_of_head(sink_score<D>(p, at, t, lane)) * p.scale_log2, lane,
                       [&](int i) { return half_of(v[i], 0); });
         }
@@ -291,10 +282,10 @@ template <int B, int N> struct levels_page {
             look_up<B>(table, column + ROW / 2, w_1, k, y);
             const uint4 e = tile[32 * (pass % 2 * 8 + k)], f = tile[32 * (pass % 2 * 8 + 4 + k)];
             const uint32_t x_more[4] = {e.x, e.y, e.z, e.w}, y_more[4] = {f.x, f.y, f.z, f.w};
-            multiply<false>(o_0, x, scaled[2 * k], scaled[2 * k + 1]);
-            multiply<false>(o_1, y, scaled[2 * k], scaled[2 * k + 1]);
-            multiply<false>(o_0, x_more, prob[2 * k], prob[2 * k + 1]);
-            multiply<false>(o_1, y_more, prob[2 * k], prob[2 * k + 1]);
+            mma_pure<false>(o_0, x, scaled[2 * k], scaled[2 * k + 1]);
+            mma_pure<false>(o_1, y, scaled[2 * k], scaled[2 * k + 1]);
+            mma_pure<false>(o_0, x_more, prob[2 * k], prob[2 * k + 1]);
+            mma_pure<false>(o_1, y_more, prob[2 * k], prob[2 * k + 1]);
         }
     }
 
@@ -320,7 +311,7 @@ template <int B, int N> struct levels_page {
         for (int k = 0; k < 4; k++) {
             const uint4 side = *reinterpret_cast<const uint4 *>(stage + 64 * k + lane % 4 * 16);
             const uint32_t middle[4] = {lane < 4 ? side.z : 0, 0, lane < 4 ? side.w : 0, 0};
-            multiply<false>(st.zero, middle, prob[2 * k], prob[2 * k + 1]);
+            mma_pure<false>(st.zero, middle, prob[2 * k], prob[2 * k + 1]);
             scaled[2 * k] = times(prob[2 * k], side.x);
             scaled[2 * k + 1] = times(prob[2 * k + 1], side.y);
         }

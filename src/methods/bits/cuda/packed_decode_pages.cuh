@@ -2,6 +2,7 @@
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 
+#include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
@@ -71,6 +72,27 @@ enum {
 };
 
 typedef kvd_packed_decode_params packed_params;
+
+/*
+ * Returns the number of equal shares of at most HEADS query heads into which those of a KV head are
+ * divided, or 0 if there are more than 4.
+ */
+inline int shares_of(const kvd_attn_map *map)
+{
+    for (int n = 1; n <= 4; n++)
+        if (map->group % n == 0 && map->group / n <= HEADS)
+            return n;
+    return 0;
+}
+
+/* Returns the bytes of shared memory that a CTA may have, or 0 if the device cannot be queried. */
+inline int most_shared()
+{
+    int most;
+    return kvd_device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most) == cudaSuccess
+               ? most
+               : 0;
+}
 
 /*
  * Position of a warp in the list of pages: page `page` of request b in KV head g. place: weight of
@@ -366,13 +388,6 @@ __device__ __forceinline__ float unit_of(float most)
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
     return __uint_as_float(max(__float_as_uint(most) & 0x7f800000u, 0x20000000u));
-}
-
-__device__ __forceinline__ float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 /* Returns the address of the lane's first numbers in `queries` [n][q_pitch]. */

@@ -47,29 +47,16 @@ __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *hi
 }
 
 /* Reads pages of hetero: keys of K bits, values of V bits, heads of 16 N dimensions. */
-template <int K, int V, int N> struct rows_page {
-    static constexpr int UNITS = N, WARPS = 8;
-    static constexpr bool BF = false, ZEROS = true, NEWEST = true, UNEVEN = false;
+template <int K, int V, int N> struct rows_page : code_reader<N> {
+    using code_reader<N>::code_reader;
+    static constexpr bool ZEROS = true;
     typedef no_words words;
     queries<N> q;
     float sum[2]; /* sums of the elements of query heads 2 c and 2 c + 1, c = lane % 4 */
 
-    static __device__ constexpr float factor(int)
-    {
-        return 1;
-    }
-
     static __device__ constexpr float outputs()
     {
         return 1 << 24;
-    }
-
-    __device__ rows_page(const packed_params &, char *, char *)
-    {
-    }
-
-    static __device__ __forceinline__ void ready(const packed_params &, char *, char *)
-    {
     }
 
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
@@ -88,16 +75,6 @@ template <int K, int V, int N> struct rows_page {
         copy_ahead(stage, codes, p.newest_at, lane);
     }
 
-    static __device__ constexpr int skipped(const packed_params &, const cursor &)
-    {
-        return 0;
-    }
-
-    static __device__ __forceinline__ void others(const packed_params &, const cursor &, int,
-                                                  state<N> &, int)
-    {
-    }
-
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
                                            const char *stage, words &, const char *,
                                            float (&s)[4][4], int lane)
@@ -112,8 +89,8 @@ template <int K, int V, int N> struct rows_page {
             for (int u = 0; u < N; u += 2) {
                 uint32_t a[2][4];
                 tiles_of<K>(low + u / 2 * bits, high + u / 2 * bits, bits, a, lane);
-                multiply<false>(x, a[0], q.half[u][0], q.half[u][1]);
-                multiply<false>(x, a[1], q.half[u + 1][0], q.half[u + 1][1]);
+                mma_pure<false>(x, a[0], q.half[u][0], q.half[u][1]);
+                mma_pure<false>(x, a[1], q.half[u + 1][0], q.half[u + 1][1]);
             }
             const uint32_t scale[2] = {low[each - 1], high[each - 1]};
 #pragma unroll
@@ -144,7 +121,7 @@ template <int K, int V, int N> struct rows_page {
                 zero[h] = lane < 4 ? __byte_perm(two[0], two[each], 0x7632) : 0;
             }
             const uint32_t rows[4] = {zero[0], 0, zero[1], 0};
-            multiply<false>(st.zero, rows, prob[2 * k], prob[2 * k + 1]);
+            mma_pure<false>(st.zero, rows, prob[2 * k], prob[2 * k + 1]);
 #pragma unroll
             for (int u = 0; u < N; u += 2) {
                 const uint32_t *const low = first + 16 * k * each + u / 2 * bits;
@@ -154,7 +131,7 @@ template <int K, int V, int N> struct rows_page {
                 for (int i = 0; i < 2; i++) {
                     const uint32_t x[4] = {exchanged(a[i][0]), exchanged(a[i][2]),
                                            exchanged(a[i][1]), exchanged(a[i][3])};
-                    multiply<false>(st.o[u + i], x, step[0], step[1]);
+                    mma_pure<false>(st.o[u + i], x, step[0], step[1]);
                 }
             }
         }

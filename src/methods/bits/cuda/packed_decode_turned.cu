@@ -42,26 +42,16 @@ __device__ __forceinline__ void signs_of(const uint32_t (&w)[B], int m, uint32_t
 }
 
 /* Reads pages of turboquant with B-bit codes and heads of 16 N dimensions. */
-template <int B, int N, bool SKETCH> struct turned_page {
-    static constexpr int UNITS = N, WARPS = n_warps<SKETCH>;
-    static constexpr bool BF = false, ZEROS = false, NEWEST = true, UNEVEN = false;
+template <int B, int N, bool SKETCH> struct turned_page : code_reader<N> {
+    static constexpr int WARPS = n_warps<SKETCH>;
     typedef words_ahead<B, N, false> words;
     const char *table;
     uint32_t column;
     float level;
     queries<N> q, sketched;
 
-    static __device__ constexpr float factor(int)
-    {
-        return 1;
-    }
-
-    static __device__ constexpr float outputs()
-    {
-        return 1;
-    }
-
-    __device__ turned_page(const packed_params &p, char *shared, char *)
+    __device__ turned_page(const packed_params &p, char *shared, char *scratch)
+        : code_reader<N>(p, shared, scratch)
     {
         const int lane = (int)threadIdx.x % 32;
         table = shared;
@@ -88,16 +78,6 @@ template <int B, int N, bool SKETCH> struct turned_page {
         copy_ahead(stage, codes + p.parts.k_side, p.newest_at, lane);
     }
 
-    static __device__ constexpr int skipped(const packed_params &, const cursor &)
-    {
-        return 0;
-    }
-
-    static __device__ __forceinline__ void others(const packed_params &, const cursor &, int,
-                                                  state<N> &, int)
-    {
-    }
-
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
@@ -115,9 +95,9 @@ template <int B, int N, bool SKETCH> struct turned_page {
             w.taken(0, u, codes, codes + p.parts.v);
 #pragma unroll
             for (int m = 0; m < 4; m++) {
-                multiply<false>(sum[m], x[m], q.half[u][0], q.half[u][1]);
+                mma_pure<false>(sum[m], x[m], q.half[u][0], q.half[u][1]);
                 if (SKETCH)
-                    multiply<false>(rest[m], sign[m], sketched.half[u][0], sketched.half[u][1]);
+                    mma_pure<false>(rest[m], sign[m], sketched.half[u][0], sketched.half[u][1]);
             }
         }
         const uint16_t *const norm =
@@ -155,7 +135,7 @@ template <int B, int N, bool SKETCH> struct turned_page {
             w.taken(1, u, codes + p.parts.v, next);
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                multiply<false>(st.o[u], x[k], scaled[2 * k], scaled[2 * k + 1]);
+                mma_pure<false>(st.o[u], x[k], scaled[2 * k], scaled[2 * k + 1]);
         }
     }
 };

@@ -243,11 +243,6 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-dim3 grid_of(const kvd_packed_args *a)
-{
-    return dim3((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
-}
-
 } // namespace
 
 cudaError_t kvd_packed_code_floats(const kvd_packed_args *a, cudaStream_t stream)

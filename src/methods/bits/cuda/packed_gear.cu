@@ -11,6 +11,7 @@
  * M computed from G makes Q = E B M orthonormal. The next right factor is E^T Q = (E^T E B) M. Each
  * pass accumulates G and E^T E B; the last pass writes the left factor.
  */
+#include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
 
@@ -25,14 +26,6 @@ enum {
     D_MAX = KVD_WIDTH_NARROW,
     APART = 0x7fff
 };
-
-__device__ __forceinline__ double sum_of_warp(double x)
-{
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2)
-        x += __shfl_xor_sync(~0u, x, i);
-    return x;
-}
 
 /* ---- outliers and codes ---- */
 
@@ -84,12 +77,7 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
 #pragma unroll
     for (int i = 0; i < 8; i++)
         sum += histogram[(8 * lane + i) ^ flip];
-    int upto = sum;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        const int y = __shfl_up_sync(~0u, upto, i);
-        upto += lane >= i ? y : 0;
-    }
+    const int upto = kvd_sum_to_lane(sum);
     const int first = __ffs((int)__ballot_sync(~0u, upto >= k)) - 1;
     int bin = 8 * first;
     before = __shfl_sync(~0u, upto - sum, first);
@@ -581,8 +569,7 @@ void launch_low_rank(const kvd_packed_args *a, cudaStream_t stream)
 
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream)
 {
-    const dim3 lines((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
-    code_lines_kernel<<<lines, 32 * WARPS, 0, stream>>>(*a);
+    code_lines_kernel<<<grid_of(a), 32 * WARPS, 0, stream>>>(*a);
     if (a->q_len ? a->gear.of.rank : a->gear.of.rank_later)
         launch_low_rank(a, stream);
     return cudaGetLastError();

@@ -75,11 +75,6 @@ __device__ __forceinline__ uint16_t *right_factor(const head_of &o, int side, in
            side * d * o.page.columns_later;
 }
 
-__device__ __forceinline__ int place_of(const head_of &o, int side, int t, int i)
-{
-    return place_in_page(o.a, o.g, side, t, i);
-}
-
 __device__ __forceinline__ uint16_t *number_at(const head_of &o, int side, int t, int i)
 {
     return uncoded(o.a, o.b, o.g, side, t, i);
@@ -107,12 +102,6 @@ __device__ __forceinline__ uint32_t code_in(const uint32_t *planes, int bits, in
     for (int j = 0; j < bits; j++)
         code |= (planes[j] >> at & 1) << j;
     return code;
-}
-
-/* Returns scale * code + zero point. Product and sum are rounded separately, as on the CPU. */
-__device__ __forceinline__ float decoded(uint32_t scale, float code)
-{
-    return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));
 }
 
 } // namespace

@@ -185,14 +185,6 @@ __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], u
     }
 }
 
-/* Returns the address of K, followed by V, of token t < n_sink, which is stored in float16. */
-__device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, const cursor &at, int t)
-{
-    const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS;
-    return p.a.sink + ((size_t)p.a.slot[at.b] * (size_t)p.a.n_sink + (size_t)t) * (size_t)wide +
-           p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS;
-}
-
 /* Prefetches the first tokens stored in float16, and their RoPE rotations, into L2. */
 template <int D>
 __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cursor &at, int lane)
@@ -201,7 +193,7 @@ __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cur
         return;
 #pragma unroll
     for (int i = 0; i < 2 * D; i += 64)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(sink_row(p, at, lane) + i));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(in_sink(p.a, at.b, at.g, lane) + i));
     if (p.a.before_rope)
 #pragma unroll
         for (int i = 0; i < D / 2; i += 32) {
@@ -216,7 +208,8 @@ __device__ __forceinline__ float sink_score(const packed_params &p, const cursor
                                             int lane)
 {
     const uint16_t *const q = query_of(p, at.b, at.g, lane), *const k =
-                                                                 sink_row(p, at, t) + lane % 4 * 2;
+                                                                 in_sink(p.a, at.b, at.g, t) +
+                                                                 lane % 4 * 2;
     const size_t turn = (size_t)t * (D / 2) + (size_t)(lane % 4 * 2);
     const bool there = lane / 4 < p.a.map.group;
     float sum = 0;

@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
 {
-    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
+    const dim3 grid = grid_of(a);
     if (a->form.bits < 1 || a->form.bits > 8 || a->n < 1 || a->n > 65535 ||
         a->pages_side_by_side < 1)
         return cudaErrorInvalidValue;

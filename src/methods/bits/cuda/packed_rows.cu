@@ -630,7 +630,7 @@ cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream)
 
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream)
 {
-    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
+    const dim3 grid = grid_of(a);
     const cudaError_t e = a->row.of.joint ? restore_joint(a, stream) : cudaSuccess;
     if (e != cudaSuccess)
         return e;

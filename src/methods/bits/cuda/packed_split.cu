@@ -16,14 +16,6 @@ enum { CHOOSE = 1024 };
 
 /* ---- choice of channels ---- */
 
-__device__ __forceinline__ double sum_of_warp(double x)
-{
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2)
-        x += __shfl_xor_sync(~0u, x, i);
-    return x;
-}
-
 /*
  * Adds tokens from, from + step, ... to the sums of squares (SQUARES) or ranges of eight channels.
  */
@@ -486,8 +478,7 @@ cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, si
                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side),
-             THREADS, bytes, stream>>>(*a);
+    kernel<<<grid_of(a), THREADS, bytes, stream>>>(*a);
     return cudaGetLastError();
 }
 

@@ -141,7 +141,7 @@ __device__ void put_inverse(const group_of &o, const vidkv_memory &s)
             for (int j = 0; j < KVD_PAGE_TOKENS / 8; j++) {
                 const uint16_t *const y = s.y + (8 * j + lane / 4) * s.pitch + k + lane % 4 * 2;
                 if (8 * j < n)
-                    multiply<false>(x[j], f, *as_pair(y), *as_pair(y + 8));
+                    mma_pure<false>(x[j], f, *as_pair(y), *as_pair(y + 8));
             }
         }
 #pragma unroll

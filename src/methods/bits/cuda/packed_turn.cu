@@ -24,10 +24,7 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
 {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        double sum = (double)x[r] * (double)x[r];
-#pragma unroll
-        for (int k = 1; k < 32; k *= 2)
-            sum += __shfl_xor_sync(~0u, sum, k);
+        const double sum = sum_of_warp((double)x[r] * (double)x[r]);
         if (i % 32 == 0)
             s.square[i / 32][r] = sum;
     }
@@ -386,7 +383,7 @@ __device__ __forceinline__ void multiply_page(const uint16_t (&x)[KVD_PAGE_TOKEN
                 for (int r = 0; r < 4; r++)
                     a[r] = *reinterpret_cast<const uint32_t *>(
                         &x[16 * i + row + r % 2 * 8][k + column + r / 2 * 8]);
-                multiply<false>(sum[i], a, b[0], b[1]);
+                mma_pure<false>(sum[i], a, b[0], b[1]);
             }
         }
 #pragma unroll
@@ -468,8 +465,7 @@ cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t strea
     if (!restorable(a) || a->pages_side_by_side < 1)
         return cudaErrorInvalidValue;
     const int d = a->map.d_qk[0];
-    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
-    turn_prompts_kernel<<<grid, (unsigned)d, (size_t)(8 * d * a->form.bits), stream>>>(*a);
+    turn_prompts_kernel<<<grid_of(a), (unsigned)d, (size_t)(8 * d * a->form.bits), stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -488,8 +484,7 @@ cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t str
 {
     if (!restorable(a) || a->pages_side_by_side < 1)
         return cudaErrorInvalidValue;
-    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
-    restore_kernel<<<grid, RESTORE, 0, stream>>>(*a);
+    restore_kernel<<<grid_of(a), RESTORE, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 

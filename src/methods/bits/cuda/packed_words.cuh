@@ -5,9 +5,7 @@
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "kernels/cuda/mma.cuh"
 #include "methods/bits/cuda/packed_codes.h"
 
 static __device__ __forceinline__ int keys_coded(const kvd_packed_args &a, int m)
@@ -338,23 +336,6 @@ static __device__ __forceinline__ uint32_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/* Matrix product like `mma` in mma.cuh, but not volatile. */
-template <bool BF>
-static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                uint32_t b1)
-{
-    if (BF)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-            "{%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-            "{%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 static __device__ __forceinline__ __half2 as_halves(uint32_t w)
 {
     return *reinterpret_cast<const __half2 *>(&w);
@@ -404,6 +385,26 @@ static __device__ __forceinline__ float min_of_warp(float x)
     for (int i = 1; i < 32; i *= 2)
         x = fminf(x, __shfl_xor_sync(~0u, x, i));
     return x;
+}
+
+static __device__ __forceinline__ double sum_of_warp(double x)
+{
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2)
+        x += __shfl_xor_sync(~0u, x, i);
+    return x;
+}
+
+/* Returns scale * code + zero point. Product and sum are rounded separately, as on the CPU. */
+static __device__ __forceinline__ float decoded(uint32_t scale, float code)
+{
+    return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));
+}
+
+/* Returns the grid of most kernels: KV heads, requests, CTAs per head of a request. */
+static inline dim3 grid_of(const kvd_packed_args *a)
+{
+    return dim3((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
 }
 
 #endif

@@ -164,11 +164,6 @@ __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__
         ring_page(a, b, t)[vector_index(t, i)] = number_at(a, b, t, i);
 }
 
-__device__ __forceinline__ float decoded(uint32_t word, uint32_t code)
-{
-    return __fadd_rn(__fmul_rn(half_of(word, 0), (float)code), half_of(word, 1));
-}
-
 /* Decodes numbers i .. i + 7 of token t's K vector, with scales per channel. */
 __device__ __forceinline__ void decode_channels(const kvd_xquant_args &a, const uint32_t *page,
                                                 int t, int i, float (&x)[8])
@@ -181,7 +176,7 @@ __device__ __forceinline__ void decode_channels(const kvd_xquant_args &a, const 
         uint32_t code = 0;
         for (int j = 0; j < bits; j++)
             code |= (__ldg(words + j) >> t % 32 & 1) << j;
-        x[e] = decoded(__ldg(scales + e), code);
+        x[e] = decoded(__ldg(scales + e), (float)code);
     }
 }
 
@@ -200,7 +195,7 @@ __device__ __forceinline__ void decode_token(const kvd_xquant_args &a, const uin
     }
 #pragma unroll
     for (int e = 0; e < 8; e++)
-        x[e] = decoded(__ldg(scales + (i + e) / group * KVD_PAGE_TOKENS), code[e]);
+        x[e] = decoded(__ldg(scales + (i + e) / group * KVD_PAGE_TOKENS), (float)code[e]);
 }
 
 /* Writes the bf16 vectors of all tokens to a->pages. */

@@ -200,7 +200,7 @@ __device__ __forceinline__ void write_page(const kvd_latent_restore_args &a, con
 #pragma unroll
             for (int n = 0; n < D / 8; n++) {
                 const int at = (h * (D / 8) + n) * 4 + 2 * i;
-                to[i * (4 * D) + n * 32] = there ? pack2<true>(x[at], x[at + 1]) : 0;
+                to[i * (4 * D) + n * 32] = there ? pack<true>(x[at], x[at + 1]) : 0;
             }
         }
     }

@@ -119,8 +119,9 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
     for (int i = (int)threadIdx.x; i < TILE / 8 * d; i += THREADS) {
         const int at = tile * TILE + i / d * 8 + i % 8, block = i % d / 8;
         const bool there = at < n;
-        copy16(to + 16u * (uint32_t)i,
-               e.keys + piece(e.page, page_elements, e.list[there ? at : 0], block, d), there);
+        kvd_copy_16(to + 16u * (uint32_t)i,
+                    e.keys + piece(e.page, page_elements, e.list[there ? at : 0], block, d),
+                    there ? 16 : 0);
     }
 }
 

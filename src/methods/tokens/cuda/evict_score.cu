@@ -66,7 +66,7 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
     const uint16_t *const from = s.group(tile * (TILE / 8));
     const int there = min(TILE / 8, (n - tile * TILE + 7) / 8) * s.d;
     for (int i = (int)threadIdx.x; i < TILE / 8 * s.d; i += THREADS)
-        copy16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there);
+        kvd_copy_16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there ? 16 : 0);
 }
 
 /*
@@ -99,8 +99,8 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
             if (!MASKED || (other + 1 < n && other + 1 >= from_row))
                 top[r] = fmaxf(top[r], y1);
         } else if (KIND != LOGS) {
-            float y0 = exp2_approx(fmaf(a0, factor, fmaf(-c.x, lse_factor, noise[r]))),
-                  y1 = exp2_approx(fmaf(a1, factor, fmaf(-c.y, lse_factor, noise[r])));
+            float y0 = kvd_exp2(fmaf(a0, factor, fmaf(-c.x, lse_factor, noise[r]))),
+                  y1 = kvd_exp2(fmaf(a1, factor, fmaf(-c.y, lse_factor, noise[r])));
             if (KIND == COUNTS) {
                 y0 = below_mean(y0, other);
                 y1 = below_mean(y1, other + 1);
@@ -118,11 +118,11 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
             }
             const float most = fmaxf(y0, y1);
             if (most > top[r]) {
-                part[r] *= exp2_approx(top[r] - most);
-                total[r] *= exp2_approx(top[r] - most);
+                part[r] *= kvd_exp2(top[r] - most);
+                total[r] *= kvd_exp2(top[r] - most);
                 top[r] = most;
             }
-            part[r] += exp2_approx(y0 - top[r]) + exp2_approx(y1 - top[r]);
+            part[r] += kvd_exp2(y0 - top[r]) + kvd_exp2(y1 - top[r]);
         }
     }
 }
@@ -218,12 +218,12 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
         if (KIND == LOGS || KIND == LARGEST) {
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-            total[r] *= exp2_approx(top[r] - most);
+            total[r] *= kvd_exp2(top[r] - most);
         }
         total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
         total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
         if (lane % 4 == 0 && token < keys_n)
-            (TO_MASS ? a.mass : a.lse)[row0 + token] = KIND == LARGEST ? exp2_approx(most)
+            (TO_MASS ? a.mass : a.lse)[row0 + token] = KIND == LARGEST ? kvd_exp2(most)
                                                        : TO_MASS       ? total[r]
                                                                        : most + log2f(total[r]);
     }
@@ -279,8 +279,8 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
                 for (int r = 0; r < 4; r++) {
                     const float *const y = &acc[u][r / 2][r % 2 * 2];
-                    sum[j + u][r][0] += exp2_approx(fmaf(y[0], p.factor, -c.x * p.lse_factor));
-                    sum[j + u][r][1] += exp2_approx(fmaf(y[1], p.factor, -c.y * p.lse_factor));
+                    sum[j + u][r][0] += kvd_exp2(fmaf(y[0], p.factor, -c.x * p.lse_factor));
+                    sum[j + u][r][1] += kvd_exp2(fmaf(y[1], p.factor, -c.y * p.lse_factor));
                 }
             }
         }

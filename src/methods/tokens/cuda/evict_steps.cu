@@ -130,7 +130,7 @@ __device__ __forceinline__ void note(const kvd_evict_steps_args &a, const head &
 __device__ __forceinline__ void join(float2 &a, float2 b)
 {
     const float most = fmaxf(a.x, b.x);
-    a.y = a.y * exp2_approx(a.x - most) + b.y * exp2_approx(b.x - most);
+    a.y = a.y * kvd_exp2(a.x - most) + b.y * kvd_exp2(b.x - most);
     a.x = most;
 }
 
@@ -147,11 +147,11 @@ __device__ __forceinline__ float denominator(const head &w, int group, shared &s
 #pragma unroll
         for (int u = 0; u < AHEAD; u++)
             most = fmaxf(most, x[u]);
-        sum.y *= exp2_approx(sum.x - most);
+        sum.y *= kvd_exp2(sum.x - most);
         sum.x = most;
 #pragma unroll
         for (int u = 0; u < AHEAD; u++)
-            sum.y += i + u * each < w.end ? exp2_approx(x[u] - most) : 0;
+            sum.y += i + u * each < w.end ? kvd_exp2(x[u] - most) : 0;
     }
     for (int step = w.wide; step < 32; step *= 2)
         join(sum, make_float2(__shfl_xor_sync(0xffffffffu, sum.x, step),
@@ -209,7 +209,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
             const int i = first + u * each + (int)threadIdx.x / w.wide;
-            float sum = exp2_approx(p[u] - lse);
+            float sum = kvd_exp2(p[u] - lse);
             for (int step = 1; step < w.wide; step *= 2)
                 sum += __shfl_xor_sync(0xffffffffu, sum, step);
             if (i < w.end && j == 0)
@@ -262,7 +262,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
         for (int h = 0; h < HALVES; h++)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                const float y = exp2_approx(fmaf(acc[h][c], factor, -lse[h][c % 2]));
+                const float y = kvd_exp2(fmaf(acc[h][c], factor, -lse[h][c % 2]));
                 if (KIND != COUNTS)
                     p[c / 2] += y;
                 else if (8 * h + 2 * quad + c % 2 < group && w.n > 1 && y * (float)w.n < 1)

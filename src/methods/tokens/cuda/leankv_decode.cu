@@ -109,7 +109,7 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float most = fmaxf(a.most[i], most_of_column(fmaxf(s[i], s[2 + i])));
-            const float less = most == -INFINITY ? 1.0f : exp2_approx(a.most[i] - most);
+            const float less = most == -INFINITY ? 1.0f : kvd_exp2(a.most[i] - most);
             a.most[i] = most;
             a.sum[i] *= less;
             a.zeros[i] *= less;
@@ -122,7 +122,7 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
     }
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        s[i] = s[i] == -INFINITY ? 0.0f : exp2_approx(s[i] - a.most[i % 2]);
+        s[i] = s[i] == -INFINITY ? 0.0f : kvd_exp2(s[i] - a.most[i % 2]);
 }
 
 /*
@@ -385,7 +385,7 @@ __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch
         all.most = fmaxf(all.most, x[k * x_pitch].most);
     for (int k = 0; k < n; k++) {
         const part p = x[k * x_pitch];
-        const float share = p.most == -INFINITY ? 0.0f : exp2_approx(p.most - all.most);
+        const float share = p.most == -INFINITY ? 0.0f : kvd_exp2(p.most - all.most);
         all.sum += share * p.sum;
         if (share > 0)
 #pragma unroll
@@ -409,8 +409,8 @@ __device__ __forceinline__ void add_fresh(const __nv_bfloat16 *k, const __nv_bfl
     for (int step = 16; step; step /= 2)
         s += __shfl_xor_sync(~0u, s, step);
     s *= scale;
-    const float most = fmaxf(all->most, s), p = exp2_approx(s - most);
-    const float less = all->most == -INFINITY ? 0.0f : exp2_approx(all->most - most);
+    const float most = fmaxf(all->most, s), p = kvd_exp2(s - most);
+    const float less = all->most == -INFINITY ? 0.0f : kvd_exp2(all->most - most);
     leankv::load_row<F / 32>(v, 0, lane, x);
 #pragma unroll
     for (int i = 0; i < F / 32; i++)
@@ -477,7 +477,7 @@ __device__ void merge_splits(const kvd_leankv_steps &s, size_t head, int j, int 
     for (int k = 0; k < s.splits; k++) {
         const float *const o = from + (size_t)k * pitch;
         const float most = __ldcg(o + F),
-                    share = most == -INFINITY ? 0.0f : exp2_approx(most - all->most);
+                    share = most == -INFINITY ? 0.0f : kvd_exp2(most - all->most);
         all->sum += share * __ldcg(o + F + 1);
 #pragma unroll
         for (int i = 0; i < F / 32; i++)

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int query = row + e % 2, key = first + 16 * t + 8 * (e / 2) + lane / 4;
-                const float x = exp2_approx(s[e] * scale - (e % 2 ? less1 : less0));
+                const float x = kvd_exp2(s[e] * scale - (e % 2 ? less1 : less0));
                 mass[2 * t + e / 2] += query < n && key < query ? x : 0.0f;
             }
         }

@@ -470,9 +470,10 @@ __global__ void __launch_bounds__(RECALL)
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const int j = 8 * h + 2 * quad + c % 2;
-            p[c / 2] += j < group ? exp2_approx(LOG2E * fmaf(acc[h][c], s.map.scale,
-                                                             -lse[row * (size_t)group + j]))
-                                  : 0;
+            p[c / 2] +=
+                j < group
+                    ? kvd_exp2(LOG2E * fmaf(acc[h][c], s.map.scale, -lse[row * (size_t)group + j]))
+                    : 0;
         }
 #pragma unroll
     for (int c = 0; c < 2; c++) {
