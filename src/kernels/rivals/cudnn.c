@@ -70,16 +70,9 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
 {
     int64_t n = 0, index = -1;
     desc engine = make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "engine"), knob[CUDNN_KNOB_TYPE_COUNTS];
-    if (ok(b))
-        note(b,
-             kvd_cudnn_lib.get(c->config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine),
-             "engine");
-    if (ok(b))
-        note(b,
-             kvd_cudnn_lib.get(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n,
-                               &index),
-             "engine index");
+    get(b, c->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine,
+        "engine");
+    get(b, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, &index, "engine index");
     int at = snprintf(c->name, sizeof c->name, "%s engine %lld", f->name, (long long)index);
     for (int i = 0; i < CUDNN_KNOB_TYPE_COUNTS; i++)
         knob[i] = make(b, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, "knob");
@@ -114,20 +107,15 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
         set_desc(&h, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, p->forms[fi].graph, "heuristics");
         set(&h, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &modes[m], "heuristics");
         finish(&h, heur, "heuristics");
-        if (ok(&h))
-            note(&h,
-                 kvd_cudnn_lib.get(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n, NULL),
-                 "heuristics");
+        get(&h, heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n, NULL,
+            "heuristics");
         if (n > (int64_t)(sizeof configs / sizeof *configs))
             n = (int64_t)(sizeof configs / sizeof *configs);
         for (int64_t i = 0; i < n; i++)
             configs[i] = make(&h, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine configuration");
-        if (ok(&h) && n > 0)
-            note(&h,
-                 kvd_cudnn_lib.get(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, n, &n, configs),
-                 "heuristics");
+        if (n > 0)
+            get(&h, heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, n, &n,
+                configs, "heuristics");
         if (!ok(&h)) {
             note(b, h.status, h.what);
             continue;
@@ -156,11 +144,8 @@ static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
     set(&b, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &p->handle, what);
     set_desc(&b, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, c->config, what);
     finish(&b, d, what);
-    if (ok(&b))
-        note(&b,
-             kvd_cudnn_lib.get(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
-                               &c->workspace),
-             "workspace size");
+    get(&b, d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &c->workspace,
+        "workspace size");
     if (!ok(&b)) {
         c->refused = 1;
         c->us = -1.0;

@@ -105,6 +105,15 @@ static inline void set(kvd_cudnn_steps *b, desc d, cudnnBackendAttributeName_t n
         note(b, kvd_cudnn_lib.set(d, name, type, n, values), what);
 }
 
+/* Reads up to n values of an attribute. *got: their number. */
+static inline void get(kvd_cudnn_steps *b, desc d, cudnnBackendAttributeName_t name,
+                       cudnnBackendAttributeType_t type, int64_t n, int64_t *got, void *values,
+                       const char *what)
+{
+    if (ok(b))
+        note(b, kvd_cudnn_lib.get(d, name, type, n, got, values), what);
+}
+
 static inline void set_desc(kvd_cudnn_steps *b, desc d, cudnnBackendAttributeName_t name,
                             desc value, const char *what)
 {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/bits/cuda/packed_codes.h"
+#include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/streams.h"
 #include "model/checkpoint/cuda/random.h"
 
@@ -67,21 +67,13 @@ int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err)
 {
-    double bits = 0;
     if (room && s->host_units[s->n])
         return kvd_fail(
             err,
             "method '%s': a stream of a page of 64 tokens needs %u words, some have room "
             "for %d: the text differs from --calibration; set '%s' to store less",
             m->plan->bits->info.name, s->host_units[s->n], room, m->plan->bits->info.tradeoff->key);
-    for (size_t i = 0; i < it->n_slices; i++)
-        s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    for (size_t i = 0; i < s->n; i++)
-        bits += s->tokens[i] ? m->bits(m, i) : 0;
-    s->held = bits / 8;
-    for (size_t i = 0; i < it->n_slices; i++)
-        if (it->slice[i].last)
-            s->tokens[it->slice[i].slot] = 0;
+    kvd_gpu_packed_count(m, it, s->n, s->tokens, &s->held);
     return 0;
 }
 
@@ -114,11 +106,7 @@ void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stre
 
 double kvd_stream_value(const kvd_plan *plan, const char *key)
 {
-    const kvd_parameter *const p = plan->bits->info.parameter;
-    size_t i = 0;
-    while (strcmp(p[i].key, key) != 0)
-        i++;
-    return plan->bits_values.value[i];
+    return kvd_gpu_packed_value(plan, key);
 }
 
 int32_t kvd_stream_words(double bits, size_t room)
@@ -169,14 +157,10 @@ static kvd_cachegen_layer layer_of(const kvd_gpu_method *m, int layer)
 
 static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    kvd_paged_cache *const c = m->cache;
     cachegen *const k = of(m);
-    if (r->layer == 0 && r->steps &&
-        kvd_cuda_check(kvd_packed_ring_table(c->batch->device.slot, (int32_t)r->steps,
-                                             (int32_t)c->pages->max_pages, 1, k->table, r->stream),
-                       what, err))
-        return -1;
-    return kvd_paged_cache_append(c, r, k->layer[r->layer].ring, k->table, err);
+    return kvd_gpu_packed_rings(m->cache, r, 1, k->table, err)
+               ? -1
+               : kvd_paged_cache_append(m->cache, r, k->layer[r->layer].ring, k->table, err);
 }
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -326,8 +310,8 @@ static int describe(cachegen *k, kvd_err *err)
 
 static bool fits(const kvd_plan *plan)
 {
-    return kvd_stream_value(plan, "lanes") > 0 &&
-           fabs(kvd_stream_value(plan, "group") * kvd_stream_value(plan, "groups") -
+    return kvd_gpu_packed_value(plan, "lanes") > 0 &&
+           fabs(kvd_gpu_packed_value(plan, "group") * kvd_gpu_packed_value(plan, "groups") -
                 KVD_PAGE_TOKENS) < 0.5;
 }
 
@@ -339,8 +323,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
             err,
             "cachegen,group=%g,groups=%g,lanes=%g: the CUDA engine decodes blocks of %d "
             "tokens by lanes, use group=8,groups=8,lanes=1",
-            kvd_stream_value(plan, "group"), kvd_stream_value(plan, "groups"),
-            kvd_stream_value(plan, "lanes"), KVD_PAGE_TOKENS);
+            kvd_gpu_packed_value(plan, "group"), kvd_gpu_packed_value(plan, "groups"),
+            kvd_gpu_packed_value(plan, "lanes"), KVD_PAGE_TOKENS);
     cachegen *const k = calloc(1, sizeof *k);
     const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
     if (!k || !(k->layer = calloc(1, bytes))) {

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "methods/bits/cuda/packed_decode.h"
+#include "methods/bits/cuda/streams.h"
 #include "methods/bits/levels.h"
-#include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "coded cache";
 
@@ -90,15 +90,21 @@ static double unseen_bits(const kvd_gpu_method *m, size_t slot)
     return bits;
 }
 
-static void count_held(packed *k)
+void kvd_gpu_packed_count(const kvd_gpu_method *m, const kvd_iteration *it, size_t slots,
+                          uint32_t *tokens, double *held_bytes)
 {
     double bits = 0;
-    for (size_t s = 0; s < k->slots; s++)
-        bits += k->tokens[s] ? slot_bits(&k->method, s) : 0;
-    k->held = bits / 8;
+    for (size_t i = 0; i < it->n_slices; i++)
+        tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
+    for (size_t s = 0; s < slots; s++)
+        bits += tokens[s] ? m->bits(m, s) : 0;
+    *held_bytes = bits / 8;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            tokens[it->slice[i].slot] = 0;
 }
 
-static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+int kvd_gpu_packed_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     for (size_t i = it->n_steps; i < it->n_slices; i++)
         if (it->slice[i].before || !it->slice[i].emits)
@@ -119,16 +125,10 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             "outliers=0 has none",
             m->plan->bits->info.name, (uint32_t)a->form.k_apart + k->host_counts[k->slots],
             a->form.k_apart);
-    for (size_t i = 0; i < it->n_slices; i++) {
-        const kvd_slice *const s = &it->slice[i];
-        k->tokens[s->slot] = s->before + s->n;
-        if (!s->before)
-            k->prompt[s->slot] = s->n;
-    }
-    count_held(k);
     for (size_t i = 0; i < it->n_slices; i++)
-        if (it->slice[i].last)
-            k->tokens[it->slice[i].slot] = 0;
+        if (!it->slice[i].before)
+            k->prompt[it->slice[i].slot] = it->slice[i].n;
+    kvd_gpu_packed_count(m, it, k->slots, k->tokens, &k->held);
     return 0;
 }
 
@@ -178,18 +178,24 @@ static kvd_packed_args prompts_of(const kvd_gpu_method *m, const kvd_paged_rows 
     return a;
 }
 
+int kvd_gpu_packed_rings(const kvd_paged_cache *c, const kvd_paged_rows *r, int32_t ring_pages,
+                         int32_t *table, kvd_err *err)
+{
+    return r->layer == 0 && r->steps
+               ? kvd_cuda_check(kvd_packed_ring_table(c->batch->device.slot, (int32_t)r->steps,
+                                                      (int32_t)c->pages->max_pages, ring_pages,
+                                                      table, r->stream),
+                                what, err)
+               : 0;
+}
+
 static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     packed *const k = of(m);
-    kvd_paged_cache *const c = m->cache;
     const kvd_packed_args *const a = &k->layer[r->layer];
-    if (r->layer == 0 && r->steps &&
-        kvd_cuda_check(kvd_packed_ring_table(c->batch->device.slot, (int32_t)r->steps,
-                                             (int32_t)c->pages->max_pages, a->ring_pages, k->table,
-                                             r->stream),
-                       what, err))
-        return -1;
-    return kvd_paged_cache_append(c, r, a->ring, k->table, err);
+    return kvd_gpu_packed_rings(m->cache, r, a->ring_pages, k->table, err)
+               ? -1
+               : kvd_paged_cache_append(m->cache, r, a->ring, k->table, err);
 }
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -303,18 +309,6 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                          what, err);
 }
 
-/* Returns device memory of random numbers for timing, or NULL on failure. */
-static void *filled(packed *k, size_t bytes, cudaStream_t stream, kvd_err *err)
-{
-    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    void *const p = kvd_device_new(&k->memory, bytes, "the cache", err);
-    return p && !kvd_cuda_check(
-                    kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), p, stream),
-                    what, err)
-               ? p
-               : NULL;
-}
-
 /* Returns the bytes of the low-rank right factors (gear) of one prompt in all KV heads. */
 static size_t right_bytes(const kvd_packed_args *a)
 {
@@ -357,8 +351,9 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     const kvd_paged_cache *const c = m->cache;
     const size_t near = c->window ? c->near->n_pages + 1 : 0;
     const size_t bytes = m->page_bytes * (pages + 1) + m->near_page_bytes * near;
-    char *const codes = filled(k, bytes, stream, err);
-    char *const rings = codes ? filled(k, m->slot_bytes * slots, stream, err) : NULL;
+    char *const codes = kvd_stream_pool(&k->memory, bytes, stream, err);
+    char *const rings =
+        codes ? kvd_stream_pool(&k->memory, m->slot_bytes * slots, stream, err) : NULL;
     size_t at = 0, in_slots = 0;
     k->slots = slots;
     k->tokens = calloc(slots, sizeof *k->tokens);
@@ -577,7 +572,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .one_layer = true,
                                  .anywhere = true,
                                  .make = make,
-                                 .begin = begin,
+                                 .begin = kvd_gpu_packed_begin,
                                  .ended = ended,
                                  .lacking = lacking,
                                  .held = held,

@@ -38,6 +38,18 @@ bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
 /* Returns true for turboquant with a fractional number of bits (two parts of channels). */
 bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
 
+/* Fails if an iteration has part of a prompt (kvd_gpu_method.begin). */
+int kvd_gpu_packed_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
+/* Sets the tokens of each slot after an iteration, and *held to the bytes of all slots. */
+void kvd_gpu_packed_count(const kvd_gpu_method *m, const kvd_iteration *it, size_t slots,
+                          uint32_t *tokens, double *held);
+/*
+ * In layer 0, queues the page table of the decode steps' ring buffers: table
+ * [max_slices][max_pages].
+ */
+int kvd_gpu_packed_rings(const kvd_paged_cache *c, const kvd_paged_rows *r, int32_t ring_pages,
+                         int32_t *table, kvd_err *err);
+
 /*
  * Fills host memory [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] with the cosines and sines of
  * kvd_packed_split_codes.wave.

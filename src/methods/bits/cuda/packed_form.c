@@ -240,61 +240,46 @@ static void set_widths(const kvd_plan *plan, const kvd_dims_head *head, kvd_pack
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
                              const kvd_dims_head *head, size_t room, kvd_packed_args *a)
 {
+    const double bits = kvd_gpu_packed_value(plan, "bits"),
+                 apart = kvd_gpu_packed_outliers(plan, c);
     const int32_t group = (int32_t)kvd_gpu_packed_value(plan, "group"),
                   residual = (int32_t)kvd_gpu_packed_value(plan, "residual");
-    const double apart = kvd_gpu_packed_outliers(plan, c);
     *a = (kvd_packed_args){.map = *map,
-                           .form = {.bits = (int32_t)kvd_gpu_packed_value(plan, "bits")},
-                           .d_head = c->d_head};
+                           .form = {.bits = (int32_t)bits, .v_group = KVD_WIDTH_NARROW},
+                           .d_head = c->d_head,
+                           .n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink"),
+                           .k_block = 1};
     if (kvd_gpu_packed_has_levels(plan)) {
-        a->form.v_group = KVD_WIDTH_NARROW;
         a->form.k_apart =
             apart > 0 ? room ? (int32_t)(room + 3) / 4 * 4 : (int32_t)ceil(apart + 16) * 4 : 0;
-        a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
-        a->k_block = 1;
     } else if (kvd_gpu_packed_has_floats(plan)) {
         const bool fp8 = plan->bits == &kvd_bits_fp8;
         a->form.bits = fp8 ? 8 : 4;
         a->form.exponent = !fp8 ? 2 : kvd_gpu_packed_value(plan, "mantissa") > 2 ? 4 : 5;
         a->form.block = fp8 ? 0 : plan->bits == &kvd_bits_mxfp4 ? 32 : 16;
-        a->form.v_group = KVD_WIDTH_NARROW;
-        a->k_block = 1;
     } else if (kvd_gpu_packed_is_turned(plan)) {
-        a->form.v_group = KVD_WIDTH_NARROW;
         a->form.norms = true;
         a->form.sketch = kvd_gpu_packed_value(plan, "qjl") > 0;
         a->range_width = c->d_head;
-        a->k_block = 1;
     } else if (plan->bits == &kvd_bits_allot) {
         a->form.bits = KVD_ALLOT_BITS;
-        a->form.v_group = KVD_WIDTH_NARROW;
         a->form.allotted = true;
-        a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
-        a->k_block = 1;
     } else if (plan->bits == &kvd_bits_comet) {
         a->form.k_group = group < KVD_PAGE_TOKENS ? group : KVD_PAGE_TOKENS;
-        a->form.v_group = KVD_WIDTH_NARROW;
         a->form.v_channels = true;
         a->form.symmetric = kvd_gpu_packed_value(plan, "symmetric") > 0;
         a->k_block = a->span = group;
     } else if (plan->bits == &kvd_bits_hetero) {
         a->form.rows = true;
         a->form.bits = 1;
-        a->form.v_group = KVD_WIDTH_NARROW;
         a->row.of.bits[KVD_KEYS] = (int32_t)kvd_gpu_packed_value(plan, "k");
         a->row.of.bits[KVD_VALUES] = (int32_t)kvd_gpu_packed_value(plan, "v");
-        a->k_block = 1;
     } else if (plan->bits == &kvd_bits_rotatekv) {
         a->form.rows = true;
-        a->form.v_group = KVD_WIDTH_NARROW;
         a->row.of =
             (kvd_packed_rows){.bits = {a->form.bits, a->form.bits}, .group = group, .joint = true};
-        a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
-        a->k_block = 1;
     } else if (kvd_gpu_packed_is_parted(plan)) {
-        const double bits = kvd_gpu_packed_value(plan, "bits");
         a->form.split = true;
-        a->form.v_group = KVD_WIDTH_NARROW;
         a->k_block = group;
         a->split.of = (kvd_packed_split){.group = group,
                                          .share = bits - floor(bits),
@@ -303,7 +288,6 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
     } else if (plan->bits == &kvd_bits_vidkv) {
         a->form.split = true;
         a->form.bits = 1;
-        a->form.v_group = KVD_WIDTH_NARROW;
         a->k_block = residual ? residual : group;
         a->split.of = (kvd_packed_split){.group = group,
                                          .share = kvd_gpu_packed_value(plan, "k") - 1,
@@ -311,7 +295,6 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
     } else if (plan->bits == &kvd_bits_zipcache) {
         a->form.classes = true;
         a->form.bits = 1;
-        a->form.v_group = KVD_WIDTH_NARROW;
         a->k_block = (int32_t)kvd_gpu_packed_value(plan, "block");
         a->classes.of = (kvd_packed_classes){.bits = {(int32_t)kvd_gpu_packed_value(plan, "low"),
                                                       (int32_t)kvd_gpu_packed_value(plan, "high")},

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "methods/bits/cuda/packed.h"
+#include "methods/bits/cuda/streams.h"
 #include "methods/dims/cuda/latents.h"
 #include "methods/method.h"
-#include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "coded inputs";
 
@@ -72,28 +72,11 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
-static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
-{
-    (void)m;
-    for (size_t i = it->n_steps; i < it->n_slices; i++)
-        if (it->slice[i].before || !it->slice[i].emits)
-            return kvd_fail(
-                err, "method 'xquant' compresses a prompt in one piece: it goes without chunks");
-    return 0;
-}
-
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     xquant *const q = of(m);
     (void)err;
-    for (size_t i = 0; i < it->n_slices; i++)
-        q->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    q->held = 0;
-    for (size_t s = 0; s < q->slots; s++)
-        q->held += slot_bits(m, s) / 8;
-    for (size_t i = 0; i < it->n_slices; i++)
-        if (it->slice[i].last)
-            q->tokens[it->slice[i].slot] = 0;
+    kvd_gpu_packed_count(m, it, q->slots, q->tokens, &q->held);
     return 0;
 }
 
@@ -173,13 +156,8 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const xquant *const q = of(m);
     kvd_paged_cache *const c = m->cache;
     const size_t n = r->prompts ? c->batch->n_tokens : r->steps;
-    if (r->layer == 0 && r->steps &&
-        kvd_cuda_check(kvd_packed_ring_table(c->batch->device.slot, (int32_t)r->steps,
-                                             (int32_t)c->pages->max_pages, q->form.ring_pages,
-                                             q->table, r->stream),
-                       what, err))
-        return -1;
-    if (kvd_clock_end(c->clock, kvd_paged_cache_behind(c), r->stream, err) ||
+    if (kvd_gpu_packed_rings(c, r, q->form.ring_pages, q->table, err) ||
+        kvd_clock_end(c->clock, kvd_paged_cache_behind(c), r->stream, err) ||
         (q->rows && kvd_gpu_product(q->w, r->input, q->matrix + (size_t)r->layer * q->in_layer,
                                     KVD_BF16, n, (size_t)c->config->d_model, pitch_of(q), q->rows,
                                     KVD_BF16, 0, KVD_GPU_ATTENTION, err)) ||
@@ -228,21 +206,6 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return r->steps ? kvd_cuda_check(kvd_xquant_code(&a, r->stream), what, err) : 0;
 }
 
-/*
- * Returns device memory of random numbers for timing decode steps without prompts, or NULL on
- * failure.
- */
-static void *filled(xquant *q, size_t bytes, cudaStream_t stream, kvd_err *err)
-{
-    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    void *const p = kvd_device_new(&q->store.memory, bytes, "the cache", err);
-    return p && !kvd_cuda_check(
-                    kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), p, stream),
-                    what, err)
-               ? p
-               : NULL;
-}
-
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     xquant *const q = of(m);
@@ -252,13 +215,16 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     q->slots = slots;
     if (!(q->tokens = calloc(slots, sizeof *q->tokens)))
         return kvd_no_memory(err, what, slots * sizeof *q->tokens);
-    return (q->codes = filled(q, layers * q->pages * (size_t)q->page.words * sizeof *q->codes,
-                              stream, err)) &&
-                   (q->ring =
-                        filled(q, layers * slots * in_ring(q) * sizeof *q->ring, stream, err)) &&
-                   (q->store.pool =
-                        filled(q, q->pages * KVD_PAGE_TOKENS * pitch_of(q) * sizeof *q->store.pool,
-                               stream, err)) &&
+    return (q->codes = kvd_stream_pool(&q->store.memory,
+                                       layers * q->pages * (size_t)q->page.words * sizeof *q->codes,
+                                       stream, err)) &&
+                   (q->ring = kvd_stream_pool(&q->store.memory,
+                                              layers * slots * in_ring(q) * sizeof *q->ring, stream,
+                                              err)) &&
+                   (q->store.pool = kvd_stream_pool(&q->store.memory,
+                                                    q->pages * KVD_PAGE_TOKENS * pitch_of(q) *
+                                                        sizeof *q->store.pool,
+                                                    stream, err)) &&
                    (q->table = kvd_device_new(
                         &q->store.memory,
                         c->batch->max_slices * c->pages->max_pages * sizeof *q->table, what, err))
@@ -413,7 +379,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .anywhere = true,
                                  .apart = 1u << KVD_PHASE_ROTATE,
                                  .make = make,
-                                 .begin = begin,
+                                 .begin = kvd_gpu_packed_begin,
                                  .ended = ended,
                                  .held = held,
                                  .bits = slot_bits,
