@@ -8,6 +8,9 @@
 #include "common/cuda/launch.cuh"
 #include "common/cuda/libraries.h"
 #include "kernels/cuda/device.h"
+extern "C" {
+#include "common/stats.h"
+}
 
 enum { WARM_UP = 3, LAUNCHES = 31, EX2_CHAINS = 16, EX2_STEPS = 1024, BLOCK = 256, UNROLL = 8 };
 
@@ -91,12 +94,6 @@ static __global__ void __launch_bounds__(512) ex2_kernel(float *sink)
 
 typedef cudaError_t (*launcher)(void *what);
 
-static int ascending(const void *a, const void *b)
-{
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
 static int sms(int *n, kvd_err *err)
 {
     const cudaError_t e = kvd_device_attribute(cudaDevAttrMultiProcessorCount, n);
@@ -107,7 +104,8 @@ static int measure(launcher launch, void *what, double units, const char *name, 
                    kvd_err *err)
 {
     int rc = -1;
-    float ms[LAUNCHES];
+    float ms;
+    double seconds[LAUNCHES];
     cudaEvent_t begin = nullptr, end = nullptr;
     kvd_clock_stamp *dev = nullptr, *host = (kvd_clock_stamp *)malloc(2 * sizeof *host);
     cudaError_t e = cudaEventCreate(&begin);
@@ -133,7 +131,9 @@ static int measure(launcher launch, void *what, double units, const char *name, 
         if (e == cudaSuccess)
             e = cudaEventSynchronize(end);
         if (e == cudaSuccess && i >= 0)
-            e = cudaEventElapsedTime(&ms[i], begin, end);
+            e = cudaEventElapsedTime(&ms, begin, end);
+        if (e == cudaSuccess && i >= 0)
+            seconds[i] = (double)ms * 1e-3;
     }
     if (e == cudaSuccess)
         e = (cudaError_t)kvd_clock_stamp_launch(dev + 1, nullptr);
@@ -143,13 +143,13 @@ static int measure(launcher launch, void *what, double units, const char *name, 
         kvd_fail(err, "ceiling of %s: %s", name, cudaGetErrorString(e));
         goto done;
     }
-    qsort(ms, LAUNCHES, sizeof *ms, ascending);
-    if (!(ms[0] > 0.0F)) {
+    kvd_sort(seconds, LAUNCHES);
+    if (!(seconds[0] > 0.0)) {
         kvd_fail(err, "ceiling of %s: a launch took no time", name);
         goto done;
     }
-    if (const double rate = units / ((double)ms[LAUNCHES / 2] * 1e-3); rate > out->rate)
-        *out = {rate, units / ((double)ms[0] * 1e-3), (double)ms[LAUNCHES / 2] * 1e3,
+    if (const double median = seconds[LAUNCHES / 2]; units / median > out->rate)
+        *out = {units / median, units / seconds[0], median * 1e6,
                 kvd_clock_between(host, host + 1)};
     rc = 0;
 done:

@@ -8,6 +8,9 @@
 #include <string.h>
 
 #include "common/cuda/launch.cuh"
+extern "C" {
+#include "common/stats.h"
+}
 
 /* These numbers are copied from NVML's documentation, so that nvml.h is not needed. */
 enum { NVML_SUCCESS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_TEMPERATURE_GPU = 0 };
@@ -124,12 +127,6 @@ int kvd_clock_stamp_launch(kvd_clock_stamp *stamp, void *stream)
     return (int)cudaGetLastError();
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double kvd_clock_between(const kvd_clock_stamp *before, const kvd_clock_stamp *after)
 {
     double mhz[KVD_SMS_MAX];
@@ -140,6 +137,6 @@ double kvd_clock_between(const kvd_clock_stamp *before, const kvd_clock_stamp *a
                        (double)(after->ns[i] - before->ns[i]);
     if (n == 0)
         return NAN;
-    qsort(mhz, n, sizeof *mhz, ascending);
+    kvd_sort(mhz, n);
     return mhz[n / 2];
 }

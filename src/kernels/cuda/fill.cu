@@ -1,21 +1,14 @@
 /* Fills device memory with benchmark data of kernels/timing/values.h. */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "common/half.h"
 #include "kernels/cuda/fill.h"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/timing/values.h"
 
 enum { THREADS = 256 };
 
 __device__ static uint32_t pack2(int dtype, float x, float y)
 {
-    if (dtype == KVD_BF16) {
-        const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-        return *reinterpret_cast<const uint32_t *>(&v);
-    }
-    const __half2 v = __floats2half2_rn(x, y);
-    return *reinterpret_cast<const uint32_t *>(&v);
+    return dtype == KVD_BF16 ? pack<true>(x, y) : pack<false>(x, y);
 }
 
 /* Returns 8 adjacent dims of a token from dim `first` on. Dims from `width` on are zero. */

@@ -160,44 +160,44 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
         asm volatile("" : "+r"(x[i])::"memory");
 }
 
-#define R0  "%0,%1,%2,%3,%4,%5,%6,%7"
-#define R1  R0 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define R2  R1 ",%16,%17,%18,%19,%20,%21,%22,%23"
-#define R3  R2 ",%24,%25,%26,%27,%28,%29,%30,%31"
-#define R4  R3 ",%32,%33,%34,%35,%36,%37,%38,%39"
-#define R5  R4 ",%40,%41,%42,%43,%44,%45,%46,%47"
-#define R6  R5 ",%48,%49,%50,%51,%52,%53,%54,%55"
-#define R7  R6 ",%56,%57,%58,%59,%60,%61,%62,%63"
-#define R8  R7 ",%64,%65,%66,%67,%68,%69,%70,%71"
-#define R9  R8 ",%72,%73,%74,%75,%76,%77,%78,%79"
-#define R10 R9 ",%80,%81,%82,%83,%84,%85,%86,%87"
-#define R11 R10 ",%88,%89,%90,%91,%92,%93,%94,%95"
-#define R12 R11 ",%96,%97,%98,%99,%100,%101,%102,%103"
-#define R13 R12 ",%104,%105,%106,%107,%108,%109,%110,%111"
-#define R14 R13 ",%112,%113,%114,%115,%116,%117,%118,%119"
-#define R15 R14 ",%120,%121,%122,%123,%124,%125,%126,%127"
-#define F(i)                                                                                       \
+#define KVD_D0  "%0,%1,%2,%3,%4,%5,%6,%7"
+#define KVD_D1  KVD_D0 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define KVD_D2  KVD_D1 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define KVD_D3  KVD_D2 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define KVD_D4  KVD_D3 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define KVD_D5  KVD_D4 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define KVD_D6  KVD_D5 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define KVD_D7  KVD_D6 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define KVD_D8  KVD_D7 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define KVD_D9  KVD_D8 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define KVD_D10 KVD_D9 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define KVD_D11 KVD_D10 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define KVD_D12 KVD_D11 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define KVD_D13 KVD_D12 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define KVD_D14 KVD_D13 ",%112,%113,%114,%115,%116,%117,%118,%119"
+#define KVD_D15 KVD_D14 ",%120,%121,%122,%123,%124,%125,%126,%127"
+#define KVD_F(i)                                                                                   \
     "+f"(x[8 * i]), "+f"(x[8 * i + 1]), "+f"(x[8 * i + 2]), "+f"(x[8 * i + 3]),                    \
         "+f"(x[8 * i + 4]), "+f"(x[8 * i + 5]), "+f"(x[8 * i + 6]), "+f"(x[8 * i + 7])
-#define F0  F(0)
-#define F1  F0, F(1)
-#define F2  F1, F(2)
-#define F3  F2, F(3)
-#define F4  F3, F(4)
-#define F5  F4, F(5)
-#define F6  F5, F(6)
-#define F7  F6, F(7)
-#define F8  F7, F(8)
-#define F9  F8, F(9)
-#define F10 F9, F(10)
-#define F11 F10, F(11)
-#define F12 F11, F(12)
-#define F13 F12, F(13)
-#define F14 F13, F(14)
-#define F15 F14, F(15)
+#define KVD_F0  KVD_F(0)
+#define KVD_F1  KVD_F0, KVD_F(1)
+#define KVD_F2  KVD_F1, KVD_F(2)
+#define KVD_F3  KVD_F2, KVD_F(3)
+#define KVD_F4  KVD_F3, KVD_F(4)
+#define KVD_F5  KVD_F4, KVD_F(5)
+#define KVD_F6  KVD_F5, KVD_F(6)
+#define KVD_F7  KVD_F6, KVD_F(7)
+#define KVD_F8  KVD_F7, KVD_F(8)
+#define KVD_F9  KVD_F8, KVD_F(9)
+#define KVD_F10 KVD_F9, KVD_F(10)
+#define KVD_F11 KVD_F10, KVD_F(11)
+#define KVD_F12 KVD_F11, KVD_F(12)
+#define KVD_F13 KVD_F12, KVD_F(13)
+#define KVD_F14 KVD_F13, KVD_F(14)
+#define KVD_F15 KVD_F14, KVD_F(15)
 
 /* Computes x [64][N] = A [64][16] B [16][N], plus x if `more`. Summed index contiguous in A, B. */
-#define WGMMA_SS(N, R, FS, A, B, P)                                                                \
+#define KVD_WGMMA_SS(N, R, FS, A, B, P)                                                            \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_ss(float(&x)[N / 2], uint64_t a, uint64_t b, int more)   \
     {                                                                                              \
@@ -214,15 +214,14 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
                          : FS                                                                      \
                          : "l"(a), "l"(b), "r"(more));                                             \
     }
-WGMMA_SS(80, R4, F4, "%40", "%41", "%42")
-WGMMA_SS(96, R5, F5, "%48", "%49", "%50")
-WGMMA_SS(112, R6, F6, "%56", "%57", "%58")
-WGMMA_SS(128, R7, F7, "%64", "%65", "%66")
-WGMMA_SS(256, R15, F15, "%128", "%129", "%130")
-#undef WGMMA_SS
+KVD_WGMMA_SS(80, KVD_D4, KVD_F4, "%40", "%41", "%42")
+KVD_WGMMA_SS(96, KVD_D5, KVD_F5, "%48", "%49", "%50")
+KVD_WGMMA_SS(112, KVD_D6, KVD_F6, "%56", "%57", "%58")
+KVD_WGMMA_SS(128, KVD_D7, KVD_F7, "%64", "%65", "%66")
+KVD_WGMMA_SS(256, KVD_D15, KVD_F15, "%128", "%129", "%130")
 
 /* Computes x [64][N] += A [64][16] B [16][N]. A: registers; B: summed index contiguous. */
-#define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
+#define KVD_WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                  \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_rs(float(&x)[N / 2], uint32_t a0, uint32_t a1,           \
                                              uint32_t a2, uint32_t a3, uint64_t b)                 \
@@ -240,50 +239,16 @@ WGMMA_SS(256, R15, F15, "%128", "%129", "%130")
                          : FS                                                                      \
                          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));                            \
     }
-WGMMA_RS(16, R0, F0, "%8", "%9", "%10", "%11", "%12")
-WGMMA_RS(32, R1, F1, "%16", "%17", "%18", "%19", "%20")
-WGMMA_RS(48, R2, F2, "%24", "%25", "%26", "%27", "%28")
-WGMMA_RS(64, R3, F3, "%32", "%33", "%34", "%35", "%36")
-WGMMA_RS(80, R4, F4, "%40", "%41", "%42", "%43", "%44")
-WGMMA_RS(96, R5, F5, "%48", "%49", "%50", "%51", "%52")
-WGMMA_RS(112, R6, F6, "%56", "%57", "%58", "%59", "%60")
-WGMMA_RS(128, R7, F7, "%64", "%65", "%66", "%67", "%68")
-WGMMA_RS(192, R11, F11, "%96", "%97", "%98", "%99", "%100")
-WGMMA_RS(256, R15, F15, "%128", "%129", "%130", "%131", "%132")
-#undef WGMMA_RS
-#undef F
-#undef F0
-#undef F1
-#undef F2
-#undef F3
-#undef F4
-#undef F5
-#undef F6
-#undef F7
-#undef F8
-#undef F9
-#undef F10
-#undef F11
-#undef F12
-#undef F13
-#undef F14
-#undef F15
-#undef R0
-#undef R1
-#undef R2
-#undef R3
-#undef R4
-#undef R5
-#undef R6
-#undef R7
-#undef R8
-#undef R9
-#undef R10
-#undef R11
-#undef R12
-#undef R13
-#undef R14
-#undef R15
+KVD_WGMMA_RS(16, KVD_D0, KVD_F0, "%8", "%9", "%10", "%11", "%12")
+KVD_WGMMA_RS(32, KVD_D1, KVD_F1, "%16", "%17", "%18", "%19", "%20")
+KVD_WGMMA_RS(48, KVD_D2, KVD_F2, "%24", "%25", "%26", "%27", "%28")
+KVD_WGMMA_RS(64, KVD_D3, KVD_F3, "%32", "%33", "%34", "%35", "%36")
+KVD_WGMMA_RS(80, KVD_D4, KVD_F4, "%40", "%41", "%42", "%43", "%44")
+KVD_WGMMA_RS(96, KVD_D5, KVD_F5, "%48", "%49", "%50", "%51", "%52")
+KVD_WGMMA_RS(112, KVD_D6, KVD_F6, "%56", "%57", "%58", "%59", "%60")
+KVD_WGMMA_RS(128, KVD_D7, KVD_F7, "%64", "%65", "%66", "%67", "%68")
+KVD_WGMMA_RS(192, KVD_D11, KVD_F11, "%96", "%97", "%98", "%99", "%100")
+KVD_WGMMA_RS(256, KVD_D15, KVD_F15, "%128", "%129", "%130", "%131", "%132")
 
 __device__ __forceinline__ float exp2_fast(float x)
 {

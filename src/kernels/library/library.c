@@ -29,14 +29,20 @@ const char *kvdim_last_error(void)
     return last.msg;
 }
 
-/* Fails on a wrong struct_size: the caller was compiled with another version of the header. */
-static bool known_size(const char *name, size_t given, size_t expected)
+/*
+ * Fails if a pointer is NULL, or on a wrong struct_size, the first member of *s: the caller was
+ * compiled with another version of the header.
+ */
+static bool is_given(const char *object, const void *o, const char *name, const char *type,
+                     const void *s, size_t expected)
 {
-    if (given == expected)
-        return true;
-    kvd_fail(&last, "%s.struct_size is %zu, expected %zu: compile with the header of this library",
-             name, given, expected);
-    return false;
+    if (!o || !s)
+        return FAIL(false, "%s is NULL", o ? name : object);
+    const size_t given = *(const size_t *)s;
+    return given == expected ||
+           FAIL(false,
+                "%s.struct_size is %zu, expected %zu: compile with the header of this library",
+                type, given, expected);
 }
 
 static kvdim_status check_aligned(const char *name, const void *address, size_t bytes)
@@ -83,10 +89,9 @@ static kvdim_status check_heads(const kvdim_heads *h)
 
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer)
 {
-    if (!layer || !heads)
-        return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL", heads ? "layer" : "heads");
-    *layer = NULL;
-    if (!known_size("kvdim_heads", heads->struct_size, sizeof *heads))
+    if (layer)
+        *layer = NULL;
+    if (!is_given("layer", layer, "heads", "kvdim_heads", heads, sizeof *heads))
         return KVDIM_ERROR_ARGUMENT;
     kvdim_status status = check_heads(heads);
     if (status)
@@ -127,9 +132,7 @@ void kvdim_layer_destroy(kvdim_layer *layer)
 
 kvdim_status kvdim_layer_get_sizes(const kvdim_layer *layer, kvdim_layer_sizes *sizes)
 {
-    if (!layer || !sizes)
-        return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL", layer ? "sizes" : "layer");
-    if (!known_size("kvdim_layer_sizes", sizes->struct_size, sizeof *sizes))
+    if (!is_given("layer", layer, "sizes", "kvdim_layer_sizes", sizes, sizeof *sizes))
         return KVDIM_ERROR_ARGUMENT;
     sizes->page_bytes = (size_t)layer->map.page_elements * sizeof(uint16_t);
     sizes->x_columns = (layer->heads.n_heads + 2 * layer->heads.n_kv_heads) * layer->heads.d_head;
@@ -145,9 +148,7 @@ int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head)
 
 static kvdim_status check_batch(const kvdim_layer *layer, const kvdim_batch *b)
 {
-    if (!layer || !b)
-        return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL", layer ? "batch" : "layer");
-    if (!known_size("kvdim_batch", b->struct_size, sizeof *b))
+    if (!is_given("layer", layer, "batch", "kvdim_batch", b, sizeof *b))
         return KVDIM_ERROR_ARGUMENT;
     if (b->n_requests < 1 || b->max_pages < 1 || b->pool_pages < 1)
         return FAIL(KVDIM_ERROR_ARGUMENT,
@@ -311,9 +312,7 @@ static size_t alignment(const kvdim_layer *layer, size_t on_cuda)
 
 kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args, void *stream)
 {
-    if (!plan || !args)
-        return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL", plan ? "args" : "plan");
-    if (!known_size("kvdim_append_args", args->struct_size, sizeof *args))
+    if (!is_given("plan", plan, "args", "kvdim_append_args", args, sizeof *args))
         return KVDIM_ERROR_ARGUMENT;
     if (!args->x || !args->q || !args->pool)
         return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL", !args->x ? "x" : !args->q ? "q" : "pool");
@@ -338,9 +337,7 @@ kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args,
 
 kvdim_status kvdim_attend(const kvdim_plan *plan, const kvdim_attend_args *args, void *stream)
 {
-    if (!plan || !args)
-        return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL", plan ? "args" : "plan");
-    if (!known_size("kvdim_attend_args", args->struct_size, sizeof *args))
+    if (!is_given("plan", plan, "args", "kvdim_attend_args", args, sizeof *args))
         return KVDIM_ERROR_ARGUMENT;
     if (!args->q || !args->pool || !args->o)
         return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL",

@@ -45,12 +45,16 @@ static kvdim_status attribute(enum cudaDeviceAttr which, int *value, kvd_err *er
     return KVDIM_ERROR_DEVICE;
 }
 
+static kvdim_status capability(int *major, int *minor, kvd_err *err)
+{
+    const kvdim_status status = attribute(cudaDevAttrComputeCapabilityMajor, major, err);
+    return status ? status : attribute(cudaDevAttrComputeCapabilityMinor, minor, err);
+}
+
 static kvdim_status check(const kvdim_layer *layer, kvd_err *err)
 {
     int major = 0, minor = 0;
-    kvdim_status status = attribute(cudaDevAttrComputeCapabilityMajor, &major, err);
-    if (!status)
-        status = attribute(cudaDevAttrComputeCapabilityMinor, &minor, err);
+    const kvdim_status status = capability(&major, &minor, err);
     if (status)
         return status;
     if (!kvd_cuda_has_code(major, minor)) {
@@ -112,9 +116,7 @@ static kvdim_status open_state(kvdim_plan *p, kvd_err *err)
     const kvdim_layer *const l = p->layer;
     const size_t n = (size_t)p->batch.batch;
     int major = 0, minor = 0;
-    kvdim_status status = attribute(cudaDevAttrComputeCapabilityMajor, &major, err);
-    if (!status)
-        status = attribute(cudaDevAttrComputeCapabilityMinor, &minor, err);
+    kvdim_status status = capability(&major, &minor, err);
     if (status)
         return status;
     const size_t bytes = sizeof(cuda_state) + N_LENGTHS * n * sizeof(int32_t);

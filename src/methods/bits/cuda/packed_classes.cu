@@ -214,13 +214,8 @@ __device__ __forceinline__ void put_codes(uint32_t *record, int bits, int u,
                                           const uint32_t (&code)[8])
 {
     uint8_t *const at = reinterpret_cast<uint8_t *>(record + u / 4 * bits) + u % 4;
-    for (int j = 0; j < bits; j++) {
-        uint32_t byte = 0;
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            byte |= (code[e] >> j & 1) << e;
-        at[4 * j] = (uint8_t)byte;
-    }
+    for (int j = 0; j < bits; j++)
+        at[4 * j] = (uint8_t)plane_of(code, j);
 }
 
 __device__ void code_key(const head_of &o, int t, const member &m, int lane)

@@ -127,14 +127,11 @@ __device__ void code_two(const group_of &o, int side, int part, int channel, con
     const float step = as_half((hi - lo) / 3), zero = as_half(lo);
     *word_at(o, side, part, channel) = half_bits(step) | half_bits(zero) << 16;
     for (int at = 0; at < n / 8; at++) {
-        uint32_t bits[2] = {0, 0};
-        for (int e = 0; e < 8; e++) {
-            const uint32_t code = even_code(x[8 * at + e], zero, step, 3);
-            bits[0] |= (code & 1) << e;
-            bits[1] |= (code >> 1) << e;
-        }
+        uint32_t code[8];
+        for (int e = 0; e < 8; e++)
+            code[e] = even_code(x[8 * at + e], zero, step, 3);
         for (int j = 0; j < 2; j++)
-            *plane_at(o, side, part, channel, j, at) = (uint8_t)bits[j];
+            *plane_at(o, side, part, channel, j, at) = (uint8_t)plane_of(code, j);
     }
 }
 
@@ -291,12 +288,8 @@ __device__ void code_part(const group_of &o, int side, int part, float *x, float
             code[e] = nearest_level(level, bits, y[8 * i + e]);
             y[8 * i + e] -= level[code[e]];
         }
-        for (int j = 0; j < bits; j++) {
-            uint32_t byte = 0;
-            for (int e = 0; e < 8; e++)
-                byte |= (code[e] >> j & 1) << e;
-            *plane_at(o, side, part, i / (n / 8), j, i % (n / 8)) = (uint8_t)byte;
-        }
+        for (int j = 0; j < bits; j++)
+            *plane_at(o, side, part, i / (n / 8), j, i % (n / 8)) = (uint8_t)plane_of(code, j);
     }
     __syncthreads();
     if (!s.of.sketch || side)

@@ -158,6 +158,16 @@ static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
     return x ^ t ^ t << 14;
 }
 
+/* Returns bit j of eight codes. */
+static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], int j)
+{
+    uint32_t byte = 0;
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        byte |= (code[e] >> j & 1) << e;
+    return byte;
+}
+
 /* Unpacks codes 8 q .. 8 q + 7 from bit planes; code e is byte e % 4 of code[e / 4]. */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
                                                        uint32_t (&code)[2])
