@@ -528,47 +528,4 @@ void kvd_cudnn_close(kvd_cudnn_plan *plan)
     (void)plan;
 }
 
-size_t kvd_cudnn_workspace(const kvd_cudnn_plan *plan)
-{
-    (void)plan;
-    return 0;
-}
-
-const char *kvd_cudnn_name(const kvd_cudnn_plan *plan)
-{
-    (void)plan;
-    return WHY;
-}
-
-int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err)
-{
-    (void)plan, (void)io, (void)stream;
-    return kvd_fail(err, "%s", WHY);
-}
-
-int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err)
-{
-    (void)plan, (void)io, (void)stream;
-    return kvd_fail(err, "%s", WHY);
-}
-
-int kvd_cudnn_count(const kvd_cudnn_plan *plan)
-{
-    (void)plan;
-    return 0;
-}
-
-const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us)
-{
-    (void)plan, (void)i;
-    *us = 0.0;
-    return WHY;
-}
-
-int kvd_cudnn_choose(kvd_cudnn_plan *plan, int i, kvd_err *err)
-{
-    (void)plan, (void)i;
-    return kvd_fail(err, "%s", WHY);
-}
-
 #endif

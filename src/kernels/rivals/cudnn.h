@@ -15,6 +15,12 @@
 
 #include "common/err.h"
 
+#if defined(KVD_CUDA) && defined(__has_include)
+#if __has_include(<cudnn_graph.h>)
+#define KVD_HAVE_CUDNN 1
+#endif
+#endif
+
 typedef struct kvd_cudnn_plan kvd_cudnn_plan;
 
 /*
@@ -58,6 +64,8 @@ int kvd_cudnn_version(int *version, kvd_err *err);
 /* Opens a plan, which may take seconds. Fails if cuDNN is missing or refuses the shape. */
 int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err *err);
 void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */
+
+/* The functions below exist only where KVD_HAVE_CUDNN is defined. */
 
 /* Returns the bytes that a run of the chosen candidate needs. */
 size_t kvd_cudnn_workspace(const kvd_cudnn_plan *plan);

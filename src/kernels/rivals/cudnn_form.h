@@ -5,12 +5,6 @@
 
 /* Access to cuDNN's backend API, empty in a build without cuDNN. */
 
-#if defined(KVD_CUDA) && defined(__has_include)
-#if __has_include(<cudnn_graph.h>)
-#define KVD_HAVE_CUDNN 1
-#endif
-#endif
-
 #ifdef KVD_HAVE_CUDNN
 
 #include <cuda_runtime_api.h>
@@ -125,10 +119,6 @@ static inline void finish(kvd_cudnn_steps *b, desc d, const char *what)
     if (ok(b))
         note(b, kvd_cudnn_lib.finalize(d), what);
 }
-
-#endif
-
-#ifdef KVD_HAVE_CUDNN
 
 /* Ids of the tensors that are supplied when a graph runs. */
 enum {

@@ -17,9 +17,18 @@
 #include "kernels/rivals/cudnn.h"
 #include "kernels/timing/impl.h"
 
+static int can(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
+{
+    int version;
+    (void)impl;
+    (void)p;
+    return kvd_cudnn_version(&version, why);
+}
+
+#ifdef KVD_HAVE_CUDNN
+
 enum { STREAMS = 8 };
 
-/* One launch of cuDNN, which computes some of the KV heads. */
 typedef struct {
     int n, head[KVD_HEADS_MAX]; /* KV heads of this launch */
     int d_qk, d_v;              /* dimensions of the launch's heads, after padding */
@@ -39,14 +48,6 @@ typedef struct {
     cudaStream_t side[STREAMS];
     cudaEvent_t begun, done[STREAMS];
 } state;
-
-static int can(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
-{
-    int version;
-    (void)impl;
-    (void)p;
-    return kvd_cudnn_version(&version, why);
-}
 
 enum { REMEMBERED = 256 };
 static struct {
@@ -295,11 +296,17 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
     }
 }
 
-#define ALL                                                                                        \
-    .cuda = true, .phases = 1 << KVD_PREFILL | 1 << KVD_DECODE,                                    \
-    .dtypes = 1 << KVD_F16 | 1 << KVD_BF16, .schedulers = 1 << KVD_BY_ITSELF, .can = can,          \
+#define RUNS                                                                                       \
     .open = open_cudnn, .close = close_cudnn, .launch = launch, .poison = poison, .fetch = fetch,  \
     .row = row
+
+#else
+#define RUNS .open = NULL /* `can` refuses */
+#endif
+
+#define ALL                                                                                        \
+    .cuda = true, .phases = 1 << KVD_PREFILL | 1 << KVD_DECODE,                                    \
+    .dtypes = 1 << KVD_F16 | 1 << KVD_BF16, .schedulers = 1 << KVD_BY_ITSELF, .can = can, RUNS
 
 const kvd_impl kvd_impl_cudnn = {.name = "cudnn",
                                  .summary = "cuDNN, every head at d_head: the baseline",
