@@ -202,7 +202,6 @@ __device__ __forceinline__ float2 both_of(uint32_t pair)
 /* Pairs of columns of the right factors of a prompt: [side][pair][channel]. */
 typedef float2 right_factors[2][KVD_GEAR_RANK / 2][D_MAX];
 
-/* Decodes eight codes that share a scale. */
 __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&code)[2],
                                              float (&y)[8])
 {

@@ -251,7 +251,6 @@ __device__ __forceinline__ eight scaled(const head_of &o, int t, int u, const ui
     return r;
 }
 
-/* Range of the values of each token of a page, per thread. */
 struct ranges {
     float lo[LANES][KVD_PAGE_TOKENS], hi[LANES][KVD_PAGE_TOKENS];
 };

@@ -55,7 +55,6 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
     return code >> (F::BITS - 1) & 1 ? -y : y;
 }
 
-/* Returns the block scale that `byte` encodes. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
     if (F::BLOCK == 32) /* byte 0 encodes 2^-127, a subnormal number */

@@ -433,7 +433,6 @@ __device__ void start(shared_factors &s, int d, int r)
     __syncthreads();
 }
 
-/* Sets s.right to the matrix product x * s.turn. */
 __device__ void turn_right(shared_factors &s, const float (*x)[RANK], int d, int r)
 {
     float y[D_MAX * RANK / (32 * ROW_WARPS)];

@@ -183,7 +183,6 @@ static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, i
     }
 }
 
-/* Number that raised_byte and raised_pair add, for faster conversion to floats. */
 template <int MOST>
 static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, int bits, int c,
                                                        uint32_t (&code)[2])
@@ -199,6 +198,7 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
         }
 }
 
+/* Number that raised_byte and raised_pair add, for faster conversion to floats. */
 static constexpr float RAISED = 1 << 23;
 
 /* Returns RAISED + (byte e of x) as a float, exact. */
