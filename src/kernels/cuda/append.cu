@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
         item = following;
         odd ^= 1;
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    kvd_copies_done();
 }
 
 /* Notes the time at which the CTA ends. */
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
             }
         }
         if (waiting) {
-            asm volatile("cp.async.wait_all;" ::: "memory");
+            kvd_copies_done();
             __syncthreads();
             waiting = false;
         }
@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
         few_find<ROPE>(p, u, r, head, g, k, c, cos, sin);
     uint32_t b[FEW_SLABS][2][4] = {};
     if (mine && u.applies_rope) {
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        kvd_copies_done();
         __syncwarp();
         const int i = lane % 8;
 #pragma unroll

@@ -49,8 +49,8 @@ __device__ __forceinline__ void kvd_copy_16(uint32_t to, const void *from, int b
                  : "memory");
 }
 
-/* Waits for this thread's calls of kvd_copy_16. */
-__device__ __forceinline__ void copies_done()
+/* Waits for the thread's copies to shared memory. */
+__device__ __forceinline__ void kvd_copies_done()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }

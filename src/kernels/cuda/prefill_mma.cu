@@ -187,7 +187,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     for (int block = first_block; block < n_blocks; block++) {
         const bool more = block + 1 < n_blocks;
         const int next_page = more ? __ldg(w.pages + block + 1) : 0, stages = w.stages;
-        copies_done();
+        kvd_copies_done();
         worker_barrier(thread() / WORKER_THREADS);
         if (more && stages > 1)
             fetch_block(w, tid, next_page, block + 1,

@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     if (count > 0)
         bring(0, 0);
     for (int tile = 0, stage = 0; tile < count; tile++, stage ^= 1) {
-        copies_done();
+        kvd_copies_done();
         __syncthreads();
         if (tile + 1 < count)
             bring(tile + 1, stage ^ 1);

@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     if (first <= last)
         bring(first, 0);
     for (int tile = first, stage = 0; tile <= last; tile++, stage ^= 1) {
-        copies_done();
+        kvd_copies_done();
         __syncthreads();
         if (tile < last)
             bring(tile + 1, stage ^ 1);
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                                a.map.page_elements, d};
             hold(keys, mine, n, lane, x);
         }
-        copies_done();
+        kvd_copies_done();
         __syncthreads();
         if (h + 1 < heads)
             bring(h + 1, stage ^ 1);
