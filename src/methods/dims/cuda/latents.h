@@ -184,6 +184,47 @@ typedef struct {
 } kvd_latent_narrow_args;
 cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
 
+/*
+ * Kernels of kvd_latent_span_run (below) on `batch` float32 matrices, column-major without gaps.
+ * part [batch][KVD_SPAN_PARTS]: partial sums of squares of each matrix.
+ */
+enum { KVD_SPAN_PARTS = 256 };
+/* Error of the sum of squares in a span whose basis is orthonormal to the accuracy of tf32. */
+#define KVD_SPAN_NOISE 1e-3F
+/* Row-major matrices, rows `ld` elements apart, matrices `stride` elements apart. */
+typedef struct {
+    uint32_t rows, columns;
+    size_t ld, stride;
+    int32_t batch;
+} kvd_span_shape;
+cudaError_t kvd_span_squares(const void *x, bool bf16, kvd_span_shape m, float *part,
+                             cudaStream_t stream);
+/* Writes bf16 matrices as float32, each divided by its norm: the root of the sum of `part`. */
+cudaError_t kvd_span_widen(const void *x, kvd_span_shape m, const float *part, float *to,
+                           cudaStream_t stream);
+/* Writes [rows][columns], orthogonal columns of elements 0, 1 and -1 if rows >= columns. */
+cudaError_t kvd_span_start(float *to, size_t rows, size_t columns, int32_t batch,
+                           cudaStream_t stream);
+/* Subtracts `root` q max(1 - sum of `part` - KVD_SPAN_NOISE, 0) from y; both have n elements. */
+cudaError_t kvd_span_shift(float *y, const float *q, size_t n, int32_t batch, const float *part,
+                           float root, cudaStream_t stream);
+/*
+ * a x + b x^3 + c x^5 of singular values x divided by s. With `part`, the divisor is s times the
+ * fourth root of the sum of `part`.
+ */
+typedef struct {
+    float a, b, c, s;
+} kvd_span_polynomial_of;
+/* Replaces square = gram^2 [n][n] by the matrix that applies the polynomial to Y; gram = Y^T Y. */
+cudaError_t kvd_span_polynomial(const float *gram, float *square, size_t n, int32_t batch,
+                                const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
+/* Replaces y by numbers that tf32 represents exactly, and writes the rest to `low`. */
+cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
+cudaError_t kvd_span_sum(const float *part, float *sum, int32_t batch, cudaStream_t stream);
+/* Writes q [wide][width] as row-major bf16 [wide][rank], with columns of zeros after `width`. */
+cudaError_t kvd_span_store(const float *q, size_t wide, size_t width, size_t rank, void *to,
+                           cudaStream_t stream);
+
 /* Codes of a latent's elements by scalar levels (method allot). */
 enum { KVD_LATENT_CODE_BITS = 8 };
 typedef struct {
@@ -372,5 +413,45 @@ void kvd_latent_solver_close(kvd_latent_solver *s);
  */
 int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_info,
                           cudaStream_t stream, kvd_err *err);
+
+/*
+ * Leading right singular vectors of bf16 rows X [n][wide], by a block of `width` vectors Q without
+ * an eigensolver:
+ *
+ *     Q = polar factor of (X^T X - s I) Q,
+ *
+ * with s the roots of a Chebyshev polynomial on [0, 1.5 times the mean square of the singular
+ * values outside the span]. Odd polynomials of degree 5 (Amsel et al. 2025, "The Polar Express",
+ * arXiv 2505.16932) converge to the polar factor. All are products on tensor cores.
+ */
+typedef struct {
+    const kvd_gpu_worker *w;
+    size_t tokens, wide, width; /* largest number of rows, dimensions and vectors */
+    /* Device: rows, their products with q, bases, and matrices [width][width]. */
+    float *x, *z, *q, *y, *low, *gram, *square;
+    float *part, *part_gram, *captured;
+} kvd_latent_span;
+
+enum { KVD_LATENT_SPAN_BATCH = 4 /* largest number of prompts of a call */ };
+/* Allocates the device arrays in `memory`. Products are queued on the worker's stream. */
+int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tokens, size_t wide,
+                         size_t width, kvd_device_memory *memory, kvd_err *err);
+/* Rows of prompts of equal length. */
+typedef struct {
+    const uint16_t *x; /* device [batch][n][ld], `wide` elements of each row count */
+    size_t ld, n, wide, batch;
+    size_t width; /* number of vectors, at most n and `wide` */
+    size_t rank;  /* at least width */
+    /* Device [wide][rank] of each prompt: vectors, then columns of zeros. */
+    uint16_t *basis[KVD_LATENT_SPAN_BATCH];
+    /* Pinned [batch]: fraction of the squares of X in the span; kvd_latent_span_check reads it. */
+    float *captured;
+} kvd_latent_span_rows;
+int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
+                        cudaStream_t stream, kvd_err *err);
+/* Returns the number of leading entries equal to the first, at most n and the largest batch. */
+size_t kvd_latent_span_equal(const int32_t *q_len, size_t n);
+/* Fails unless `captured` is a fraction. */
+int kvd_latent_span_check(float captured, kvd_err *err);
 #endif
 #endif

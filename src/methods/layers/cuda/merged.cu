@@ -280,18 +280,6 @@ __global__ void __launch_bounds__(THREADS)
         to[b] = of_slot[slot[b]];
 }
 
-__global__ void __launch_bounds__(THREADS)
-    leading(const float *vectors, int m, int width, int rank, uint16_t *to, int ld)
-{
-    const size_t n = static_cast<size_t>(m) * rank, step = static_cast<size_t>(gridDim.x) * THREADS;
-    for (size_t i = static_cast<size_t>(blockIdx.x) * THREADS + threadIdx.x; i < n; i += step) {
-        const int row = static_cast<int>(i % m), column = static_cast<int>(i / m);
-        const float x =
-            column < width ? vectors[static_cast<size_t>(m - 1 - column) * m + row] : 0.0F;
-        to[static_cast<size_t>(row) * ld + column] = static_cast<uint16_t>(pack<true>(x, 0));
-    }
-}
-
 /* Returns the grid's size in x. `others` is the number of CTAs in its other dimensions. */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
@@ -352,13 +340,5 @@ extern "C" cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t
 {
     of_slots<<<static_cast<unsigned>((n + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
         of_slot, slot, n, to);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t kvd_merged_leading(const float *vectors, int32_t m, int32_t width,
-                                          int32_t rank, uint16_t *to, int32_t ld,
-                                          cudaStream_t stream)
-{
-    leading<<<1024, THREADS, 0, stream>>>(vectors, m, width, rank, to, ld);
     return cudaGetLastError();
 }

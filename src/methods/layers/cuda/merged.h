@@ -71,12 +71,6 @@ cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *promp
 /* Device: to[b] = of_slot[slot[b]] for n requests b. */
 cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t *slot, int32_t n, int32_t *to,
                                 cudaStream_t stream);
-/*
- * Writes the last `width` columns of column-major vectors [m][m], last first, to [m][rank], ld
- * elements per row; others become 0.
- */
-cudaError_t kvd_merged_leading(const float *vectors, int32_t m, int32_t width, int32_t rank,
-                               uint16_t *to, int32_t ld, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,14 +1,11 @@
 /*
  * Method xkv in the CUDA engine. After a group's last layer, rows X [n][wide] of a prompt (V, or K
- * before RoPE, of all layers) are decomposed:
- *
- * n >= wide: V = leading eigenvectors of X^T X (basis), latents X V
- * n < wide: U = leading eigenvectors of X X^T (latents), basis X^T U
+ * before RoPE, of all layers) are stored as the leading right singular vectors of X (basis) and as
+ * latents X basis.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cuda/libraries.h"
 #include "methods/dims/cuda/latents.h"
 #include "methods/layers/cuda/merged.h"
 
@@ -41,15 +38,9 @@ typedef struct {
     size_t basis_slot;
     /* Prompt rows of a group [max_tokens][wide], and their latents [max_tokens][ranks]. */
     uint16_t *x[2], *latent;
-    float *gram, *value;
-    const kvd_cusolver *lib;
-    cusolverDnHandle_t solver;
-    cusolverDnParams_t params;
-    void *work, *host_work;
-    size_t work_bytes, host_bytes;
-    int *info;
-    int *host_info; /* pinned [max_slices][n_groups][2] */
-    size_t prompts; /* number of prompts in the iteration */
+    kvd_latent_span span;
+    float *captured; /* pinned [n_groups][2][max_slices] */
+    size_t prompts;  /* number of prompts in the iteration */
     /* [slots + 1] Number of prompt tokens, device and pinned. The last is for padding and 0. */
     int32_t *prompt, *host_prompt;
     /* Device [max_slices]: prompt tokens of decode steps' requests. */
@@ -61,11 +52,6 @@ typedef struct {
 static xkv *of(const kvd_gpu_method *m)
 {
     return (xkv *)(void *)m;
-}
-
-static int solved(cusolverStatus_t s, kvd_err *err)
-{
-    return s == CUSOLVER_STATUS_SUCCESS ? 0 : kvd_fail(err, "%s: cuSOLVER status %d", what, (int)s);
 }
 
 /* Returns the number of elements of K or V of a token in a layer. */
@@ -140,78 +126,53 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Multiplies column-major bf16 matrices into bf16 or float32. */
-static int multiply(const xkv *k, cublasOperation_t op_a, cublasOperation_t op_b, size_t rows,
-                    size_t columns, size_t sum, const uint16_t *a, size_t ld_a, const uint16_t *b,
-                    size_t ld_b, void *to, cudaDataType type, size_t ld, kvd_err *err)
+/* Multiplies column-major bf16 matrices. */
+static int multiply(const xkv *k, size_t rows, size_t columns, size_t sum, const uint16_t *a,
+                    size_t ld_a, const uint16_t *b, size_t ld_b, uint16_t *to, size_t ld,
+                    kvd_err *err)
 {
     const float one = 1, zero = 0;
-    return kvd_cublas_check(
-        k->w->lib->cublasGemmEx(k->w->blas, op_a, op_b, (int)rows, (int)columns, (int)sum, &one, a,
-                                CUDA_R_16BF, (int)ld_a, b, CUDA_R_16BF, (int)ld_b, &zero, to, type,
-                                (int)ld, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        what, err);
+    return kvd_cublas_check(k->w->lib->cublasGemmEx(k->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, (int)rows,
+                                                    (int)columns, (int)sum, &one, a, CUDA_R_16BF,
+                                                    (int)ld_a, b, CUDA_R_16BF, (int)ld_b, &zero, to,
+                                                    CUDA_R_16BF, (int)ld, CUBLAS_COMPUTE_32F,
+                                                    CUBLAS_GEMM_DEFAULT),
+                            what, err);
 }
 
-/* Sets the bytes of cuSOLVER's workspaces for m rows. */
-static int work_of(const xkv *k, size_t m, size_t *device, size_t *host, kvd_err *err)
-{
-    const int64_t d = (int64_t)m;
-    return solved(k->lib->cusolverDnXsyevd_bufferSize(
-                      k->solver, k->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
-                      CUDA_R_32F, NULL, d, CUDA_R_32F, NULL, CUDA_R_32F, device, host),
-                  err);
-}
-
-static int find_vectors(const xkv *k, size_t m, int *host_info, cudaStream_t stream, kvd_err *err)
-{
-    const int64_t d = (int64_t)m;
-    size_t device, host;
-    if (work_of(k, m, &device, &host, err))
-        return -1;
-    if (device > k->work_bytes || host > k->host_bytes)
-        return kvd_fail(err,
-                        "%s: a prompt of %zu rows needs %zu bytes on the device, %zu are there",
-                        what, m, device, k->work_bytes);
-    return solved(k->lib->cusolverDnXsyevd(k->solver, k->params, CUSOLVER_EIG_MODE_VECTOR,
-                                           CUBLAS_FILL_MODE_UPPER, d, CUDA_R_32F, k->gram, d,
-                                           CUDA_R_32F, k->value, CUDA_R_32F, k->work, k->work_bytes,
-                                           k->host_work, k->host_bytes, k->info),
-                  err) ||
-                   kvd_queue_get(host_info, k->info, sizeof *host_info, stream, what, err)
-               ? -1
-               : 0;
-}
-
-/* Decomposes K or V of prompt i into k->latent and the slot's basis. */
-static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, kvd_err *err)
+/*
+ * Decomposes K or V of prompts first .. first + n - 1, of equal length, into k->latent and the
+ * slots' bases.
+ */
+static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t batch, int side,
+                     kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
     const int index = k->group_of[r->layer];
     const layer_group *const g = &k->group[index];
-    const size_t start = (size_t)b->host.start[r->steps + i],
-                 n = (size_t)b->host.q_len[r->steps + i], wide = g->wide, rank = g->rank[side],
-                 ld = g->rank[0] + g->rank[1], width = rank_of(k, g, side, n);
-    const bool by_rows = n < wide;
-    const size_t m = by_rows ? n : wide;
-    const uint16_t *const x = k->x[side] + start * wide;
-    uint16_t *const latent = k->latent + start * ld + (side ? g->rank[0] : 0);
-    uint16_t *const basis = k->basis + (size_t)b->host.slot[r->steps + i] * k->basis_slot +
-                            g->basis_at + (side ? wide * g->rank[0] : 0);
-    /* cuBLAS is column-major: row-major x [n][wide] is its matrix [wide][n]. */
-    if (multiply(k, by_rows ? CUBLAS_OP_T : CUBLAS_OP_N, by_rows ? CUBLAS_OP_N : CUBLAS_OP_T, m, m,
-                 by_rows ? wide : n, x, wide, x, wide, k->gram, CUDA_R_32F, m, err) ||
-        find_vectors(k, m, k->host_info + (i * (size_t)k->n_groups + (size_t)index) * 2 + side,
-                     r->stream, err) ||
-        kvd_cuda_check(kvd_merged_leading(k->gram, (int32_t)m, (int32_t)width, (int32_t)rank,
-                                          by_rows ? latent : basis, (int32_t)(by_rows ? ld : rank),
-                                          r->stream),
-                       what, err))
+    const size_t start = (size_t)b->host.start[r->steps + first],
+                 n = (size_t)b->host.q_len[r->steps + first], wide = g->wide, rank = g->rank[side],
+                 ld = g->rank[0] + g->rank[1];
+    kvd_latent_span_rows rows = {
+        .x = k->x[side] + start * wide,
+        .ld = wide,
+        .n = n,
+        .wide = wide,
+        .batch = batch,
+        .width = rank_of(k, g, side, n),
+        .rank = rank,
+        .captured = k->captured + (((size_t)index * 2 + (size_t)side) * b->max_slices + first)};
+    for (size_t i = 0; i < batch; i++)
+        rows.basis[i] = k->basis + (size_t)b->host.slot[r->steps + first + i] * k->basis_slot +
+                        g->basis_at + (side ? wide * g->rank[0] : 0);
+    if (kvd_latent_span_run(&k->span, &rows, r->stream, err))
         return -1;
-    return by_rows ? multiply(k, CUBLAS_OP_N, CUBLAS_OP_T, rank, wide, n, latent, ld, x, wide,
-                              basis, CUDA_R_16BF, rank, err)
-                   : multiply(k, CUBLAS_OP_N, CUBLAS_OP_N, rank, n, wide, basis, rank, x, wide,
-                              latent, CUDA_R_16BF, ld, err);
+    /* cuBLAS is column-major: row-major x [n][wide] is its matrix [wide][n]. */
+    for (size_t i = 0; i < batch; i++)
+        if (multiply(k, rank, n, wide, rows.basis[i], rank, rows.x + i * n * wide, wide,
+                     k->latent + (start + i * n) * ld + (side ? g->rank[0] : 0), ld, err))
+            return -1;
+    return 0;
 }
 
 /* Copies prompts' K before RoPE and V to the layer's columns of k->x. */
@@ -268,10 +229,12 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         return -1;
     if (r->layer + 1 < g->first + g->n)
         return 0;
-    for (size_t i = 0; i < r->prompts; i++)
-        for (int side = 0; side < 2; side++)
-            if (decompose(k, r, i, side, err))
-                return -1;
+    const int32_t *const q_len = k->method.cache->batch->host.q_len + r->steps;
+    for (size_t i = 0, n; i < r->prompts; i += n) {
+        n = kvd_latent_span_equal(q_len + i, r->prompts - i);
+        if (decompose(k, r, i, n, KVD_KEYS, err) || decompose(k, r, i, n, KVD_VALUES, err))
+            return -1;
+    }
     return put(k, r, err);
 }
 
@@ -290,12 +253,12 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     xkv *const k = of(m);
-    const size_t each = 2 * (size_t)k->n_groups;
-    for (size_t i = 0; i < k->prompts * each; i++)
-        if (k->host_info[i])
-            return kvd_fail(err, "layer %d, request %u: eigenvalues did not converge, info %d",
-                            k->group[i % each / 2].first, it->slice[it->n_steps + i / each].request,
-                            k->host_info[i]);
+    const size_t most = m->cache->batch->max_slices;
+    for (size_t i = 0; i < k->prompts; i++)
+        for (size_t j = 0; j < 2 * (size_t)k->n_groups; j++)
+            if (kvd_latent_span_check(k->captured[j * most + i], err))
+                return kvd_in(err, "layer %d, request %u", k->group[j / 2].first,
+                              it->slice[it->n_steps + i].request);
     kvd_merged_slots_end(&k->slots, m, it);
     return 0;
 }
@@ -366,15 +329,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 static void release(kvd_gpu_method *m)
 {
     xkv *const k = of(m);
-    if (k->params)
-        (void)k->lib->cusolverDnDestroyParams(k->params);
-    if (k->solver)
-        (void)k->lib->cusolverDnDestroy(k->solver);
-    (void)cudaFreeHost(k->host_info);
+    (void)cudaFreeHost(k->captured);
     (void)cudaFreeHost(k->host_prompt);
     kvd_device_release(&k->memory);
     kvd_merged_slots_release(&k->slots);
-    free(k->host_work);
     free(k->group);
     free(k->group_of);
     free(k->skips);
@@ -386,25 +344,14 @@ static int make_solver(xkv *k, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
     kvd_device_memory *const d = &k->memory;
-    const size_t tokens = b->max_tokens, m = tokens < k->wide ? tokens : k->wide,
-                 info = b->max_slices * (size_t)k->n_groups * 2 * sizeof *k->host_info;
-    if (!(k->lib = kvd_cusolver_load(err)) || solved(k->lib->cusolverDnCreate(&k->solver), err) ||
-        solved(k->lib->cusolverDnCreateParams(&k->params), err) ||
-        solved(k->lib->cusolverDnSetStream(k->solver, k->w->stream), err) ||
-        work_of(k, m, &k->work_bytes, &k->host_bytes, err))
-        return -1;
-    if (!(k->host_work = malloc(k->host_bytes ? k->host_bytes : 1)))
-        return kvd_no_memory(err, what, k->host_bytes);
+    const size_t tokens = b->max_tokens,
+                 captured = b->max_slices * (size_t)k->n_groups * 2 * sizeof *k->captured;
     for (int side = 0; side < 2; side++)
         if (!(k->x[side] = kvd_device_new(d, tokens * k->wide * sizeof *k->x[0], what, err)))
             return -1;
     return (k->latent = kvd_device_new(d, tokens * k->ranks * sizeof *k->latent, what, err)) &&
-                   (k->gram = kvd_device_new(d, m * m * sizeof *k->gram, what, err)) &&
-                   (k->value = kvd_device_new(d, m * sizeof *k->value, what, err)) &&
-                   (k->info = kvd_device_new(d, sizeof *k->info, what, err)) &&
-                   (k->work = kvd_device_new(d, k->work_bytes, what, err)) &&
-                   (k->host_info = kvd_pinned_new(info, what, err))
-               ? 0
+                   (k->captured = kvd_pinned_new(captured, what, err))
+               ? kvd_latent_span_make(&k->span, k->w, tokens, k->wide, k->most_rank, d, err)
                : -1;
 }
 

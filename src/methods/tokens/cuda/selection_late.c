@@ -232,11 +232,11 @@ static int begin_shadow(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err
 
 int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *err)
 {
-    for (size_t i = 0; i < e->shadow.prompts * e->layers; i++)
-        if (e->shadow.info[i])
-            return kvd_fail(err, "layer %zu, request %u: eigenvalues did not converge, info %d",
-                            i % e->layers, it->slice[it->n_steps + i / e->layers].request,
-                            e->shadow.info[i]);
+    const size_t most = e->method.cache->batch->max_slices;
+    for (size_t i = 0; i < e->shadow.prompts; i++)
+        for (size_t l = 0; l < e->layers; l++)
+            if (kvd_latent_span_check(e->shadow.captured[l * most + i], err))
+                return kvd_in(err, "layer %zu, request %u", l, it->slice[it->n_steps + i].request);
     for (size_t i = it->n_steps; i < it->n_slices; i++)
         e->shadow.prompt[it->slice[i].slot] = it->slice[i].n;
     for (size_t i = 0; i < it->n_slices; i++)
@@ -245,43 +245,56 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
     return 0;
 }
 
-/* Computes column-major C [m x n] = A [m x k] B, or A B^T if `turns` is set. A and B are bf16. */
-static int multiply(const selection *e, bool turns, size_t m, size_t n, size_t k, const void *a,
-                    size_t lda, const void *b, size_t ldb, void *c, cudaDataType type, kvd_err *err)
+/* Computes column-major latents [rank][tokens] = basis [rank][wide] X. All are bf16. */
+static int project(const selection *e, size_t tokens, const uint16_t *basis, const uint16_t *x,
+                   size_t ld, uint16_t *latents, kvd_err *err)
 {
     const kvd_gpu_worker *const w = e->method.cache->worker;
     const float one = 1, zero = 0;
-    return kvd_cublas_check(w->lib->cublasGemmEx(w->blas, CUBLAS_OP_N,
-                                                 turns ? CUBLAS_OP_T : CUBLAS_OP_N, (int)m, (int)n,
-                                                 (int)k, &one, a, CUDA_R_16BF, (int)lda, b,
-                                                 CUDA_R_16BF, (int)ldb, &zero, c, type, (int)m,
-                                                 CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+    const int rank = e->shadow.of.rank;
+    return kvd_cublas_check(w->lib->cublasGemmEx(w->blas, CUBLAS_OP_N, CUBLAS_OP_N, rank,
+                                                 (int)tokens, (int)e->shadow.wide, &one, basis,
+                                                 CUDA_R_16BF, rank, x, CUDA_R_16BF, (int)ld, &zero,
+                                                 latents, CUDA_R_16BF, rank, CUBLAS_COMPUTE_32F,
+                                                 CUBLAS_GEMM_DEFAULT),
                             what, err);
 }
 
-/* Computes prompt i's basis, and the latents of keys before RoPE in e->shadow.rows. */
-static int decompose(selection *e, const kvd_paged_rows *r, size_t i, kvd_err *err)
+/*
+ * Computes bases of prompts first .. first + batch - 1, of equal length, and the latents of keys
+ * before RoPE in e->shadow.rows.
+ */
+static int decompose(selection *e, const kvd_paged_rows *r, size_t first, size_t batch,
+                     kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const kvd_step_batch *const b = c->batch;
-    const size_t wide = e->shadow.wide, rank = (size_t)e->shadow.of.rank,
-                 ld = r->k_pre ? r->ld_pre : r->ld,
-                 start = r->steps + (size_t)b->host.start[r->steps + i],
-                 tokens = (size_t)b->host.q_len[r->steps + i];
+    const size_t ld = r->k_pre ? r->ld_pre : r->ld, rank = (size_t)e->shadow.of.rank,
+                 start = (size_t)b->host.start[r->steps + first],
+                 n = (size_t)b->host.q_len[r->steps + first], wide = e->shadow.wide,
+                 most = n < wide ? n : wide;
     const uint16_t *const x =
         (r->k_pre ? (const uint16_t *)r->k_pre
                   : (const uint16_t *)r->x + c->share->n_heads * c->config->d_head) +
-        start * ld;
-    uint16_t *const basis = basis_of(e, (size_t)b->host.slot[r->steps + i], r->layer);
-    return kvd_status(
-        multiply(e, true, wide, wide, tokens, x, ld, x, ld, e->shadow.gram, CUDA_R_32F, err) ||
-        kvd_latent_solver_run(&e->shadow.solver, e->shadow.gram,
-                              e->shadow.info + i * e->layers + (size_t)r->layer, r->stream, err) ||
-        kvd_cuda_check(kvd_latent_leading(e->shadow.gram, e->shadow.leading, 1, (int32_t)wide,
-                                          (int32_t)rank, basis, NULL, r->stream),
-                       what, err) ||
-        multiply(e, false, rank, tokens, wide, basis, rank, x, ld,
-                 e->shadow.rows + (start - r->steps) * rank, CUDA_R_16BF, err));
+        (r->steps + start) * ld;
+    kvd_latent_span_rows rows = {.x = x,
+                                 .ld = ld,
+                                 .n = n,
+                                 .wide = wide,
+                                 .batch = batch,
+                                 .width = e->shadow.kept < most ? e->shadow.kept : most,
+                                 .rank = rank,
+                                 .captured =
+                                     e->shadow.captured + (size_t)r->layer * b->max_slices + first};
+    for (size_t i = 0; i < batch; i++)
+        rows.basis[i] = basis_of(e, (size_t)b->host.slot[r->steps + first + i], r->layer);
+    if (kvd_latent_span_run(&e->shadow.span, &rows, r->stream, err))
+        return -1;
+    for (size_t i = 0; i < batch; i++)
+        if (project(e, n, rows.basis[i], x + i * n * ld, ld,
+                    e->shadow.rows + (start + i * n) * rank, err))
+            return -1;
+    return 0;
 }
 
 static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -295,10 +308,11 @@ static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const kvd_selection_shadow x = shadow_of(e, r->layer, r->steps);
     const size_t vectors = (size_t)(KVD_PAGE_TOKENS * x.rank);
     int32_t longest = 1;
-    for (size_t i = 0; i < r->prompts; i++) {
-        const int32_t n = b->host.q_len[r->steps + i];
-        longest = n > longest ? n : longest;
-        if (decompose(e, r, i, err))
+    for (size_t i = 0, n; i < r->prompts; i += n) {
+        const int32_t *const q_len = b->host.q_len + r->steps + i;
+        longest = *q_len > longest ? *q_len : longest;
+        n = kvd_latent_span_equal(q_len, r->prompts - i);
+        if (decompose(e, r, i, n, err))
             return -1;
     }
     const kvd_latent_put_args put = {.s = {.n = (int32_t)r->prompts,
@@ -425,7 +439,6 @@ static int make_tables(selection *e, kvd_err *err)
 {
     const int32_t rank = e->shadow.of.rank;
     kvd_device_memory *const m = &e->memory;
-    const kvd_latent_basis leading = {(int32_t)e->shadow.kept, rank, 0};
     const kvd_latent_head head = {.matrix = {0, -1}, .rank = {rank, 0}};
     int32_t *const run = malloc((size_t)rank / 8 * sizeof *run);
     if (!run)
@@ -433,9 +446,7 @@ static int make_tables(selection *e, kvd_err *err)
     for (int32_t i = 0; i < rank / 8; i++)
         run[i] = 8 * i * KVD_PAGE_TOKENS;
     const size_t bytes = (size_t)rank / 8 * sizeof *run;
-    const int status = !(e->shadow.leading = kvd_device_new(m, sizeof leading, what, err)) ||
-                       kvd_device_put(e->shadow.leading, &leading, sizeof leading, what, err) ||
-                       !(e->shadow.head = kvd_device_new(m, sizeof head, what, err)) ||
+    const int status = !(e->shadow.head = kvd_device_new(m, sizeof head, what, err)) ||
                        kvd_device_put(e->shadow.head, &head, sizeof head, what, err) ||
                        !(e->shadow.run = kvd_device_new(m, bytes, what, err)) ||
                        kvd_device_put(e->shadow.run, run, bytes, what, err);
@@ -450,7 +461,7 @@ int kvd_selection_shadow_work(selection *e, kvd_err *err)
     kvd_selection_shadow *const x = &e->shadow.of;
     const size_t wide = e->shadow.wide, rank = (size_t)x->rank,
                  tokens = e->rows * e->row_pages * KVD_PAGE_TOKENS,
-                 info = c->batch->max_slices * e->layers * sizeof *e->shadow.info;
+                 captured = c->batch->max_slices * e->layers * sizeof *e->shadow.captured;
     if (!(x->gathered = kvd_device_new(m, tokens * rank * sizeof *x->gathered, what, err)) ||
         !(x->position = kvd_device_new(m, tokens * sizeof *x->position, what, err)) ||
         !(x->matrix = kvd_device_new(m, e->rows * sizeof *x->matrix, what, err)) ||
@@ -458,11 +469,13 @@ int kvd_selection_shadow_work(selection *e, kvd_err *err)
         kvd_device_zero(x->matrix, e->rows * sizeof *x->matrix, what, err) ||
         !(e->shadow.rows =
               kvd_device_new(m, c->batch->max_tokens * rank * sizeof *e->shadow.rows, what, err)) ||
-        !(e->shadow.gram = kvd_device_new(m, wide * wide * sizeof *e->shadow.gram, what, err)) ||
-        !(e->shadow.info = kvd_pinned_new(info, what, err)))
+        !(e->shadow.captured = kvd_pinned_new(captured, what, err)))
         return -1;
-    return kvd_status(make_tables(e, err) || kvd_latent_solver_open(&e->shadow.solver, (int)wide, 1,
-                                                                    m, c->worker->stream, err));
+    return make_tables(e, err) ||
+                   kvd_latent_span_make(&e->shadow.span, c->worker, c->batch->max_tokens, wide,
+                                        e->shadow.kept, m, err)
+               ? -1
+               : 0;
 }
 
 int kvd_selection_shadow_describe(selection *e, kvd_err *err)
@@ -541,8 +554,7 @@ int kvd_selection_shadow_make(selection *e, kvd_err *err)
 
 void kvd_selection_shadow_free(selection *e)
 {
-    kvd_latent_solver_close(&e->shadow.solver);
-    (void)cudaFreeHost(e->shadow.info);
+    (void)cudaFreeHost(e->shadow.captured);
     kvd_pages_release(&e->shadow.tail);
     free(e->shadow.prompt);
 }

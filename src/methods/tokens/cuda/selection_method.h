@@ -61,16 +61,14 @@ typedef struct {
         uint16_t *values, *keys, *outliers;
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
-        float *gram;    /* [wide][wide] */
         /*
-         * Device tables for the kernels of latents.h: projections, heads, and page offsets of runs.
+         * Device tables for the kernels of latents.h: heads, and page offsets of runs.
          */
-        kvd_latent_basis *leading;
         kvd_latent_head *head;
         int32_t *run;
-        kvd_latent_solver solver;
-        int *info;      /* pinned [max_slices][layers] decomposition status */
-        size_t prompts; /* number of prompts in the iteration */
+        kvd_latent_span span;
+        float *captured; /* pinned [layers][max_slices], of kvd_latent_span_rows */
+        size_t prompts;  /* number of prompts in the iteration */
     } shadow;
     cudaStream_t stream;
     int32_t *len, *heads;
