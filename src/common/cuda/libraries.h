@@ -32,8 +32,6 @@ extern "C" {
     X(cusolverDnSetStream)                                                                         \
     X(cusolverDnCreateParams)                                                                      \
     X(cusolverDnDestroyParams)                                                                     \
-    X(cusolverDnXsyevd_bufferSize)                                                                 \
-    X(cusolverDnXsyevd)                                                                            \
     X(cusolverDnXsyevBatched_bufferSize)                                                           \
     X(cusolverDnXsyevBatched)                                                                      \
     X(cusolverGetVersion)

@@ -271,6 +271,11 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
+    /*
+     * [streams.kept] Sixteenths of a bit by which an integer without a frequency is longer than 0,
+     * in one stream of all tokens. NULL: the method has no such stream.
+     */
+    const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
 

@@ -52,6 +52,7 @@ typedef struct {
     kvd_stream_component *component;
     uint16_t *start;
     size_t n_starts, kept;
+    int16_t *escape; /* [wide] of kvd_stream_coder */
 } coder;
 
 typedef struct {
@@ -130,6 +131,11 @@ static void make_component(coder *to, size_t j, uint64_t *count, int least, int 
         (kvd_stream_component){(uint32_t)to->n_starts, (int16_t)(least - ZERO), (uint16_t)n};
     memcpy(to->start + to->n_starts, to->table[j].start + least, (n + 1) * sizeof *to->start);
     to->n_starts += n + 1;
+    /* Bytes after ESCAPE have equal frequencies. */
+    const uint16_t *const start = to->table[j].start;
+    const double frequency = start[ESCAPE + 1] - start[ESCAPE],
+                 of_zero = start[ZERO + 1] - start[ZERO];
+    to->escape[j] = (int16_t)lrint(16 * (8 * ESCAPE_BYTES + log2(of_zero / frequency)));
     to->kept = n > 1 || !j ? j + 1 : to->kept;
 }
 
@@ -296,6 +302,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
         to->from = kvd_pool_new(&w->pool, wide * wide * sizeof *to->from);
         to->table = kvd_pool_new(&w->pool, (wide + 1) * sizeof *to->table);
         to->component = kvd_pool_new(&w->pool, wide * sizeof *to->component);
+        to->escape = kvd_pool_new(&w->pool, wide * sizeof *to->escape);
         to->start = kvd_pool_new(&w->pool, wide * KVD_RANS_SYMBOLS * sizeof *to->start);
     }
     if (kvd_pool_check(&w->pool, "transforms", err) ||
@@ -490,6 +497,7 @@ void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_co
                              .offset = c->offset,
                              .streams = {(int32_t)c->kept, c->component, c->start},
                              .n_starts = c->n_starts,
+                             .escape = t->v->value[BLOCK] > 0 ? NULL : c->escape,
                              .drawn = t->drawn};
 }
 

@@ -26,7 +26,7 @@ typedef struct {
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory,
                           cudaStream_t stream, kvd_err *err)
 {
-    const size_t bytes = (n + 1) * sizeof *s->units;
+    const size_t bytes = (2 * n + 1) * sizeof *s->units;
     s->n = n;
     if (!(s->tokens = calloc(n, sizeof *s->tokens)))
         return kvd_no_memory(err, what, n * sizeof *s->tokens);
@@ -47,9 +47,11 @@ void kvd_stream_slots_release(kvd_stream_slots *s)
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err)
 {
+    /* Two rows of one element: the slot's units and, n + 1 elements later, its part. */
     for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
-        if (kvd_cuda_check(cudaMemsetAsync(s->units + b->host.slot[r->steps + i], 0,
-                                           sizeof *s->units, r->stream),
+        if (kvd_cuda_check(cudaMemset2DAsync(s->units + b->host.slot[r->steps + i],
+                                             (s->n + 1) * sizeof *s->units, 0, sizeof *s->units, 2,
+                                             r->stream),
                            what, err))
             return -1;
     return 0;
@@ -60,8 +62,8 @@ int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
 {
     if (r->layer + 1 < m->cache->config->n_layers)
         return 0;
-    return kvd_queue_get(s->host_units, s->units, (s->n + 1) * sizeof *s->units, r->stream, what,
-                         err);
+    return kvd_queue_get(s->host_units, s->units, (2 * s->n + 1) * sizeof *s->units, r->stream,
+                         what, err);
 }
 
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,

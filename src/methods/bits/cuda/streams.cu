@@ -24,6 +24,7 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
 struct growing {
     uint32_t x;
     int words, exceptions;
+    int part; /* sixteenths of a bit of the lane's exceptions, for kvd_stream_side.part */
 };
 
 /*
@@ -126,10 +127,17 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     const int place = g.exceptions + rank_in(others, lane);
     if (apart && place < side.room.exceptions)
         to.exception[place] = {(uint32_t)j | (uint32_t)t << 16, (int32_t)q};
+    g.part += apart && side.part ? side.escape[j] : 0;
     g.exceptions += __popc(others);
     const uint16_t *const start = side.tables.start + of.at + ((has ? (int)q : 0) - of.least);
     const uint32_t low = here ? start[0] : 0, f = here ? start[1] - low : 1u << KVD_STREAM_SHIFT;
     push(here, low, f, to, side.room.words, lane, g);
+}
+
+/* Returns the sixteenths of a bit in a coder's state, which begins at KVD_STREAM_LEAST. */
+__device__ __forceinline__ int bits_of(uint32_t x)
+{
+    return __float2int_rn(16 * log2f((float)x / KVD_STREAM_LEAST));
 }
 
 /* Codes the new tokens of stream s of page p, of K (z = 0) or V (z = 1). */
@@ -142,10 +150,11 @@ __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int 
     if (from >= end)
         return;
     const block_of to = block_at(side, page_number(a.batch, b, p), s);
-    growing g = {KVD_STREAM_LEAST, 0, 0};
+    growing g = {KVD_STREAM_LEAST, 0, 0, 0};
     if (from > begin)
         g = {to.state[lane], min((int)to.counts[0], side.room.words),
-             min((int)to.counts[1], side.room.exceptions)};
+             min((int)to.counts[1], side.room.exceptions), 0};
+    g.part = -bits_of(g.x);
     const int words = g.words, exceptions = g.exceptions;
     __syncwarp();
     for (int t = from; t < end; t++) {
@@ -154,13 +163,17 @@ __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int 
             code_group(side, to, KVD_LANES * c + lane, t - t0, y, lane, g);
     }
     to.state[lane] = g.x;
+    const int part = __reduce_add_sync(~0u, g.part + bits_of(g.x));
     if (lane)
         return;
     to.counts[0] = (uint32_t)g.words;
     to.counts[1] = (uint32_t)g.exceptions;
     atomicAdd(a.units + a.batch.slot[b],
-              (uint32_t)(g.words - words) +
-                  (uint32_t)(g.exceptions - exceptions) * (KVD_STREAM_EXCEPTION_BITS / 16));
+              (uint32_t)(g.words - words) + (side.part ? 0
+                                                       : (uint32_t)(g.exceptions - exceptions) *
+                                                             (KVD_STREAM_EXCEPTION_BITS / 16)));
+    if (side.part)
+        atomicAdd(side.part + a.batch.slot[b], (uint32_t)part);
     const int wanted = max(
         g.words > side.room.words ? g.words : 0,
         g.exceptions > side.room.exceptions ? g.exceptions * KVD_STREAM_WORDS_PER_EXCEPTION : 0);
@@ -285,7 +298,7 @@ __device__ __forceinline__ void push_token(const head_page &h, bool first,
 /* Codes a full page from its newest token to its oldest. Returns the number of words. */
 __device__ int code_page(const head_page &h, const uint16_t *from, int lane)
 {
-    growing g = {KVD_STREAM_LEAST, 0, 0};
+    growing g = {KVD_STREAM_LEAST, 0, 0, 0};
     for (int first = KVD_PAGE_TOKENS - h.l.group; first >= 0; first -= h.l.group) {
         float anchor[CHANNELS];
         int anchor_code[CHANNELS], code[CHANNELS];

@@ -61,6 +61,12 @@ typedef struct {
     const uint16_t *group_of;
     const uint32_t *lookup; /* lookup tables written by kvd_stream_lookups */
     kvd_stream_lookup_size lookup_size;
+    /*
+     * Device or NULL: bits of one stream of all tokens. part [slots] counts sixteenths of a bit in
+     * addition to the words. escape [tables.kept]: as kvd_stream_coder.
+     */
+    const int16_t *escape;
+    uint32_t *part;
     char *blocks; /* [pages][bytes of kvd_stream_parts] */
     int32_t rank; /* components of a latent, at least tables.kept + 1 */
     /* offset of K or V in a page of latents, in elements */
@@ -150,7 +156,10 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 #include "methods/cuda/paged_cache.h"
 
 typedef struct {
-    /* Device [n + 1]: 16-bit units per slot, then the most words of a stream that did not fit. */
+    /*
+     * Device [2 n + 1]: 16-bit units per slot, the most words of a stream that did not fit, then
+     * kvd_stream_side.part.
+     */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
     uint32_t *tokens; /* [n] tokens of the request in each slot; 0: no request */
