@@ -1,6 +1,7 @@
 /*
  * Method cachegen in the CUDA engine: entropy codes of full pages, bf16 of each request's newest
- * page.
+ * page. Text generation also takes other groups, whose decoded numbers replace K and V in the bf16
+ * pages, and counts the bits of their codes.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@ typedef struct {
     int32_t *table;
     /* true: the frequency tables are random (for timing), so codes may exceed their memory */
     bool drawn;
+    bool replaces; /* true: pages hold decoded numbers, and no codes are stored */
     kvd_stream_slots slots;
     kvd_device_memory memory;
 } cachegen;
@@ -138,10 +140,24 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
                     16.0 * m->cache->config->d_head * (n - pages * KVD_PAGE_TOKENS));
 }
 
+/* Returns the bits of complete blocks, whose streams end in the units and part, and of the rest. */
+static double replaced_bits(const kvd_gpu_method *m, size_t slot)
+{
+    const cachegen *const k = of(m);
+    const kvd_cachegen_layer *const l = &k->layer[0];
+    const kvd_stream_slots *const s = &k->slots;
+    const double n = s->tokens[slot], coded = floor(n / l->block) * l->block,
+                 sides = 2.0 * m->cache->config->n_layers * l->map.n_kv_heads;
+    return KVD_STREAM_WORD_BITS * (double)s->host_units[slot] +
+           s->host_units[s->n + 1 + slot] / 16.0 +
+           sides * (32 * coded / l->group + 16.0 * m->cache->config->d_head * (n - coded));
+}
+
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     cachegen *const k = of(m);
-    return kvd_stream_slots_note(&k->slots, m, it, k->drawn ? 0 : k->layer[0].room.words, err);
+    return kvd_stream_slots_note(&k->slots, m, it,
+                                 k->drawn || k->replaces ? 0 : k->layer[0].room.words, err);
 }
 
 static size_t lacking(const kvd_gpu_method *m)
@@ -182,8 +198,10 @@ static int code(kvd_gpu_method *m, const kvd_paged_rows *r, bool prompts, kvd_er
     const kvd_stream_slots *const s = &of(m)->slots;
     const kvd_cachegen_layer l = layer_of(m, r->layer);
     const kvd_stream_batch b = kvd_stream_batch_of(m->cache, r, prompts, 0);
-    return kvd_cuda_check(kvd_cachegen_code(&b, &l, s->units, s->units + s->n, r->stream), what,
-                          err);
+    return kvd_cuda_check(
+        of(m)->replaces ? kvd_cachegen_replace(&b, &l, s->units, s->units + s->n + 1, r->stream)
+                        : kvd_cachegen_code(&b, &l, s->units, s->units + s->n, r->stream),
+        what, err);
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -200,6 +218,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 {
     cachegen *const k = of(m);
     const kvd_paged_cache *const c = m->cache;
+    if (k->replaces)
+        return kvd_stream_slots_make(&k->slots, slots, &k->memory, stream, err);
     char *blocks = kvd_stream_pool(&k->memory, m->page_bytes * (pages + 1), stream, err);
     char *const rings =
         blocks ? kvd_stream_pool(&k->memory, m->slot_bytes * slots, stream, err) : NULL;
@@ -280,6 +300,7 @@ static int describe(cachegen *k, kvd_err *err)
     const size_t layers = (size_t)c->config->n_layers, all = 2 * (size_t)c->config->n_kv_heads,
                  each = 2 * (size_t)c->share->n_kv_heads,
                  first = 2 * (size_t)c->share->first_kv_head;
+    const size_t groups = (size_t)kvd_stream_value(k->method.plan, "groups");
     kvd_cachegen_coder coder;
     kvd_cachegen_coder_of(k->method.plan->bits_self, &coder);
     k->drawn = coder.drawn;
@@ -299,15 +320,18 @@ static int describe(cachegen *k, kvd_err *err)
         *to = (kvd_cachegen_layer){.map = c->layer[l].map,
                                    .room = {1, words, 0, 0},
                                    .group = (int32_t)coder.group,
+                                   .block = (int32_t)(coder.group * groups),
                                    .wide = (int32_t)coder.wide,
                                    .step = step + l * n_step + first * coder.wide,
                                    .table = table + l * n_table + first * side_table};
+        if (k->replaces)
+            continue;
         const size_t scales = 4 * KVD_PAGE_TOKENS / coder.group;
         to->block_bytes = kvd_stream_parts_of(to->room).bytes + (scales + 15) / 16 * 16;
         k->method.page_bytes += each * to->block_bytes;
         k->method.slot_bytes += (size_t)to->map.page_elements * sizeof *to->ring;
     }
-    return copy_lookups(k, &coder, err);
+    return k->replaces ? 0 : copy_lookups(k, &coder, err);
 }
 
 static bool fits(const kvd_plan *plan)
@@ -317,10 +341,17 @@ static bool fits(const kvd_plan *plan)
                 KVD_PAGE_TOKENS) < 0.5;
 }
 
+/* Returns true if streams without lanes have the frequencies of the calibration data. */
+static bool replaces(const kvd_plan *plan)
+{
+    return !(kvd_stream_value(plan, "lanes") > 0) && !(kvd_stream_value(plan, "own") > 0);
+}
+
 static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                        kvd_err *err)
 {
-    if (!fits(plan))
+    const bool other = cache->generates && replaces(plan);
+    if (!fits(plan) && !other)
         return kvd_fail(
             err,
             "cachegen,group=%g,groups=%g,lanes=%g: the CUDA engine decodes blocks of %d "
@@ -347,6 +378,12 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
+    k->replaces = other;
+    if (other) {
+        k->method.one_layer = k->method.anywhere = false;
+        k->method.bits = replaced_bits;
+        k->method.append = k->method.appended = NULL;
+    }
     /* From here on, the cache releases the method, also after a failure. */
     *m = &k->method;
     return describe(k, err);
@@ -360,7 +397,7 @@ static bool runs(const kvd_plan *plan)
 
 static bool generates(const kvd_plan *plan)
 {
-    return runs(plan) && fits(plan);
+    return runs(plan) && (fits(plan) || replaces(plan));
 }
 
 const kvd_gpu_kind kvd_gpu_cachegen = {

@@ -1,5 +1,7 @@
 #include "methods/bits/cuda/streams.cuh"
 
+#include <cuda_bf16.h>
+
 namespace
 {
 
@@ -256,6 +258,16 @@ __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *f
     return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
 }
 
+/* Returns the steps from the anchor to channel j of token t, 0 beyond the last channel. */
+__device__ __forceinline__ int difference_of(const head_page &h, const uint16_t *from, int t, int j,
+                                             float anchor)
+{
+    const float step = j < h.d ? h.step[j] : 0;
+    const float x = __fsub_rn(number_of(h, from, t, j), anchor);
+    const float q = step > 0 ? rintf(__fdiv_rn(x, step)) : 0;
+    return (int)fminf(fmaxf(q, -KVD_CACHEGEN_ZERO), KVD_CACHEGEN_ZERO);
+}
+
 /* Codes the first token t of a group, and writes its decoded numbers to `anchor`. */
 __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t, int lane,
                                 float (&anchor)[CHANNELS], int (&code)[CHANNELS])
@@ -269,7 +281,7 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
         hi = j < h.d ? fmaxf(hi, x[k]) : hi;
     }
     const __half2 scale = scale_of(lo, hi, 255);
-    if (lane == 0)
+    if (lane == 0 && h.l.blocks)
         h.scale[t / h.l.group] = scale;
 #pragma unroll
     for (int k = 0; k < CHANNELS; k++) {
@@ -307,11 +319,7 @@ __device__ int code_page(const head_page &h, const uint16_t *from, int lane)
 #pragma unroll
             for (int k = 0; k < CHANNELS; k++) {
                 const int j = KVD_LANES * k + lane;
-                const float step = j < h.d ? h.step[j] : 0;
-                const float x = __fsub_rn(number_of(h, from, t, j), anchor[k]);
-                const float q = step > 0 ? rintf(__fdiv_rn(x, step)) : 0;
-                code[k] =
-                    (int)fminf(fmaxf(q, -KVD_CACHEGEN_ZERO), KVD_CACHEGEN_ZERO) + KVD_CACHEGEN_ZERO;
+                code[k] = difference_of(h, from, t, j, anchor[k]) + KVD_CACHEGEN_ZERO;
             }
             push_token(h, false, code, lane, g);
         }
@@ -351,6 +359,66 @@ __global__ void __launch_bounds__(32 * WARPS)
         atomicAdd(a.units + a.batch.slot[b], (uint32_t)words);
         if (words > a.layer.room.words)
             atomicMax(a.beyond, (uint32_t)words);
+    }
+}
+
+/* Returns the bits of code s in the table `start`. */
+__device__ __forceinline__ float cost_of(const uint16_t *start, int s)
+{
+    return (float)KVD_STREAM_SHIFT - __log2f((float)(start[s + 1] - start[s]));
+}
+
+__device__ __forceinline__ uint16_t bf16_of(float x)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+/* Replaces a group of tokens from t0 on by their decoded numbers. Returns the bits of the lane. */
+__device__ float replace_group(const head_page &h, const kvd_stream_batch &a, int b, int t0,
+                               int lane)
+{
+    float anchor[CHANNELS], bits = 0;
+    int anchor_code[CHANNELS];
+    for (int t = t0; t < t0 + h.l.group; t++) {
+        uint16_t *const row = rows_of(h, h.l.rows, (size_t)page_number(a, b, t / KVD_PAGE_TOKENS));
+        const int in_page = t % KVD_PAGE_TOKENS;
+        if (t == t0)
+            quantise_anchor(h, row, in_page, lane, anchor, anchor_code);
+#pragma unroll
+        for (int k = 0; k < CHANNELS; k++) {
+            const int j = KVD_LANES * k + lane;
+            if (j >= h.d)
+                continue;
+            const int q = t == t0 ? 0 : difference_of(h, row, in_page, j, anchor[k]);
+            bits += t == t0 ? cost_of(h.table, anchor_code[k])
+                            : cost_of(h.table + (1 + j) * KVD_STREAM_TABLE, q + KVD_CACHEGEN_ZERO);
+            row[blocked(in_page, j, h.d)] =
+                bf16_of(t == t0 ? anchor[k] : __fadd_rn(anchor[k], __fmul_rn(h.step[j], (float)q)));
+        }
+    }
+    return bits;
+}
+
+enum { STATE_BITS = 32 /* state at the end of a stream of rans.h */ };
+
+__global__ void __launch_bounds__(32 * WARPS)
+    cachegen_replace_kernel(const __grid_constant__ cachegen_args a, uint32_t *part)
+{
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, m = __ldg(a.batch.kv_len + b),
+              block = a.layer.block, group = a.layer.group;
+    if (is_padding(a.batch, b) || (!a.batch.q_len && m % block))
+        return;
+    const int first = a.batch.q_len ? 0 : m - block, end = m / block * block;
+    const head_page h = head_page_of(a.layer, 0, (int)blockIdx.z);
+    for (int t = first + ((int)blockIdx.x * WARPS + (int)threadIdx.x / 32) * group; t < end;
+         t += (int)gridDim.x * WARPS * group) {
+        const float bits = replace_group(h, a.batch, b, t, lane);
+        const int sum =
+            __reduce_add_sync(~0u, __float2int_rn(16 * bits)) + (t == first ? 16 * STATE_BITS : 0);
+        if (lane)
+            continue;
+        atomicAdd(a.units + a.batch.slot[b], (uint32_t)sum / (16 * KVD_STREAM_WORD_BITS));
+        atomicAdd(part + a.batch.slot[b], (uint32_t)sum % (16 * KVD_STREAM_WORD_BITS));
     }
 }
 
@@ -415,5 +483,18 @@ cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_laye
         return cudaErrorInvalidValue;
     const dim3 grid = grid_of(b, l, b->q_len ? (size_t)b->max_pages : 1);
     cachegen_code_kernel<<<grid, 32 * WARPS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
+                                 uint32_t *units, uint32_t *part, cudaStream_t stream)
+{
+    const cachegen_args a = {*b, *l, units, NULL};
+    if (bad(b) || l->group < 2 || l->block < l->group || l->block % l->group || !l->rows || !part ||
+        kvd_attn_widest(&l->map) > KVD_WIDTH_NARROW || l->wide > KVD_WIDTH_NARROW)
+        return cudaErrorInvalidValue;
+    const size_t tokens = b->q_len ? (size_t)b->max_pages * KVD_PAGE_TOKENS : (size_t)l->block;
+    cachegen_replace_kernel<<<grid_of(b, l, (tokens + (size_t)l->group - 1) / (size_t)l->group),
+                              32 * WARPS, 0, stream>>>(a, part);
     return cudaGetLastError();
 }

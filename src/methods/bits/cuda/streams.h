@@ -122,6 +122,7 @@ typedef struct {
     kvd_attn_map map;
     kvd_stream_room room;
     int32_t group, wide;
+    int32_t block; /* tokens of a block, for kvd_cachegen_replace */
     /* Bytes of K or V of a head in a page: the stream, then scale and zero point per group. */
     size_t block_bytes;
     char *blocks;           /* [pages][n_kv_heads][2][block_bytes] */
@@ -143,6 +144,15 @@ cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_l
  */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
+
+/*
+ * Replaces the tokens of complete blocks by their decoded numbers in l->rows, where nothing else is
+ * stored: all of prompts, which must be whole, and in decode steps the block that a token completes.
+ * Blocks begin at multiples of l->block. units, part [slots]: increased by the 16-bit units, and by
+ * remaining sixteenths of a bit, of streams without lanes (rans.h).
+ */
+cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
+                                 uint32_t *units, uint32_t *part, cudaStream_t stream);
 
 /* Fills n blocks with random words and states for timing. */
 cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
