@@ -147,7 +147,7 @@ cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_laye
 
 /*
  * Replaces the tokens of complete blocks by their decoded numbers in l->rows, where nothing else is
- * stored: all of prompts, which must be whole, and in decode steps the block that a token completes.
+ * stored: all of whole prompts, and in decode steps the block that a token completes.
  * Blocks begin at multiples of l->block. units, part [slots]: increased by the 16-bit units, and by
  * remaining sixteenths of a bit, of streams without lanes (rans.h).
  */

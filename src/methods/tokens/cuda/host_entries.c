@@ -46,7 +46,8 @@ struct kvd_host_entries {
     size_t n_slots;
     entries_of **list;   /* [max_slices][layers][heads] heads of an iteration */
     uint32_t *positions; /* pinned [layers][heads][places.room], of one slot */
-    uint16_t *rows;      /* pinned [ROWS][2 d] */
+    uint16_t *rows;      /* pinned [ROWS][2 d] rows that are written */
+    uint16_t *taken;     /* pinned [ROWS][2 d] rows of new entries */
     uint16_t **k;        /* pinned [ROWS] addresses in the pages */
     uint16_t *device_rows, **device_k;
     kvd_device_memory memory;
@@ -336,7 +337,7 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
     return 0;
 }
 
-/* Copies the rows of entries from .. end - 1 of n heads between the pages and e->rows. */
+/* Copies new rows of n heads from the pages to e->taken or, if `back`, e->rows to the pages. */
 static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n, bool back,
                 kvd_err *err)
 {
@@ -345,18 +346,24 @@ static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size
     size_t at = 0;
     for (size_t j = first; j < first + n; j++) {
         entries_of *const h = e->list[j];
-        const size_t from = back ? h->from : h->fresh, end = back ? h->end : h->m, i = j % each;
         h->at = at;
+        at += back ? h->end - h->from : h->m - h->fresh;
+    }
+#pragma omp parallel for schedule(static) if (at > n)
+    for (size_t j = first; j < first + n; j++) {
+        const entries_of *const h = e->list[j];
+        const size_t from = back ? h->from : h->fresh, end = back ? h->end : h->m, i = j % each;
         for (size_t k = from; k < end; k++)
-            e->k[at++] = e->places.row(e->method, it->slice[j / each].slot, (int)(i / e->heads),
-                                       (int)(i % e->heads), h->place[k]);
+            e->k[h->at + k - from] =
+                e->places.row(e->method, it->slice[j / each].slot, (int)(i / e->heads),
+                              (int)(i % e->heads), h->place[k]);
     }
     return kvd_status(
         kvd_queue_put(e->device_k, e->k, at * sizeof *e->k, stream, what, err) ||
         (back && kvd_queue_put(e->device_rows, e->rows, at * bytes, stream, what, err)) ||
         kvd_cuda_check(kvd_cache_move(e->device_k, at, (int)e->d, e->device_rows, back, stream),
                        what, err) ||
-        (!back && kvd_queue_get(e->rows, e->device_rows, at * bytes, stream, what, err)) ||
+        (!back && kvd_queue_get(e->taken, e->device_rows, at * bytes, stream, what, err)) ||
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
@@ -365,17 +372,9 @@ static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first
                       kvd_err *err)
 {
     const size_t each = e->layers * e->heads, width = 2 * e->d;
-    int status = move(e, it, first, n, false, err);
-    size_t taken = 0;
-    for (size_t j = first; j < first + n; j++)
-        taken += e->list[j]->m - e->list[j]->fresh;
-    uint16_t *const rows = status ? NULL : malloc(taken * width * sizeof *rows + 1);
-    size_t *const from = malloc(n * sizeof *from);
-    if (!status && (!rows || !from))
-        status = kvd_no_memory(err, what, taken * width * sizeof *rows);
-    if (!status)
-        memcpy(rows, e->rows, taken * width * sizeof *rows);
-    size_t at = 0;
+    size_t *const from = malloc(n * sizeof *from), at = 0;
+    int status =
+        from ? move(e, it, first, n, false, err) : kvd_no_memory(err, what, n * sizeof *from);
     for (size_t j = 0; !status && j < n; j++) {
         entries_of *const h = e->list[first + j];
         from[j] = h->at;
@@ -387,7 +386,7 @@ static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first
     for (size_t j = 0; j < n; j++) {
         kvd_err mine;
         if (status || !code_head(e, &e->slot[it->slice[(first + j) / each].slot],
-                                 (first + j) % each, rows + from[j] * width, &mine))
+                                 (first + j) % each, e->taken + from[j] * width, &mine))
             continue;
 #pragma omp critical(kvd_host_entries)
         {
@@ -396,7 +395,6 @@ static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first
         }
     }
     kvd_blas_restore(saved);
-    free(rows);
     free(from);
     return status ? status : move(e, it, first, n, true, err);
 }
@@ -474,6 +472,7 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
     if (places->positions)
         e->positions = kvd_device_pinned(d, each * places->room * sizeof *e->positions, what, err);
     e->rows = kvd_device_pinned(d, rows, what, err);
+    e->taken = kvd_device_pinned(d, rows, what, err);
     e->k = kvd_device_pinned(d, ROWS * sizeof *e->k, what, err);
     e->device_rows = kvd_device_new(d, rows, what, err);
     e->device_k = kvd_device_new(d, ROWS * sizeof *e->k, what, err);
