@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/threads.h"
 #include "methods/bits/bits.h"
 #include "model/checkpoint/weights.h"
 #include "model/pass/blocks.h"
@@ -131,6 +132,25 @@ static int open_layer(const xquant *q, const kvd_checkpoint *c, int layer, bool 
     return 0;
 }
 
+static int open_layers(const xquant *q, const kvd_checkpoint *c, bool drawn, kvd_err *err)
+{
+    const int blas_threads = kvd_blas_serial();
+    int failed = q->config->n_layers;
+#pragma omp parallel for schedule(dynamic)
+    for (int l = 0; l < q->config->n_layers; l++) {
+        kvd_err mine;
+        if (open_layer(q, c, l, drawn, &mine)) {
+#pragma omp critical(kvd_xquant_failed)
+            if (l < failed) {
+                failed = l;
+                *err = mine;
+            }
+        }
+    }
+    kvd_blas_restore(blas_threads);
+    return failed < q->config->n_layers ? -1 : 0;
+}
+
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
@@ -158,10 +178,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                                      : d,
                   .latent = latent,
                   .of = calloc((size_t)c->n_layers * KVD_N_SIDES, sizeof *q->of)};
-    int status = q->of ? 0 : kvd_no_memory(err, "weights", sizeof *q->of);
-    for (int l = 0; !status && l < c->n_layers; l++)
-        status = open_layer(q, s->checkpoint, l, s->drawn, err);
-    if (status) {
+    if ((q->of ? 0 : kvd_no_memory(err, "weights", sizeof *q->of)) ||
+        open_layers(q, s->checkpoint, s->drawn, err)) {
         close(q);
         return -1;
     }
@@ -223,6 +241,7 @@ const kvd_bits_method kvd_bits_xquant = {
              .tradeoff = &tradeoff,
              .needs = KVD_NEEDS_PRE_ROPE | KVD_NEEDS_INPUT,
              .gpu = &kvd_gpu_xquant},
+    .drawn = true,
     .keys_before_rope = true,
     .all_heads = true,
     .window = window,
