@@ -115,7 +115,7 @@ static int check(running *r, entry *e, kvd_err *err)
     if (!r->checked[runs] && kvd_impl_check_make(e->impl, r->c->problem, r->c->check, rows, err))
         return kvd_in(err, "reference");
     r->checked[runs] = true;
-    if (e->impl->poison(e->self, kvd_bench_stream(r->bench), err))
+    if (kvd_impl_poison(e->impl, e->self, kvd_bench_stream(r->bench), err))
         return kvd_in(err, "%s", e->label);
     if (launch_and_wait(r, e, err))
         return -1;
@@ -123,7 +123,7 @@ static int check(running *r, entry *e, kvd_err *err)
         e->error = (kvd_row_error){NAN, NAN, 0};
         return 0;
     }
-    return e->impl->fetch(e->self, err) ||
+    return kvd_impl_fetch(e->impl, e->self, err) ||
                    kvd_row_check_compare(rows, e->impl->row, e->self, &e->error, err)
                ? kvd_in(err, "%s", e->label)
                : 0;

@@ -1,6 +1,5 @@
 #include "kernels/timing/impl.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +15,8 @@ typedef struct {
     const kvd_problem *p;
     kvd_attn_batch batch;
     float *q, *k, *v;
-    float *o;         /* output of the implementation `cpu` */
-    double *o_double; /* output of the implementation `ref` */
-    size_t n_out;
+    bool ref;
+    kvd_impl_output o; /* of doubles if `ref`, else of floats */
 } state;
 
 static void close_cpu(void *self)
@@ -29,8 +27,7 @@ static void close_cpu(void *self)
     free(s->q);
     free(s->k);
     free(s->v);
-    free(s->o);
-    free(s->o_double);
+    free(s->o.data);
     free(s);
 }
 
@@ -44,22 +41,19 @@ static int open_cpu(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler sc
     if (!s)
         return kvd_no_memory(err, "an implementation", sizeof *s);
     s->p = p;
+    s->ref = ref;
     s->batch = kvd_problem_batch(p);
     const size_t group = (size_t)(p->heads.n_heads / p->heads.n_kv_heads);
     for (int g = 0; g < p->heads.n_kv_heads; g++)
-        s->n_out += group * (size_t)p->heads.d_v[g];
-    s->n_out *= kvd_problem_tokens(p, true);
+        s->o.bytes += group * (size_t)p->heads.d_v[g];
+    s->o.bytes *= kvd_problem_tokens(p, true) * (ref ? sizeof(double) : sizeof(float));
     s->q = kvd_problem_plain(p, KVD_OPERAND_Q, err);
     s->k = s->q ? kvd_problem_plain(p, KVD_OPERAND_K, err) : NULL;
     s->v = s->k ? kvd_problem_plain(p, KVD_OPERAND_V, err) : NULL;
     if (!s->v)
         goto fail;
-    if (ref)
-        s->o_double = malloc(s->n_out * sizeof *s->o_double);
-    else
-        s->o = malloc(s->n_out * sizeof *s->o);
-    if (!s->o && !s->o_double) {
-        kvd_no_memory(err, "O", s->n_out * (ref ? sizeof *s->o_double : sizeof *s->o));
+    if (!(s->o.data = malloc(s->o.bytes))) {
+        kvd_no_memory(err, "O", s->o.bytes);
         goto fail;
     }
     snprintf(engine, KVD_IMPL_ENGINE, "%s, %zu threads",
@@ -75,34 +69,21 @@ static int launch_ref(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
     (void)stream;
-    return kvd_attention_ref(&s->p->heads, &s->batch, s->q, s->k, s->v, s->o_double, NULL, err);
+    return kvd_attention_ref(&s->p->heads, &s->batch, s->q, s->k, s->v, s->o.data, NULL, err);
 }
 
 static int launch_cpu(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
     (void)stream;
-    return kvd_attention_cpu(&s->p->heads, &s->batch, KVD_CPU_AUTO, s->q, s->k, s->v, s->o, err);
+    return kvd_attention_cpu(&s->p->heads, &s->batch, KVD_CPU_AUTO, s->q, s->k, s->v, s->o.data,
+                             err);
 }
 
-static int poison(void *self, void *stream, kvd_err *err)
+static kvd_impl_output *output(void *self, int i)
 {
     state *const s = self;
-    (void)stream;
-    (void)err;
-    for (size_t i = 0; i < s->n_out; i++)
-        if (s->o)
-            s->o[i] = NAN;
-        else
-            s->o_double[i] = NAN;
-    return 0;
-}
-
-static int fetch(void *self, kvd_err *err)
-{
-    (void)self;
-    (void)err;
-    return 0;
+    return i ? NULL : &s->o;
 }
 
 static void row(const void *self, int request, int head, size_t t, int d_v, float *out)
@@ -116,13 +97,14 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
         at += (size_t)s->p->q_len[b] * (size_t)d_v;
     at += t * (size_t)d_v;
     for (int i = 0; i < d_v; i++)
-        out[i] = s->o ? s->o[at + (size_t)i] : (float)s->o_double[at + (size_t)i];
+        out[i] = s->ref ? (float)((const double *)s->o.data)[at + (size_t)i]
+                        : ((const float *)s->o.data)[at + (size_t)i];
 }
 
 #define REST                                                                                       \
     .phases = 1u << KVD_PREFILL | 1u << KVD_DECODE, .dtypes = 1u << KVD_F32,                       \
     .schedulers = 1u << KVD_BY_ITSELF, .runs = KVD_WIDTH_USE_OWN, .open = open_cpu,                \
-    .close = close_cpu, .poison = poison, .fetch = fetch, .row = row
+    .close = close_cpu, .output = output, .row = row
 
 const kvd_impl kvd_impl_ref = {.name = "ref",
                                .summary = "the reference: plain C, double",
@@ -136,8 +118,8 @@ const kvd_impl kvd_impl_cpu = {.name = "cpu",
                                REST};
 
 #ifdef KVD_CUDA
-#include <cuda_runtime_api.h>
-
+#include "common/cuda/memory.h"
+#include "common/rng.h"
 #include "kernels/cuda/prefill_plan.h"
 
 _Static_assert((int)KVD_BY_NONE == (int)KVD_SCHEDULE_NONE &&
@@ -222,22 +204,41 @@ int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mo
                               impl->make_rows ? impl->make_rows : kvd_problem_rows, mode, err);
 }
 
+int kvd_impl_poison(const kvd_impl *impl, void *self, void *stream, kvd_err *err)
+{
+    kvd_impl_output *o;
+    for (int i = 0; (o = impl->output(self, i)); i++) {
+        if (!impl->cuda)
+            memset(o->data, 0xff, o->bytes);
 #ifdef KVD_CUDA
-
-#include "common/cuda/memory.h"
-#include "common/rng.h"
-
-int kvd_impl_poison(void *o, size_t bytes, void *stream, kvd_err *err)
-{
-    return kvd_cuda_check(cudaMemsetAsync(o, 0xff, bytes, stream), "O", err);
+        else if (kvd_cuda_check(cudaMemsetAsync(o->data, 0xff, o->bytes, stream), "O", err))
+            return -1;
+#endif
+    }
+    (void)stream;
+    (void)err;
+    return 0;
 }
 
-int kvd_impl_fetch(const void *o, size_t bytes, uint16_t **host, kvd_err *err)
+int kvd_impl_fetch(const kvd_impl *impl, void *self, kvd_err *err)
 {
-    if (!*host && !(*host = malloc(bytes)))
-        return kvd_no_memory(err, "O", bytes);
-    return kvd_cuda_check(cudaMemcpy(*host, o, bytes, cudaMemcpyDeviceToHost), "O", err);
+#ifdef KVD_CUDA
+    kvd_impl_output *o;
+    for (int i = 0; impl->cuda && (o = impl->output(self, i)); i++) {
+        if (!o->host && !(o->host = malloc(o->bytes)))
+            return kvd_no_memory(err, "O", o->bytes);
+        if (kvd_cuda_check(cudaMemcpy(o->host, o->data, o->bytes, cudaMemcpyDeviceToHost), "O",
+                           err))
+            return -1;
+    }
+#endif
+    (void)impl;
+    (void)self;
+    (void)err;
+    return 0;
 }
+
+#ifdef KVD_CUDA
 
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries)
 {

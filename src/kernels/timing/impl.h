@@ -120,6 +120,13 @@ typedef struct {
 /* Bytes of the description that `open` writes. */
 enum { KVD_IMPL_ENGINE = 256 };
 
+/* One piece of O, owned by the implementation. */
+typedef struct {
+    void *data;     /* in memory of the implementation's device */
+    uint16_t *host; /* copy of data on a GPU; NULL before kvd_impl_fetch */
+    size_t bytes;
+} kvd_impl_output;
+
 typedef struct kvd_impl kvd_impl;
 struct kvd_impl {
     const char *name, *summary;
@@ -139,8 +146,8 @@ struct kvd_impl {
     /* Fails with the reason in *why if the implementation cannot compute the case. */
     int (*can)(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
     /*
-     * Creates the inputs in *self. `stream`: cudaStream_t, or NULL. *p must outlive *self. Describes
-     * the code that runs in `engine`, such as "avx512, 16 threads".
+     * Creates the inputs in *self. `stream`: cudaStream_t, or NULL. *p must outlive *self.
+     * Describes the code that runs in `engine`, such as "avx512, 16 threads".
      */
     int (*open)(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler, void *stream,
                 char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err);
@@ -152,10 +159,8 @@ struct kvd_impl {
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Fills the output with NaN, so that unwritten elements are found. */
-    int (*poison)(void *self, void *stream, kvd_err *err);
-    /* Copies the output to host memory. The caller must have waited for the stream. */
-    int (*fetch)(void *self, kvd_err *err);
+    /* Returns piece i of the output, or NULL after the last. */
+    kvd_impl_output *(*output)(void *self, int i);
     /* Copies one row [d_v] of the fetched output to `row`. */
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
     /* Computes attention once, measures each CTA's busy time, and waits. May be NULL. */
@@ -167,10 +172,6 @@ extern const kvd_impl kvd_impl_ref, kvd_impl_cpu;
 extern const kvd_impl kvd_impl_cuda, kvd_impl_cuda_mma, kvd_impl_cuda_dense;
 extern const kvd_impl kvd_impl_cudnn, kvd_impl_cudnn_padded, kvd_impl_cudnn_grouped;
 extern const kvd_impl kvd_impl_palu;
-
-/* Fill output on the device with NaN, and copy it to *host, which is allocated if it is NULL. */
-int kvd_impl_poison(void *o, size_t bytes, void *stream, kvd_err *err);
-int kvd_impl_fetch(const void *o, size_t bytes, uint16_t **host, kvd_err *err);
 #endif
 
 int kvd_impl_count(void);
@@ -185,6 +186,10 @@ int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 /* Sets bytes, flop and exps of *f to the implementation's work in this case. */
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
+/* Fills the output with NaN, so that unwritten elements are found. */
+int kvd_impl_poison(const kvd_impl *impl, void *self, void *stream, kvd_err *err);
+/* Copies a GPU's output to host memory. The caller must have waited for the stream. */
+int kvd_impl_fetch(const kvd_impl *impl, void *self, kvd_err *err);
 /* Computes the references of the rows to check. Implementations with equal output share *c. */
 int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode,
                         kvd_row_check *check, kvd_err *err);

@@ -23,10 +23,8 @@ typedef struct {
     kvd_attn_map map;
     kvd_attn_batch batch;
     kvd_device_memory memory;
-    int32_t n_q8, *q_start; /* Rows of blocked Q; host [batch]: each request's first row. */
-    uint16_t *o;            /* output, device [n_q8 (prefill) or batch (decode)][o_pitch] */
-    size_t o_bytes;
-    uint16_t *o_host;
+    int32_t n_q8, *q_start;   /* Rows of blocked Q; host [batch]: each request's first row. */
+    kvd_impl_output o;        /* [n_q8 (prefill) or batch (decode)][o_pitch] */
     unsigned long long *busy; /* device [n_ctas], busy time of each CTA in ns */
     unsigned long long *busy_host;
     double *busy_us;
@@ -72,7 +70,7 @@ static void close_cuda(void *self)
         return;
     kvd_device_release(&s->memory);
     free(s->q_start);
-    free(s->o_host);
+    free(s->o.host);
     free(s->busy_host);
     free(s->busy_us);
     free(s);
@@ -178,7 +176,7 @@ static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const v
                                     .page_table = f->page_table,
                                     .q = q,
                                     .pool = pool,
-                                    .o = s->o,
+                                    .o = s->o.data,
                                     .work = {.n_ctas = s->n_ctas}};
     return describe_prefill_plans(s, stream, err);
 }
@@ -231,7 +229,7 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
                                   .page_table = f->page_table,
                                   .q = q,
                                   .pool = pool,
-                                  .o = s->o,
+                                  .o = s->o.data,
                                   .n_ctas = s->n_ctas,
                                   .workspace = workspace};
     if (s->schedule == KVD_SCHEDULE_OURS)
@@ -266,8 +264,8 @@ static int open_cuda(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler s
         rows = kvd_blocked_rows(&s->batch, s->q_start);
         s->n_q8 = (int32_t)rows;
     }
-    s->o_bytes = rows * (size_t)s->map.o_pitch * sizeof *s->o;
-    if (!(s->o = kvd_device_new(&s->memory, s->o_bytes, "O", err)) ||
+    s->o.bytes = rows * (size_t)s->map.o_pitch * sizeof *s->o.host;
+    if (!(s->o.data = kvd_device_new(&s->memory, s->o.bytes, "O", err)) ||
         make_inputs(s, &fill, &q, &pool, stream, err) ||
         (p->phase == KVD_PREFILL ? open_prefill : open_decode)(s, &fill, q, pool, stream, err))
         goto fail;
@@ -325,23 +323,17 @@ static int launch(void *self, void *stream, kvd_err *err)
                           "prefill", err);
 }
 
-static int poison(void *self, void *stream, kvd_err *err)
+static kvd_impl_output *output(void *self, int i)
 {
     state *const s = self;
-    return kvd_impl_poison(s->o, s->o_bytes, stream, err);
-}
-
-static int fetch(void *self, kvd_err *err)
-{
-    state *const s = self;
-    return kvd_impl_fetch(s->o, s->o_bytes, &s->o_host, err);
+    return i ? NULL : &s->o;
 }
 
 static void row(const void *self, int request, int head, size_t t, int d_v, float *out)
 {
     const state *const s = self;
     const size_t at = s->p->phase == KVD_DECODE ? (size_t)request : (size_t)s->q_start[request] + t;
-    kvd_to_f32(s->p->dtype, s->o_host + at * (size_t)s->map.o_pitch + (size_t)s->map.o_offset[head],
+    kvd_to_f32(s->p->dtype, s->o.host + at * (size_t)s->map.o_pitch + (size_t)s->map.o_offset[head],
                out, (size_t)d_v);
 }
 
@@ -370,8 +362,7 @@ enum { BOTH = 1 << KVD_PREFILL | 1 << KVD_DECODE };
     .cuda = true, .windows = true, .dtypes = 1 << KVD_F16 | 1 << KVD_BF16,                         \
     .schedulers = 1 << KVD_BY_NONE | 1 << KVD_BY_PAPERS | 1 << KVD_BY_OURS, .can = can,            \
     .open = open_cuda, .close = close_cuda, .plan = plan, .plan_layers = {LAYERS, LAYERS},         \
-    .prepare = prepare, .launch = launch, .poison = poison, .fetch = fetch, .row = row,            \
-    .busy = busy
+    .prepare = prepare, .launch = launch, .output = output, .row = row, .busy = busy
 
 const kvd_impl kvd_impl_cuda = {.name = "cuda",
                                 .summary = "our kernels: prefill for Hopper, decode",

@@ -35,8 +35,7 @@ typedef struct {
     kvd_cudnn_shape shape;
     kvd_cudnn_io io;
     kvd_cudnn_plan *plan;
-    size_t o_bytes;
-    uint16_t *o_host;
+    kvd_impl_output o; /* [batch][query heads][queries][d_v] */
 } launch_group;
 
 typedef struct {
@@ -84,7 +83,7 @@ static void close_cudnn(void *self)
         return;
     for (int i = 0; i < s->n_groups; i++) {
         kvd_cudnn_close(s->group[i].plan);
-        free(s->group[i].o_host);
+        free(s->group[i].o.host);
     }
     for (int i = 0; i < STREAMS; i++) {
         if (s->side[i])
@@ -156,9 +155,9 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
     void *const q = kvd_device_new(&s->memory, queries * d_qk * 2, "Q", err);
     void *const k = q ? kvd_device_new(&s->memory, keys * d_qk * 2, "K", err) : NULL;
     void *const v = k ? kvd_device_new(&s->memory, keys * d_v * 2, "V", err) : NULL;
-    g->o_bytes = queries * d_v * 2;
+    g->o.bytes = queries * d_v * 2;
     g->io = (kvd_cudnn_io){.q = q, .k = k, .v = v, .q_len = q_len, .kv_len = kv_len};
-    if (!v || !(g->io.o = kvd_device_new(&s->memory, g->o_bytes, "O", err)) ||
+    if (!v || !(g->io.o = g->o.data = kvd_device_new(&s->memory, g->o.bytes, "O", err)) ||
         fill(s, g, KVD_OPERAND_Q, q_len, kv_len, longest_q, q, stream, err) ||
         fill(s, g, KVD_OPERAND_K, kv_len, kv_len, longest_kv, k, stream, err) ||
         fill(s, g, KVD_OPERAND_V, kv_len, kv_len, longest_kv, v, stream, err) ||
@@ -260,24 +259,10 @@ static int launch(void *self, void *stream, kvd_err *err)
     return kvd_cuda_check(e, "side streams", err);
 }
 
-static int poison(void *self, void *stream, kvd_err *err)
+static kvd_impl_output *output(void *self, int i)
 {
     state *const s = self;
-    int status = 0;
-    for (int i = 0; !status && i < s->n_groups; i++)
-        status = kvd_impl_poison(s->group[i].io.o, s->group[i].o_bytes, stream, err);
-    return status;
-}
-
-static int fetch(void *self, kvd_err *err)
-{
-    state *const s = self;
-    int status = 0;
-    for (int i = 0; !status && i < s->n_groups; i++) {
-        launch_group *const g = &s->group[i];
-        status = kvd_impl_fetch(g->io.o, g->o_bytes, &g->o_host, err);
-    }
-    return status;
+    return i < s->n_groups ? &s->group[i].o : NULL;
 }
 
 static void row(const void *self, int request, int head, size_t t, int d_v, float *out)
@@ -291,14 +276,13 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
                 const int64_t at = request * g->shape.o.batch +
                                    (j * per_kv + head % per_kv) * g->shape.o.head +
                                    (int64_t)t * g->shape.o.token;
-                kvd_to_f32(s->p->dtype, g->o_host + at, out, (size_t)d_v);
+                kvd_to_f32(s->p->dtype, g->o.host + at, out, (size_t)d_v);
             }
     }
 }
 
 #define RUNS                                                                                       \
-    .open = open_cudnn, .close = close_cudnn, .launch = launch, .poison = poison, .fetch = fetch,  \
-    .row = row
+    .open = open_cudnn, .close = close_cudnn, .launch = launch, .output = output, .row = row
 
 #else
 #define RUNS .open = NULL /* `can` refuses */

@@ -18,8 +18,7 @@ typedef struct {
     kvd_palu_shape shape;
     kvd_device_memory memory;
     kvd_palu_decode_args args;
-    uint16_t *o, *o_host;
-    size_t o_bytes;
+    kvd_impl_output o; /* [batch][n_heads][rank_v] */
 } state;
 
 static int to_step(double rank)
@@ -148,7 +147,7 @@ static void close_palu(void *self)
     if (!s)
         return;
     kvd_device_release(&s->memory);
-    free(s->o_host);
+    free(s->o.host);
     free(s);
 }
 
@@ -245,11 +244,11 @@ static int open_palu(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler s
     s->args.dtype = (int)p->dtype;
     s->args.batch = p->batch;
     s->args.n_clusters = kvd_palu_decode_clusters();
-    s->o_bytes =
-        (size_t)p->batch * (size_t)s->shape.n_heads * (size_t)s->shape.rank_v * sizeof *s->o;
+    s->o.bytes =
+        (size_t)p->batch * (size_t)s->shape.n_heads * (size_t)s->shape.rank_v * sizeof *s->o.host;
     const size_t workspace =
         kvd_palu_decode_workspace_bytes(&s->shape, p->batch, s->args.n_clusters);
-    if (!(s->args.o = s->o = kvd_device_new(&s->memory, s->o_bytes, "O", err)) ||
+    if (!(s->args.o = s->o.data = kvd_device_new(&s->memory, s->o.bytes, "O", err)) ||
         !(s->args.workspace = kvd_device_new(&s->memory, workspace, "partial results", err)) ||
         make_cache(s, stream, err) || make_up(s, stream, err) || make_rope(s, stream, err)) {
         close_palu(s);
@@ -271,16 +270,10 @@ static int launch(void *self, void *stream, kvd_err *err)
     return kvd_cuda_check(kvd_palu_decode(&((state *)self)->args, stream), "decode", err);
 }
 
-static int poison(void *self, void *stream, kvd_err *err)
+static kvd_impl_output *output(void *self, int i)
 {
     state *const s = self;
-    return kvd_impl_poison(s->o, s->o_bytes, stream, err);
-}
-
-static int fetch(void *self, kvd_err *err)
-{
-    state *const s = self;
-    return kvd_impl_fetch(s->o, s->o_bytes, &s->o_host, err);
+    return i ? NULL : &s->o;
 }
 
 static void row(const void *self, int request, int head, size_t t, int d_v, float *out)
@@ -288,7 +281,7 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
     const state *const s = self;
     (void)t;
     kvd_to_f32(s->p->dtype,
-               s->o_host +
+               s->o.host +
                    ((size_t)request * (size_t)s->shape.n_heads + (size_t)head) * (size_t)d_v,
                out, (size_t)d_v);
 }
@@ -310,8 +303,7 @@ const kvd_impl kvd_impl_palu = {.name = "palu",
                                 .close = close_palu,
                                 .plan = plan,
                                 .launch = launch,
-                                .poison = poison,
-                                .fetch = fetch,
+                                .output = output,
                                 .row = row};
 
 #else
