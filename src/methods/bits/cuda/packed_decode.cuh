@@ -32,8 +32,8 @@ template <int UNITS> struct state {
 };
 
 /*
- * Members of code readers (see attend_page) for heads of 16 N dimensions: operands without a factor,
- * nothing shared by the CTA, and all tokens but the newest quantised.
+ * Members of code readers (see attend_page) for heads of 16 N dimensions: operands without a
+ * factor, nothing shared by the CTA, and all tokens but the newest quantised.
  */
 template <int N> struct code_reader {
     static constexpr int UNITS = N, WARPS = 8;
