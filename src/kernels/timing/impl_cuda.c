@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/cuda/memory.h"
 #include "common/device.h"
@@ -89,50 +88,33 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
                          .batch = p->batch,
                          .n_q8 = s->n_q8};
     int32_t *const table = kvd_scattered_pages(p, &f->max_pages, &n_pages, err);
-    int status = -1;
     if (!table)
         return -1;
     const size_t elements = p->phase == KVD_DECODE ? (size_t)p->batch * (size_t)s->map.q_pitch
                                                    : (size_t)s->n_q8 * (size_t)s->map.q_pitch;
     const size_t pool_bytes = n_pages * (size_t)s->map.page_elements * sizeof(uint16_t);
-    if (!(f->q_len = kvd_device_copy(&s->memory, p->q_len, lengths, "lengths", stream, err)) ||
-        !(f->kv_len = kvd_device_copy(&s->memory, p->kv_len, lengths, "lengths", stream, err)) ||
-        (s->q_start && !(f->q_start = kvd_device_copy(&s->memory, s->q_start, lengths, "lengths",
-                                                      stream, err))) ||
-        !(f->page_table = kvd_device_copy(&s->memory, table, lengths * (size_t)f->max_pages,
-                                          "a page table", stream, err)) ||
-        !(*q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err)) ||
-        !(*pool = kvd_device_new(&s->memory, pool_bytes, "K and V", err)))
-        goto done;
-    /* Unused pool memory stays NaN, which exposes reads beyond the data. */
-    if (kvd_cuda_check(cudaMemsetAsync(*pool, 0xff, pool_bytes, stream), "K and V", err))
-        goto done;
-    f->longest = kvd_problem_longest(p, true);
-    if (kvd_cuda_check((p->phase == KVD_DECODE ? kvd_fill_q_rows : kvd_fill_q)(f, *q, stream),
-                       "making Q", err))
-        goto done;
-    f->longest = kvd_problem_longest(p, false);
-    if (kvd_cuda_check(kvd_fill_kv(f, *pool, stream), "making K and V", err))
-        goto done;
-    /* Waits until the device has read the host copies, which are freed next. */
-    status = kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err);
-done:
+    f->q_len = kvd_device_from(&s->memory, p->q_len, lengths, "lengths", err);
+    f->kv_len = kvd_device_from(&s->memory, p->kv_len, lengths, "lengths", err);
+    if (s->q_start)
+        f->q_start = kvd_device_from(&s->memory, s->q_start, lengths, "lengths", err);
+    f->page_table =
+        kvd_device_from(&s->memory, table, lengths * (size_t)f->max_pages, "a page table", err);
     free(table);
-    return status;
-}
-
-/* Copies the descriptions of LAYERS layers to the device, and frees them. */
-static int put_layers(state *s, char *layers, size_t each, void *stream, kvd_err *err)
-{
-    s->layers = kvd_device_copy(&s->memory, layers, LAYERS * each, "scheduling", stream, err);
-    const int status =
-        s->layers ? kvd_cuda_check(cudaStreamSynchronize(stream), "scheduling", err) : -1;
-    free(layers);
-    return status;
+    *q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err);
+    /* Unused pool memory stays NaN, which exposes reads beyond the data. */
+    *pool = kvd_device_filled(&s->memory, pool_bytes, 0xff, "K and V", err);
+    f->longest = kvd_problem_longest(p, true);
+    if (s->memory.status ||
+        kvd_cuda_check((p->phase == KVD_DECODE ? kvd_fill_q_rows : kvd_fill_q)(f, *q, stream),
+                       "making Q", err))
+        return -1;
+    f->longest = kvd_problem_longest(p, false);
+    return kvd_status(kvd_cuda_check(kvd_fill_kv(f, *pool, stream), "making K and V", err) ||
+                      kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err));
 }
 
 /* Describes LAYERS equal layers for timing; only layer 0 is computed. */
-static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
+static int describe_prefill_plans(state *s, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);
     const size_t firsts = ((size_t)s->n_ctas + 1) * sizeof(int32_t);
@@ -143,9 +125,9 @@ static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
     for (size_t l = 0; !status && l < LAYERS; l++) {
         kvd_prefill_args args = s->prefill;
         void *const tile = kvd_device_new(&s->memory, tiles, "tiles", err);
-        void *const first = tile ? kvd_device_new(&s->memory, firsts, "tiles", err) : NULL;
-        void *const next = first ? kvd_device_new(&s->memory, sizeof(int32_t), "tiles", err) : NULL;
-        void *const work = next ? kvd_device_new(&s->memory, scratch, "scheduling", err) : NULL;
+        void *const first = kvd_device_new(&s->memory, firsts, "tiles", err);
+        void *const next = kvd_device_new(&s->memory, sizeof(int32_t), "tiles", err);
+        void *const work = kvd_device_new(&s->memory, scratch, "scheduling", err);
         status = !work ? -1
                        : kvd_cuda_check(kvd_prefill_plan_describe(
                                             &args, &s->batch, s->schedule,
@@ -156,13 +138,13 @@ static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
             s->prefill = args;
     }
     if (!status)
-        return put_layers(s, layers, bytes, stream, err);
+        s->layers = kvd_device_from(&s->memory, layers, LAYERS * bytes, "scheduling", err);
     free(layers);
-    return status;
+    return kvd_status(!s->layers);
 }
 
 static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const void *pool,
-                        void *stream, kvd_err *err)
+                        kvd_err *err)
 {
     s->n_ctas = attribute(cudaDevAttrMultiProcessorCount);
     s->prefill = (kvd_prefill_args){.dtype = (int)s->p->dtype,
@@ -178,10 +160,10 @@ static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const v
                                     .pool = pool,
                                     .o = s->o.data,
                                     .work = {.n_ctas = s->n_ctas}};
-    return describe_prefill_plans(s, stream, err);
+    return describe_prefill_plans(s, err);
 }
 
-static int describe_decode_plans(state *s, size_t workspace_bytes, void *stream, kvd_err *err)
+static int describe_decode_plans(state *s, size_t workspace_bytes, kvd_err *err)
 {
     const size_t bytes = kvd_decode_plan_layer_bytes();
     char *const layers = malloc(LAYERS * bytes);
@@ -197,9 +179,9 @@ static int describe_decode_plans(state *s, size_t workspace_bytes, void *stream,
                                "scheduling", err);
     }
     if (!status)
-        return put_layers(s, layers, bytes, stream, err);
+        s->layers = kvd_device_from(&s->memory, layers, LAYERS * bytes, "scheduling", err);
     free(layers);
-    return status;
+    return kvd_status(!s->layers);
 }
 
 static int shortest(const kvd_problem *p)
@@ -211,7 +193,7 @@ static int shortest(const kvd_problem *p)
 }
 
 static int open_decode(state *s, const kvd_fill_args *f, const void *q, const void *pool,
-                       void *stream, kvd_err *err)
+                       kvd_err *err)
 {
     s->n_ctas = kvd_decode_ctas(&s->map);
     if (s->n_ctas < 1)
@@ -234,7 +216,7 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
                                   .workspace = workspace};
     if (s->schedule == KVD_SCHEDULE_OURS)
         s->decode.ctas_per_task = kvd_decode_ctas_per_task(&s->decode, shortest(s->p));
-    return describe_decode_plans(s, bytes, stream, err);
+    return describe_decode_plans(s, bytes, err);
 }
 
 static int open_cuda(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler,
@@ -267,7 +249,7 @@ static int open_cuda(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler s
     s->o.bytes = rows * (size_t)s->map.o_pitch * sizeof *s->o.host;
     if (!(s->o.data = kvd_device_new(&s->memory, s->o.bytes, "O", err)) ||
         make_inputs(s, &fill, &q, &pool, stream, err) ||
-        (p->phase == KVD_PREFILL ? open_prefill : open_decode)(s, &fill, q, pool, stream, err))
+        (p->phase == KVD_PREFILL ? open_prefill : open_decode)(s, &fill, q, pool, err))
         goto fail;
     const size_t n = (size_t)s->n_ctas;
     s->busy = kvd_device_new(&s->memory, n * sizeof *s->busy, "busy times", err);

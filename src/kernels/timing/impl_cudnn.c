@@ -153,20 +153,21 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
                  queries = heads * (size_t)per_kv * (size_t)longest_q;
     const size_t keys = heads * (size_t)longest_kv, d_qk = (size_t)g->d_qk, d_v = (size_t)g->d_v;
     void *const q = kvd_device_new(&s->memory, queries * d_qk * 2, "Q", err);
-    void *const k = q ? kvd_device_new(&s->memory, keys * d_qk * 2, "K", err) : NULL;
-    void *const v = k ? kvd_device_new(&s->memory, keys * d_v * 2, "V", err) : NULL;
+    void *const k = kvd_device_new(&s->memory, keys * d_qk * 2, "K", err);
+    void *const v = kvd_device_new(&s->memory, keys * d_v * 2, "V", err);
     g->o.bytes = queries * d_v * 2;
-    g->io = (kvd_cudnn_io){.q = q, .k = k, .v = v, .q_len = q_len, .kv_len = kv_len};
-    if (!v || !(g->io.o = g->o.data = kvd_device_new(&s->memory, g->o.bytes, "O", err)) ||
-        fill(s, g, KVD_OPERAND_Q, q_len, kv_len, longest_q, q, stream, err) ||
+    g->o.data = kvd_device_new(&s->memory, g->o.bytes, "O", err);
+    g->io =
+        (kvd_cudnn_io){.q = q, .k = k, .v = v, .o = g->o.data, .q_len = q_len, .kv_len = kv_len};
+    if (s->memory.status || fill(s, g, KVD_OPERAND_Q, q_len, kv_len, longest_q, q, stream, err) ||
         fill(s, g, KVD_OPERAND_K, kv_len, kv_len, longest_kv, k, stream, err) ||
         fill(s, g, KVD_OPERAND_V, kv_len, kv_len, longest_kv, v, stream, err) ||
         choose_engine(g, stream, err))
         return -1;
     const size_t bytes = kvd_cudnn_workspace(g->plan);
-    return bytes && !(g->io.workspace = kvd_device_new(&s->memory, bytes, "cuDNN's workspace", err))
-               ? -1
-               : 0;
+    if (bytes)
+        g->io.workspace = kvd_device_new(&s->memory, bytes, "cuDNN's workspace", err);
+    return s->memory.status;
 }
 
 /* Opens the streams on which small launches run at the same time. */
@@ -206,7 +207,6 @@ static int open_cudnn(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler 
     if (!s)
         return kvd_no_memory(err, "an implementation", sizeof *s);
     const size_t lengths = (size_t)p->batch * sizeof(int32_t);
-    const int32_t *q_len, *kv_len;
     s->p = p;
     s->heads = kvd_impl_heads(impl, p);
     s->group = calloc((size_t)s->heads.n_kv_heads, sizeof *s->group);
@@ -220,9 +220,10 @@ static int open_cudnn(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler 
         kvd_fail(err, "%d distinct widths", s->n_groups);
         goto fail;
     }
-    if (!(q_len = kvd_device_copy(&s->memory, p->q_len, lengths, "lengths", stream, err)) ||
-        !(kv_len = kvd_device_copy(&s->memory, p->kv_len, lengths, "lengths", stream, err)) ||
-        (s->n_groups > 1 && open_streams(s, err)))
+    const int32_t *const q_len = kvd_device_from(&s->memory, p->q_len, lengths, "lengths", err),
+                         *const kv_len =
+                             kvd_device_from(&s->memory, p->kv_len, lengths, "lengths", err);
+    if (s->memory.status || (s->n_groups > 1 && open_streams(s, err)))
         goto fail;
     for (int i = 0; i < s->n_groups; i++)
         if (open_group(s, &s->group[i], q_len, kv_len, stream, err)) {

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/cuda/memory.h"
 #include "kernels/cuda/fill.h"
@@ -151,7 +150,7 @@ static void close_palu(void *self)
     free(s);
 }
 
-static int make_up(state *s, void *stream, kvd_err *err)
+static int make_up(state *s, kvd_err *err)
 {
     const size_t n = kvd_palu_up_elements(&s->shape), per_head = (size_t)s->shape.rank_k * D;
     float *const up = malloc(n * sizeof *up);
@@ -161,15 +160,15 @@ static int make_up(state *s, void *stream, kvd_err *err)
         for (int g = 0; g < s->shape.n_kv_heads; g++)
             up_rows(s->p, g, s->shape.rank_k, up + (size_t)g * per_head);
         kvd_palu_pack_up(&s->shape, (int)s->p->dtype, up, packed);
-        s->args.up = kvd_device_copy(&s->memory, packed, n * sizeof *packed, "U", stream, err);
-        status = s->args.up ? kvd_cuda_check(cudaStreamSynchronize(stream), "U", err) : -1;
+        s->args.up = kvd_device_from(&s->memory, packed, n * sizeof *packed, "U", err);
+        status = s->memory.status;
     }
     free(up);
     free(packed);
     return status;
 }
 
-static int make_rope(state *s, void *stream, kvd_err *err)
+static int make_rope(state *s, kvd_err *err)
 {
     const size_t longest = (size_t)kvd_problem_longest(s->p, false),
                  rows = longest < 64 ? 64 : longest;
@@ -182,10 +181,9 @@ static int make_rope(state *s, void *stream, kvd_err *err)
             z[t * HALF + (size_t)i] = (float)sin(angle(t, i));
         }
     if (!status) {
-        s->args.rope_cos = kvd_device_copy(&s->memory, c, bytes, "RoPE", stream, err);
-        s->args.rope_sin =
-            s->args.rope_cos ? kvd_device_copy(&s->memory, z, bytes, "RoPE", stream, err) : NULL;
-        status = s->args.rope_sin ? kvd_cuda_check(cudaStreamSynchronize(stream), "RoPE", err) : -1;
+        s->args.rope_cos = kvd_device_from(&s->memory, c, bytes, "RoPE", err);
+        s->args.rope_sin = kvd_device_from(&s->memory, z, bytes, "RoPE", err);
+        status = s->memory.status;
     }
     free(c);
     free(z);
@@ -201,34 +199,30 @@ static int make_cache(state *s, void *stream, kvd_err *err)
         .dtype = (int)p->dtype, .sharp = p->sharp, .seed = p->seed, .batch = p->batch};
     size_t n_pages;
     int32_t *const table = kvd_scattered_pages(p, &f.max_pages, &n_pages, err);
-    int status = -1;
     if (!table)
         return -1;
     const size_t pool_bytes = n_pages * kvd_palu_page_elements(&s->shape) * sizeof(uint16_t);
     const size_t q_bytes = (size_t)p->batch * (size_t)s->shape.n_heads * D * sizeof(uint16_t);
     void *const pool = kvd_device_new(&s->memory, pool_bytes, "latents", err);
-    void *const q = pool ? kvd_device_new(&s->memory, q_bytes, "Q", err) : NULL;
-    if (!q || kvd_attn_map_make(&dense, &f.map) ||
-        !(f.q_len = kvd_device_copy(&s->memory, p->q_len, lengths, "lengths", stream, err)) ||
-        !(f.kv_len = kvd_device_copy(&s->memory, p->kv_len, lengths, "lengths", stream, err)) ||
-        !(f.page_table = kvd_device_copy(&s->memory, table, lengths * (size_t)f.max_pages,
-                                         "a page table", stream, err)))
-        goto done;
+    void *const q = kvd_device_new(&s->memory, q_bytes, "Q", err);
+    f.q_len = kvd_device_from(&s->memory, p->q_len, lengths, "lengths", err);
+    f.kv_len = kvd_device_from(&s->memory, p->kv_len, lengths, "lengths", err);
+    f.page_table =
+        kvd_device_from(&s->memory, table, lengths * (size_t)f.max_pages, "a page table", err);
+    free(table);
     f.longest = 1;
-    if (kvd_cuda_check(kvd_fill_q_rows(&f, q, stream), "making Q", err))
-        goto done;
+    if (s->memory.status || kvd_attn_map_make(&dense, &f.map) ||
+        kvd_cuda_check(kvd_fill_q_rows(&f, q, stream), "making Q", err))
+        return -1;
     f.longest = kvd_problem_longest(p, false);
     if (kvd_cuda_check(kvd_fill_latents(&f, &s->shape, pool, stream), "making latents", err))
-        goto done;
+        return -1;
     s->args.kv_len = f.kv_len;
     s->args.page_table = f.page_table;
     s->args.max_pages = f.max_pages;
     s->args.q = q;
     s->args.pool = pool;
-    status = kvd_cuda_check(cudaStreamSynchronize(stream), "making latents", err);
-done:
-    free(table);
-    return status;
+    return kvd_cuda_check(cudaStreamSynchronize(stream), "making latents", err);
 }
 
 static int open_palu(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler,
@@ -248,9 +242,9 @@ static int open_palu(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler s
         (size_t)p->batch * (size_t)s->shape.n_heads * (size_t)s->shape.rank_v * sizeof *s->o.host;
     const size_t workspace =
         kvd_palu_decode_workspace_bytes(&s->shape, p->batch, s->args.n_clusters);
-    if (!(s->args.o = s->o.data = kvd_device_new(&s->memory, s->o.bytes, "O", err)) ||
-        !(s->args.workspace = kvd_device_new(&s->memory, workspace, "partial results", err)) ||
-        make_cache(s, stream, err) || make_up(s, stream, err) || make_rope(s, stream, err)) {
+    s->args.o = s->o.data = kvd_device_new(&s->memory, s->o.bytes, "O", err);
+    s->args.workspace = kvd_device_new(&s->memory, workspace, "partial results", err);
+    if (make_cache(s, stream, err) || make_up(s, err) || make_rope(s, err)) {
         close_palu(s);
         *self = NULL;
         return -1;

@@ -5,7 +5,6 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/streams.h"
@@ -25,24 +24,19 @@ typedef struct {
     kvd_device_memory memory;
 } cachegen;
 
-int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory,
-                          cudaStream_t stream, kvd_err *err)
+int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err)
 {
     const size_t bytes = (2 * n + 1) * sizeof *s->units;
     s->n = n;
     if (!(s->tokens = calloc(n, sizeof *s->tokens)))
         return kvd_no_memory(err, what, n * sizeof *s->tokens);
-    if (!(s->units = kvd_device_new(memory, bytes, what, err)) ||
-        !(s->host_units = kvd_pinned_new(bytes, what, err)) ||
-        kvd_cuda_check(cudaMemsetAsync(s->units, 0, bytes, stream), what, err))
-        return -1;
-    memset(s->host_units, 0, bytes);
-    return 0;
+    s->units = kvd_device_filled(memory, bytes, 0, what, err);
+    s->host_units = kvd_device_pinned(memory, bytes, what, err);
+    return memory->status;
 }
 
 void kvd_stream_slots_release(kvd_stream_slots *s)
 {
-    (void)cudaFreeHost(s->host_units);
     free(s->tokens);
 }
 
@@ -187,10 +181,8 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         return 0;
     const kvd_cachegen_layer l = layer_of(m, r->layer);
     const kvd_stream_batch b = kvd_stream_batch_of(m->cache, r, false, 0);
-    return kvd_cuda_check(kvd_cachegen_restore(&b, &l, r->stream), what, err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(kvd_cachegen_restore(&b, &l, r->stream), what, err) ||
+                      kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
 static int code(kvd_gpu_method *m, const kvd_paged_rows *r, bool prompts, kvd_err *err)
@@ -207,11 +199,9 @@ static int code(kvd_gpu_method *m, const kvd_paged_rows *r, bool prompts, kvd_er
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_stream_slots *const s = &of(m)->slots;
-    return kvd_stream_slots_forget(s, m->cache->batch, r, err) ||
-                   (r->prompts && code(m, r, true, err)) || (r->steps && code(m, r, false, err)) ||
-                   kvd_stream_slots_fetch(s, m, r, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_stream_slots_forget(s, m->cache->batch, r, err) ||
+                      (r->prompts && code(m, r, true, err)) ||
+                      (r->steps && code(m, r, false, err)) || kvd_stream_slots_fetch(s, m, r, err));
 }
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
@@ -219,13 +209,12 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     cachegen *const k = of(m);
     const kvd_paged_cache *const c = m->cache;
     if (k->replaces)
-        return kvd_stream_slots_make(&k->slots, slots, &k->memory, stream, err);
+        return kvd_stream_slots_make(&k->slots, slots, &k->memory, err);
     char *blocks = kvd_stream_pool(&k->memory, m->page_bytes * (pages + 1), stream, err);
-    char *const rings =
-        blocks ? kvd_stream_pool(&k->memory, m->slot_bytes * slots, stream, err) : NULL;
-    if (!rings || !(k->table = kvd_device_new(
-                        &k->memory, c->batch->max_slices * c->pages->max_pages * sizeof *k->table,
-                        what, err)))
+    char *const rings = kvd_stream_pool(&k->memory, m->slot_bytes * slots, stream, err);
+    k->table = kvd_device_new(
+        &k->memory, c->batch->max_slices * c->pages->max_pages * sizeof *k->table, what, err);
+    if (!blocks || !rings || !k->table)
         return -1;
     for (int l = 0; l < c->config->n_layers; l++) {
         kvd_cachegen_layer *const to = &k->layer[l];
@@ -238,7 +227,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                 err))
             return -1;
     }
-    return kvd_stream_slots_make(&k->slots, slots, &k->memory, stream, err);
+    return kvd_stream_slots_make(&k->slots, slots, &k->memory, err);
 }
 
 static void release(kvd_gpu_method *m)
@@ -285,13 +274,10 @@ static int copy_lookups(cachegen *k, const kvd_cachegen_coder *c, kvd_err *err)
         if (!lookup)
             return kvd_no_memory(err, what, bytes);
         (void)kvd_cachegen_lookups(table, sides, c->wide, room, lookup);
-        to->lookup = kvd_device_copy(&k->memory, lookup, bytes, what, NULL, err);
-        const bool copied = to->lookup && !kvd_cuda_check(cudaStreamSynchronize(NULL), what, err);
+        to->lookup = kvd_device_from(&k->memory, lookup, bytes, what, err);
         free(lookup);
-        if (!copied)
-            return -1;
     }
-    return 0;
+    return k->memory.status;
 }
 
 static int describe(cachegen *k, kvd_err *err)
@@ -308,12 +294,10 @@ static int describe(cachegen *k, kvd_err *err)
                  n_table = all * side_table;
     const int32_t words = kvd_stream_words(expected_bits(&coder, layers * all), c->outliers);
     const float *const step =
-        kvd_device_copy(&k->memory, coder.step, layers * n_step * sizeof *step, what, NULL, err);
+        kvd_device_from(&k->memory, coder.step, layers * n_step * sizeof *step, what, err);
     const uint16_t *const table =
-        step ? kvd_device_copy(&k->memory, coder.table, layers * n_table * sizeof *table, what,
-                               NULL, err)
-             : NULL;
-    if (!table || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+        kvd_device_from(&k->memory, coder.table, layers * n_table * sizeof *table, what, err);
+    if (k->memory.status)
         return -1;
     for (size_t l = 0; l < layers; l++) {
         kvd_cachegen_layer *const to = &k->layer[l];

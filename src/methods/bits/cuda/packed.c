@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/streams.h"
@@ -204,10 +203,8 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         return 0;
     kvd_packed_args a = steps_of(m, r);
     a.pages_side_by_side = side_by_side(m->cache, &a, r->steps, 16);
-    return kvd_cuda_check(kvd_packed_restore(&a, r->stream), what, err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(kvd_packed_restore(&a, r->stream), what, err) ||
+                      kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
 static int turn_steps(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -215,11 +212,10 @@ static int turn_steps(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (!r->steps)
         return 0;
     const kvd_packed_args a = steps_of(m, r);
-    return kvd_cuda_check(kvd_packed_turn_steps(&a, m->cache->q_steps, of(m)->sketched, r->stream),
-                          what, err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_packed_turn_steps(&a, m->cache->q_steps, of(m)->sketched, r->stream),
+                       what, err) ||
+        kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err));
 }
 
 static bool has_window(const packed *k, int layer)
@@ -259,11 +255,10 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 {
     const kvd_packed_args a = steps_of(m, r);
     const kvd_packed_decode_args d = decode_args(m, r->layer, out);
-    return kvd_cuda_check(kvd_packed_decode(&a, &d, r->stream), "attention of steps", err) ||
-                   (a.form.norms && kvd_cuda_check(kvd_packed_turn_outputs(&a, out, r->stream),
-                                                   "outputs of steps", err))
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_packed_decode(&a, &d, r->stream), "attention of steps", err) ||
+        (a.form.norms &&
+         kvd_cuda_check(kvd_packed_turn_outputs(&a, out, r->stream), "outputs of steps", err)));
 }
 
 static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
@@ -325,24 +320,21 @@ static size_t received_bytes(const kvd_packed_args *a)
 }
 
 /* Allocates the prompt lengths and, for method gear, the partial sums of its power method. */
-static int make_prompts(packed *k, size_t slots, cudaStream_t stream, kvd_err *err)
+static int make_prompts(packed *k, size_t slots, kvd_err *err)
 {
     const size_t room =
         k->layer->form.low_rank ? 8 * (size_t)k->method.cache->n_sms * KVD_GEAR_PART : 0;
     const size_t bytes = slots * sizeof *k->layer->prompt;
     if (!kvd_packed_in_blocks(&k->layer->form))
         return 0;
-    int32_t *const prompt = kvd_device_new(&k->memory, bytes, what, err);
-    float *const partial =
-        prompt ? kvd_device_new(&k->memory, room * sizeof *partial, what, err) : NULL;
-    if (!partial || kvd_cuda_check(cudaMemsetAsync(prompt, 0x7f, bytes, stream), what, err))
-        return -1;
+    int32_t *const prompt = kvd_device_filled(&k->memory, bytes, 0x7f, what, err);
+    float *const partial = kvd_device_new(&k->memory, room * sizeof *partial, what, err);
     for (int l = 0; l < k->method.cache->config->n_layers; l++) {
         k->layer[l].prompt = prompt;
         k->layer[l].gear.partial = partial;
         k->layer[l].gear.partial_room = room;
     }
-    return 0;
+    return k->memory.status;
 }
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
@@ -352,14 +344,13 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     const size_t near = c->window ? c->near->n_pages + 1 : 0;
     const size_t bytes = m->page_bytes * (pages + 1) + m->near_page_bytes * near;
     char *const codes = kvd_stream_pool(&k->memory, bytes, stream, err);
-    char *const rings =
-        codes ? kvd_stream_pool(&k->memory, m->slot_bytes * slots, stream, err) : NULL;
+    char *const rings = kvd_stream_pool(&k->memory, m->slot_bytes * slots, stream, err);
     size_t at = 0, in_slots = 0;
     k->slots = slots;
     k->tokens = calloc(slots, sizeof *k->tokens);
     k->prompt = calloc(slots, sizeof *k->prompt);
-    if (!rings || !k->tokens || !k->prompt)
-        return rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
+    if (!codes || !rings || !k->tokens || !k->prompt)
+        return codes && rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
     /* Zeros are valid places of outliers (gear), random numbers are not. */
     if (kvd_packed_in_blocks(&k->layer->form) &&
         kvd_cuda_check(cudaMemsetAsync(codes, 0, bytes, stream), what, err))
@@ -385,27 +376,23 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                 what, err))
             return -1;
     }
-    k->counts = kvd_device_new(&k->memory, (slots + 1) * sizeof *k->counts, what, err);
+    k->counts = kvd_device_filled(&k->memory, (slots + 1) * sizeof *k->counts, 0, what, err);
     k->table = kvd_device_new(
         &k->memory, c->batch->max_slices * c->pages->max_pages * sizeof *k->table, what, err);
-    if (!k->counts || !k->table ||
-        !(k->host_counts = kvd_pinned_new((slots + 1) * sizeof *k->host_counts, what, err)) ||
-        kvd_cuda_check(cudaMemsetAsync(k->counts, 0, (slots + 1) * sizeof *k->counts, stream), what,
-                       err))
+    k->host_counts = kvd_device_pinned(&k->memory, (slots + 1) * sizeof *k->host_counts, what, err);
+    if (k->memory.status)
         return -1;
-    memset(k->host_counts, 0, (slots + 1) * sizeof *k->host_counts);
     for (int l = 0; l < c->config->n_layers; l++) {
         k->layer[l].apart = k->counts;
         k->layer[l].beyond = k->counts + slots;
     }
-    return make_prompts(k, slots, stream, err);
+    return make_prompts(k, slots, err);
 }
 
 static void release(kvd_gpu_method *m)
 {
     packed *const k = of(m);
     kvd_device_release(&k->memory);
-    (void)cudaFreeHost(k->host_counts);
     free(k->layer);
     free(k->tokens);
     free(k->prompt);
@@ -536,11 +523,10 @@ static int choose_attention(packed *k, kvd_err *err)
         for (int l = 0; l < c->config->n_layers; l++)
             pitch =
                 (size_t)k->layer[l].map.q_pitch > pitch ? (size_t)k->layer[l].map.q_pitch : pitch;
-        if (k->layer[0].form.sketch &&
-            !(k->sketched =
-                  kvd_device_new(&k->memory, c->batch->max_slices * pitch * sizeof(uint16_t),
-                                 "sketched queries", err)))
-            return -1;
+        if (k->layer[0].form.sketch)
+            k->sketched =
+                kvd_device_new(&k->memory, c->batch->max_slices * pitch * sizeof(uint16_t),
+                               "sketched queries", err);
         m->appended = turn_steps;
         m->attended = turned;
         m->attended_prompts = true;
@@ -549,11 +535,10 @@ static int choose_attention(packed *k, kvd_err *err)
     m->attend_steps = attend_steps;
     const size_t sums = (c->batch->max_slices + 1) * sizeof **k->pages_before;
     for (int near = 0; near < 1 + (c->window > 0); near++)
-        if (!(k->pages_before[near] = kvd_device_new(&k->memory, sums, what, err)))
-            return -1;
+        k->pages_before[near] = kvd_device_new(&k->memory, sums, what, err);
     k->partial = kvd_device_new(&k->memory, kvd_packed_decode_bytes(c->n_sms),
                                 "partial results of attention", err);
-    return k->partial ? 0 : -1;
+    return k->memory.status;
 }
 
 static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,

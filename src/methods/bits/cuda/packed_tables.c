@@ -22,11 +22,10 @@ static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     const size_t first = (size_t)c->share->first_kv_head * t.range_width * 2;
     const size_t n_levels = (size_t)4 << layer[0].form.bits, n_range = heads * t.range_width * 2;
     const float *const level =
-        kvd_device_copy(memory, t.levels, layers * n_levels * sizeof *level, what, NULL, err);
+        kvd_device_from(memory, t.levels, layers * n_levels * sizeof *level, what, err);
     const float *const range =
-        level ? kvd_device_copy(memory, t.range, layers * n_range * sizeof *range, what, NULL, err)
-              : NULL;
-    if (!range || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+        kvd_device_from(memory, t.range, layers * n_range * sizeof *range, what, err);
+    if (memory->status)
         return -1;
     for (size_t l = 0; l < layers; l++) {
         layer[l].level = level + l * n_levels;
@@ -44,8 +43,8 @@ static int copy_scales(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     if (!scales || !scales->scale)
         return 0;
     const size_t each = (size_t)heads * KVD_N_SIDES, bytes = (size_t)layers * each * sizeof(float);
-    const float *const scale = kvd_device_copy(memory, scales->scale, bytes, what, NULL, err);
-    if (!scale || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+    const float *const scale = kvd_device_from(memory, scales->scale, bytes, what, err);
+    if (!scale)
         return -1;
     for (int l = 0; l < layers; l++)
         layer[l].scale = scale + (size_t)l * each + (size_t)c->share->first_kv_head * KVD_N_SIDES;
@@ -58,16 +57,17 @@ static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     kvd_packed_turned t;
     const float *level = NULL, *range = NULL, *matrix[4] = {NULL};
     const size_t each = sizeof *level;
-    int copied = !kvd_gpu_packed_turned_make(plan, layer, &t, err) &&
-                 (level = kvd_device_copy(memory, t.level, t.n_level * each, what, NULL, err)) &&
-                 (range = kvd_device_copy(memory, t.range, t.n_range * each, what, NULL, err));
-    const float *const from[] = {t.turn_rows, t.turn_outputs, t.sketch_rows, t.sketch_back};
-    for (int i = 0; copied && i < 4 && from[i]; i++)
-        copied = (matrix[i] =
-                      kvd_device_copy(memory, from[i], t.n_matrix * each, what, NULL, err)) != NULL;
-    copied = copied && !kvd_cuda_check(cudaStreamSynchronize(NULL), what, err);
+    int status = kvd_gpu_packed_turned_make(plan, layer, &t, err);
+    if (!status) {
+        const float *const from[] = {t.turn_rows, t.turn_outputs, t.sketch_rows, t.sketch_back};
+        level = kvd_device_from(memory, t.level, t.n_level * each, what, err);
+        range = kvd_device_from(memory, t.range, t.n_range * each, what, err);
+        for (int i = 0; i < 4 && from[i]; i++)
+            matrix[i] = kvd_device_from(memory, from[i], t.n_matrix * each, what, err);
+        status = memory->status;
+    }
     kvd_gpu_packed_turned_free(&t);
-    for (int l = 0; copied && l < c->config->n_layers; l++) {
+    for (int l = 0; !status && l < c->config->n_layers; l++) {
         layer[l].level = level;
         layer[l].range = range;
         layer[l].turn_rows = matrix[0];
@@ -75,7 +75,7 @@ static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
         layer[l].sketch_rows = matrix[2];
         layer[l].sketch_back = matrix[3];
     }
-    return copied ? 0 : -1;
+    return status;
 }
 
 static int copy_allot(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
@@ -92,24 +92,21 @@ static int copy_allot(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed
         return kvd_no_memory(err, what, layers * mine * sizeof *word);
     for (size_t l = 0; l < layers; l++)
         kvd_gpu_packed_allot(plan, (int)l, (int)first, &layer[l], word + l * mine);
-    const uint8_t *const bits = kvd_device_copy(memory, t.given, layers * each, what, NULL, err);
+    const uint8_t *const bits = kvd_device_from(memory, t.given, layers * each, what, err);
     const float *const scale =
-        bits ? kvd_device_copy(memory, t.scale, 2 * layers * each * sizeof *scale, what, NULL, err)
-             : NULL;
+        kvd_device_from(memory, t.scale, 2 * layers * each * sizeof *scale, what, err);
     const float *const level =
-        scale ? kvd_device_copy(memory, t.levels, layers * levels * sizeof *level, what, NULL, err)
-              : NULL;
+        kvd_device_from(memory, t.levels, layers * levels * sizeof *level, what, err);
     const uint16_t *const at =
-        level ? kvd_device_copy(memory, word, layers * mine * sizeof *word, what, NULL, err) : NULL;
-    const int status = !at || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err) ? -1 : 0;
-    for (size_t l = 0; !status && l < layers; l++)
+        kvd_device_from(memory, word, layers * mine * sizeof *word, what, err);
+    for (size_t l = 0; !memory->status && l < layers; l++)
         layer[l].allot = (kvd_packed_allot){.wide = (int32_t)t.wide,
                                             .bits = bits + l * each + skip,
                                             .word = at + l * mine,
                                             .scale = scale + 2 * (l * each + skip),
                                             .level = level + l * levels};
     free(word);
-    return status;
+    return memory->status;
 }
 
 static int copy_orders(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
@@ -119,8 +116,8 @@ static int copy_orders(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     kvd_rotatekv_tables_of(plan->bits_self, &t);
     const size_t layers = (size_t)c->config->n_layers;
     const uint32_t *const order =
-        kvd_device_copy(memory, t.order, layers * t.wide * sizeof *order, what, NULL, err);
-    if (!order || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+        kvd_device_from(memory, t.order, layers * t.wide * sizeof *order, what, err);
+    if (!order)
         return -1;
     for (size_t l = 0; l < layers; l++) {
         layer[l].row.order = order + l * t.wide;
@@ -157,17 +154,16 @@ static int copy_parts(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed
         kvd_turboquant_tables t;
         if (!m)
             continue;
-        if (kvd_turboquant_tables_of(plan->bits_self, m, &t, err) ||
-            !(s->level[part] =
-                  kvd_device_copy(memory, t.levels, 3 * 256 * sizeof *t.levels, what, NULL, err)) ||
-            !(s->rotation[part] = kvd_device_copy(memory, t.rotation, bytes, what, NULL, err)) ||
-            (t.sketch &&
-             !(s->sketch[part] = kvd_device_copy(memory, t.sketch, bytes, what, NULL, err))))
+        if (kvd_turboquant_tables_of(plan->bits_self, m, &t, err))
             return -1;
+        s->level[part] = kvd_device_from(memory, t.levels, 3 * 256 * sizeof *t.levels, what, err);
+        s->rotation[part] = kvd_device_from(memory, t.rotation, bytes, what, err);
+        if (t.sketch)
+            s->sketch[part] = kvd_device_from(memory, t.sketch, bytes, what, err);
     }
     for (int l = 1; l < c->config->n_layers; l++)
         layer[l].split = *s;
-    return kvd_cuda_check(cudaStreamSynchronize(NULL), what, err);
+    return memory->status;
 }
 
 /* Fills kvd_packed_split_codes.wave on the device: cosines and sines of vidkv's transforms. */
@@ -179,27 +175,25 @@ static int make_waves(const kvd_paged_cache *c, kvd_packed_args *layer, kvd_devi
     if (!wave)
         return kvd_no_memory(err, "tables of a Fourier transform", n * sizeof *wave);
     kvd_gpu_packed_waves(wave);
-    const double *const there = kvd_device_copy(memory, wave, n * sizeof *wave, what, NULL, err);
-    const int status = !there || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err) ? -1 : 0;
+    const double *const there = kvd_device_from(memory, wave, n * sizeof *wave, what, err);
     free(wave);
     for (int l = 0; l < c->config->n_layers; l++)
         layer[l].split.wave = there;
-    return status;
+    return memory->status;
 }
 
 int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                           kvd_device_memory *memory, kvd_err *err)
 {
-    return (kvd_gpu_packed_has_levels(plan) &&
-            (copy_tables(plan, c, layer, memory, err) || make_rope_table(c, layer, memory, err))) ||
-                   (kvd_gpu_packed_has_floats(plan) && copy_scales(plan, c, layer, memory, err)) ||
-                   (kvd_gpu_packed_is_turned(plan) && copy_turned(plan, c, layer, memory, err)) ||
-                   (plan->bits == &kvd_bits_vidkv && make_waves(c, layer, memory, err)) ||
-                   (kvd_gpu_packed_is_parted(plan) && copy_parts(plan, c, layer, memory, err)) ||
-                   (plan->bits == &kvd_bits_allot && copy_allot(plan, c, layer, memory, err)) ||
-                   (plan->bits == &kvd_bits_rotatekv && copy_orders(plan, c, layer, memory, err))
-               ? -1
-               : 0;
+    return kvd_status(
+        (kvd_gpu_packed_has_levels(plan) &&
+         (copy_tables(plan, c, layer, memory, err) || make_rope_table(c, layer, memory, err))) ||
+        (kvd_gpu_packed_has_floats(plan) && copy_scales(plan, c, layer, memory, err)) ||
+        (kvd_gpu_packed_is_turned(plan) && copy_turned(plan, c, layer, memory, err)) ||
+        (plan->bits == &kvd_bits_vidkv && make_waves(c, layer, memory, err)) ||
+        (kvd_gpu_packed_is_parted(plan) && copy_parts(plan, c, layer, memory, err)) ||
+        (plan->bits == &kvd_bits_allot && copy_allot(plan, c, layer, memory, err)) ||
+        (plan->bits == &kvd_bits_rotatekv && copy_orders(plan, c, layer, memory, err)));
 }
 
 int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
@@ -208,13 +202,11 @@ int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
     const kvd_paged_cache *const c = m->cache;
     const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
                  heads = (size_t)c->share->n_heads, kv = (size_t)c->share->n_kv_heads;
-    return (s->mass = kvd_device_new(memory, heads * rows * sizeof *s->mass, what, err)) &&
-                   (s->score = kvd_device_new(memory, kv * rows * sizeof *s->score, what, err)) &&
-                   (m->lse = kvd_device_new(memory, heads * rows * sizeof *m->lse, what, err)) &&
-                   (m->lse_steps =
-                        kvd_device_new(memory, slices * heads * sizeof *m->lse, what, err))
-               ? 0
-               : -1;
+    s->mass = kvd_device_new(memory, heads * rows * sizeof *s->mass, what, err);
+    s->score = kvd_device_new(memory, kv * rows * sizeof *s->score, what, err);
+    m->lse = kvd_device_new(memory, heads * rows * sizeof *m->lse, what, err);
+    m->lse_steps = kvd_device_new(memory, slices * heads * sizeof *m->lse, what, err);
+    return memory->status;
 }
 
 int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salience *s,

@@ -297,7 +297,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                                            KVD_N_SIDES * m->cache->batch->max_tokens * k->pitch *
                                                sizeof *k->y,
                                            what, err)) ||
-                   kvd_stream_slots_make(&k->slots, slots, &k->memory, stream, err)
+                   kvd_stream_slots_make(&k->slots, slots, &k->memory, err)
                ? -1
                : count_parts(k);
 }

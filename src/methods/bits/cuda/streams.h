@@ -177,8 +177,7 @@ typedef struct {
 } kvd_stream_slots;
 
 /* Allocates the arrays of n slots. The caller must release *s, also after a failure. */
-int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory,
-                          cudaStream_t stream, kvd_err *err);
+int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
 /*
  * In layer 0, launches a copy that zeroes the block sizes (kvd_stream_slots.units) of prompts'

@@ -163,10 +163,9 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                     KVD_BF16, 0, KVD_GPU_ATTENTION, err)) ||
         kvd_clock_end(c->clock, KVD_PHASE_ROTATE, r->stream, err))
         return -1;
-    return (r->prompts && put_prompts(c, r, err)) || (r->steps && put_steps(q, r, err)) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status((r->prompts && put_prompts(c, r, err)) ||
+                      (r->steps && put_steps(q, r, err)) ||
+                      kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
 static kvd_latent_restore_args restored(const xquant *q, const kvd_paged_rows *r)
@@ -188,11 +187,10 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         return 0;
     const kvd_xquant_args a = steps_of(m, r);
     const kvd_latent_restore_args up = restored(q, r);
-    return kvd_cuda_check(kvd_xquant_restore(&a, r->stream), what, err) ||
-                   kvd_cuda_check(kvd_latent_restore(&up, r->stream), "K and V from inputs", err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_xquant_restore(&a, r->stream), what, err) ||
+        kvd_cuda_check(kvd_latent_restore(&up, r->stream), "K and V from inputs", err) ||
+        kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -215,21 +213,17 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     q->slots = slots;
     if (!(q->tokens = calloc(slots, sizeof *q->tokens)))
         return kvd_no_memory(err, what, slots * sizeof *q->tokens);
-    return (q->codes = kvd_stream_pool(&q->store.memory,
-                                       layers * q->pages * (size_t)q->page.words * sizeof *q->codes,
-                                       stream, err)) &&
-                   (q->ring = kvd_stream_pool(&q->store.memory,
-                                              layers * slots * in_ring(q) * sizeof *q->ring, stream,
-                                              err)) &&
-                   (q->store.pool = kvd_stream_pool(&q->store.memory,
-                                                    q->pages * KVD_PAGE_TOKENS * pitch_of(q) *
-                                                        sizeof *q->store.pool,
-                                                    stream, err)) &&
-                   (q->table = kvd_device_new(
-                        &q->store.memory,
-                        c->batch->max_slices * c->pages->max_pages * sizeof *q->table, what, err))
-               ? 0
-               : -1;
+    q->codes =
+        kvd_stream_pool(&q->store.memory,
+                        layers * q->pages * (size_t)q->page.words * sizeof *q->codes, stream, err);
+    q->ring = kvd_stream_pool(&q->store.memory, layers * slots * in_ring(q) * sizeof *q->ring,
+                              stream, err);
+    q->store.pool = kvd_stream_pool(
+        &q->store.memory, q->pages * KVD_PAGE_TOKENS * pitch_of(q) * sizeof *q->store.pool, stream,
+        err);
+    q->table = kvd_device_new(
+        &q->store.memory, c->batch->max_slices * c->pages->max_pages * sizeof *q->table, what, err);
+    return kvd_status(!q->codes || !q->ring || !q->store.pool || !q->table);
 }
 
 static void release(kvd_gpu_method *m)
@@ -297,7 +291,7 @@ static int make_finish(xquant *q, kvd_err *err)
     const int status = !(q->finish = kvd_device_new(&q->store.memory, bytes, what, err)) ||
                        kvd_device_put(q->finish, host, bytes, what, err);
     free(host);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
@@ -326,13 +320,11 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
         q->store.layer[l].applies_rope = c->config->positions == KVD_POSITIONS_ROPE;
     }
     const kvd_step_batch *const b = c->batch;
-    return make_matrices(q, err) || make_finish(q, err) || kvd_latent_store_init(&q->store, err) ||
-                   (q->form.channels &&
-                    !(q->rows =
-                          kvd_device_new(&q->store.memory,
-                                         b->max_tokens * pitch_of(q) * sizeof *q->rows, what, err)))
-               ? -1
-               : 0;
+    return kvd_status(
+        make_matrices(q, err) || make_finish(q, err) || kvd_latent_store_init(&q->store, err) ||
+        (q->form.channels &&
+         !(q->rows = kvd_device_new(&q->store.memory, b->max_tokens * pitch_of(q) * sizeof *q->rows,
+                                    what, err))));
 }
 
 /* Returns true if the kernels support the plan's number of elements per scale (`group`). */
