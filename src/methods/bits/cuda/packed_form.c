@@ -371,12 +371,12 @@ int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, k
         return -1;
     const size_t matrices = of.sketch ? 4 : 2, keys = a->form.sketch ? levels / 2 : levels;
     float **const matrix[] = {&t->turn_rows, &t->turn_outputs, &t->sketch_rows, &t->sketch_back};
-    bool made = (t->level = malloc(t->n_level * sizeof *t->level)) &&
-                (t->range = malloc(t->n_range * sizeof *t->range));
+    const size_t bytes = (t->n_level + t->n_range + matrices * t->n_matrix) * sizeof *t->level;
+    if (!(t->level = malloc(bytes)))
+        return kvd_no_memory(err, "a rotation", bytes);
+    t->range = t->level + t->n_level;
     for (size_t k = 0; k < matrices; k++)
-        made = (*matrix[k] = malloc(t->n_matrix * sizeof **matrix[k])) && made;
-    if (!made)
-        return kvd_no_memory(err, "a rotation", matrices * t->n_matrix * sizeof *t->turn_rows);
+        *matrix[k] = t->range + t->n_range + k * t->n_matrix;
     for (size_t i = 0; i < t->n_level; i++)
         t->level[i] = (i / levels < 2 ? of.key_level[i % keys] : of.level[i % levels]) *
                       (i / levels % 2 ? KVD_PACKED_NORM : 1);
@@ -391,10 +391,5 @@ int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, k
 void kvd_gpu_packed_turned_free(kvd_packed_turned *t)
 {
     free(t->level);
-    free(t->range);
-    free(t->turn_rows);
-    free(t->turn_outputs);
-    free(t->sketch_rows);
-    free(t->sketch_back);
     *t = (kvd_packed_turned){0};
 }
