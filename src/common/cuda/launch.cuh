@@ -23,6 +23,19 @@ inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), d
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
+/* Launches kernel(args...) with more dynamic shared memory than CUDA's default of 48 KiB. */
+template <class... Parameters, class... Args>
+inline cudaError_t kvd_launch_shared(void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                                     size_t shared_bytes, cudaStream_t stream, const Args &...args)
+{
+    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)shared_bytes);
+    if (e != cudaSuccess)
+        return e;
+    kernel<<<grid, block, shared_bytes, stream>>>(args...);
+    return cudaGetLastError();
+}
+
 /* Returns the sum of x over lanes 0 .. this one of the warp. */
 template <class T> __device__ __forceinline__ T kvd_sum_to_lane(T x)
 {

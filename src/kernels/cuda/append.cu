@@ -495,15 +495,11 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     if (warps > most)
         warps = most;
     const int bytes = r_bytes + warps * 2 * STAGE_BYTES;
-    e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess)
-        return e;
     p->slots = a->n_tokens / ROWS + 2 * a->batch;
     const int parts = wide ? max(1, (widest(a) + p->columns - 1) / p->columns) : 1;
     const int n_ctas = share_ctas(p, max(1, ctas * sms / parts), warps);
-    kernel<<<dim3((unsigned)n_ctas, (unsigned)parts), (unsigned)(32 * warps), (size_t)bytes,
-             stream>>>(*p);
-    return cudaGetLastError();
+    return kvd_launch_shared(kernel, dim3((unsigned)n_ctas, (unsigned)parts),
+                             (unsigned)(32 * warps), (size_t)bytes, stream, *p);
 }
 
 template <bool BF> cudaError_t launch(params *p, cudaStream_t stream)

@@ -485,12 +485,8 @@ cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t st
         return cudaErrorNotSupported;
     p->worker_bytes = p->q_bytes + p->stages * p->stage_bytes;
     const int bytes = workers * p->worker_bytes;
-    e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess)
-        return e;
-    kernel<<<(unsigned)p->a.work.n_ctas, (unsigned)(workers * WORKER_THREADS), (size_t)bytes,
-             stream>>>(*p);
-    return cudaGetLastError();
+    return kvd_launch_shared(kernel, (unsigned)p->a.work.n_ctas,
+                             (unsigned)(workers * WORKER_THREADS), (size_t)bytes, stream, *p);
 }
 
 } // namespace

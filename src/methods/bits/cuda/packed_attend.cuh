@@ -498,16 +498,13 @@ cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, in
                    cudaStream_t stream)
 {
     const packed_params p = params_of(a, d, stage_bytes<PAGE>(a));
-    const int bytes = shared_bytes<PAGE>(a);
-    const cudaError_t e = cudaFuncSetAttribute(restore_pages_kernel<PAGE, ATTEND>,
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess)
-        return e;
     const dim3 grid((unsigned)(a->map.n_kv_heads * (ATTEND ? shares_of(&a->map) : 1)),
                     (unsigned)a->n, (unsigned)ctas);
-    restore_pages_kernel<PAGE, ATTEND><<<grid, THREADS, (size_t)bytes, stream>>>(p);
-    if (ATTEND)
-        launch_merge(p, ctas, stream);
+    const cudaError_t e = kvd_launch_shared(restore_pages_kernel<PAGE, ATTEND>, grid, THREADS,
+                                            (size_t)shared_bytes<PAGE>(a), stream, p);
+    if (e != cudaSuccess || !ATTEND)
+        return e;
+    launch_merge(p, ctas, stream);
     return cudaGetLastError();
 }
 

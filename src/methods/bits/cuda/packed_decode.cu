@@ -288,12 +288,8 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
         return cudaErrorInvalidValue;
     p.d = *d;
     const size_t bytes = (size_t)(p.shared_bytes + p.warps * (2 * p.stage_bytes + p.scratch_bytes));
-    cudaError_t e =
-        cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
-    run<<<(unsigned)d->n_ctas, 32 * (unsigned)p.warps, bytes, stream>>>(p);
-    e = cudaGetLastError();
+    const cudaError_t e =
+        kvd_launch_shared(run, (unsigned)d->n_ctas, 32 * (unsigned)p.warps, bytes, stream, p);
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)p.a.map.n_kv_heads, (unsigned)a->n, (unsigned)p.a.map.group);

@@ -5,6 +5,7 @@
  *             = clip (max - min) / (2^b - 1), x = s (code - zero)
  * Sums and roundings follow the order of the CPU, so the codes are equal.
  */
+#include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_code.cuh"
 
 namespace
@@ -583,21 +584,14 @@ __global__ void __launch_bounds__(THREADS, 3)
     }
 }
 
-int shared_bytes(const kvd_packed_args *a)
+size_t shared_bytes(const kvd_packed_args *a)
 {
     int keys = 0, values = 0;
     for (int g = 0; g < a->map.n_kv_heads; g++) {
         keys += a->map.d_qk[g];
         values += a->map.d_v[g];
     }
-    return (keys > values ? keys : values) * (int)sizeof(float);
-}
-
-cudaError_t allow_shared(const void *kernel, int bytes)
-{
-    return bytes > 48 << 10
-               ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)
-               : cudaSuccess;
+    return (size_t)(keys > values ? keys : values) * sizeof(float);
 }
 
 cudaError_t restore_joint(const kvd_packed_args *a, cudaStream_t stream)
@@ -606,26 +600,17 @@ cudaError_t restore_joint(const kvd_packed_args *a, cudaStream_t stream)
     int tokens = 8;
     while (tokens > 1 && tokens * each > MOST_SHARED)
         tokens /= 2;
-    const cudaError_t e =
-        allow_shared(reinterpret_cast<const void *>(restore_joint_kernel), tokens * each);
-    if (e != cudaSuccess)
-        return e;
     const dim3 grid((unsigned)(a->pages_side_by_side * (KVD_PAGE_TOKENS / tokens)), (unsigned)a->n);
-    restore_joint_kernel<<<grid, THREADS, (size_t)(tokens * each), stream>>>(*a, tokens);
-    return cudaGetLastError();
+    return kvd_launch_shared(restore_joint_kernel, grid, THREADS, (size_t)(tokens * each), stream,
+                             *a, tokens);
 }
 
 } // namespace
 
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream)
 {
-    const int bytes = shared_bytes(a);
-    const cudaError_t e = allow_shared(reinterpret_cast<const void *>(code_rows_kernel), bytes);
-    if (e != cudaSuccess)
-        return e;
     const dim3 grid(a->q_len ? (unsigned)a->pages_side_by_side * 16 : 1, (unsigned)a->n, 2);
-    code_rows_kernel<<<grid, THREADS, (size_t)bytes, stream>>>(*a);
-    return cudaGetLastError();
+    return kvd_launch_shared(code_rows_kernel, grid, THREADS, shared_bytes(a), stream, *a);
 }
 
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream)

@@ -7,6 +7,7 @@
  *   turboquant          both parts as in turboquant.c; channels with the largest sums of squares
  *                       have one bit more
  */
+#include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_split.cuh"
 
 namespace
@@ -463,18 +464,6 @@ __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant_
     }
 }
 
-cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, size_t bytes,
-                   cudaStream_t stream)
-{
-    const cudaError_t e =
-        cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
-    kernel<<<grid_of(a), THREADS, bytes, stream>>>(*a);
-    return cudaGetLastError();
-}
-
 size_t bytes_of(const kvd_packed_args *a, int tiles)
 {
     return (size_t)(tiles * a->d_head * a->split.of.group) * sizeof(float);
@@ -489,16 +478,18 @@ cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream)
         choose_kernel<true><<<dim3(heads, n, 2), CHOOSE, 0, stream>>>(*a);
     else
         choose_kernel<false><<<dim3(heads, n), CHOOSE, 0, stream>>>(*a);
-    return launch(code_kernel, a, bytes_of(a, a->split.of.bits ? 3 : 2), stream);
+    return kvd_launch_shared(code_kernel, grid_of(a), THREADS,
+                             bytes_of(a, a->split.of.bits ? 3 : 2), stream, *a);
 }
 
 cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream)
 {
     if (a->split.of.bits)
-        return launch(restore_kernel<false>, a, bytes_of(a, 3), stream);
+        return kvd_launch_shared(restore_kernel<false>, grid_of(a), THREADS, bytes_of(a, 3), stream,
+                                 *a);
     const kvd_packed_split_record widest =
         kvd_packed_split_record_of(&a->split.of, a->d_head, a->d_head);
-    return launch(restore_kernel<true>, a,
-                  2 * (size_t)vidkv_numbers(a->d_head, a->split.of.group) + (size_t)widest.bytes,
-                  stream);
+    return kvd_launch_shared(
+        restore_kernel<true>, grid_of(a), THREADS,
+        2 * (size_t)vidkv_numbers(a->d_head, a->split.of.group) + (size_t)widest.bytes, stream, *a);
 }
