@@ -1,8 +1,8 @@
 /* CPU backend of kvdim/attention.h in float32, for development: calls convert the whole cache. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/half.h"
+#include "common/memory.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu.h"
 #include "kernels/library/backend.h"
@@ -28,15 +28,6 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
     (void)stream;
     (void)err;
     return KVDIM_OK;
-}
-
-/* Returns n new floats, which the caller frees. If n is 0, returns NULL without an error. */
-static float *floats(size_t n, kvd_err *err)
-{
-    float *const p = n ? malloc(n * sizeof *p) : NULL;
-    if (n && !p)
-        kvd_no_memory(err, "float32 copies", (unsigned long long)(n * sizeof *p));
-    return p;
 }
 
 static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t, kvd_err *err)
@@ -97,16 +88,16 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
                  group = (size_t)l->map.group;
     const size_t n_x = n * (size_t)(l->heads.n_heads + 2 * l->heads.n_kv_heads) * d_head;
     const size_t d_qk = (size_t)l->map.q_pitch / group, d_v = (size_t)l->map.o_pitch / group;
-    float *const x = floats(n_x, err), *const q32 = floats(n * (size_t)l->map.q_pitch, err),
-                 *const r_qk = a->r_qk ? floats(d_head * d_qk, err) : NULL,
-                 *const r_v = a->r_v ? floats(d_head * d_v, err) : NULL;
-    const size_t n_out = n * ((size_t)l->map.q_pitch + d_qk + d_v);
-    double *const out = malloc(n_out * sizeof *out);
-    int32_t *const start = malloc((size_t)p->batch.batch * sizeof *start);
+    kvd_pool pool = {0};
+    float *const x = kvd_pool_new(&pool, n_x * sizeof *x),
+                 *const q32 = kvd_pool_new(&pool, n * (size_t)l->map.q_pitch * sizeof *q32),
+                 *const r_qk = a->r_qk ? kvd_pool_new(&pool, d_head * d_qk * sizeof *r_qk) : NULL,
+                 *const r_v = a->r_v ? kvd_pool_new(&pool, d_head * d_v * sizeof *r_v) : NULL;
+    double *const out =
+        kvd_pool_new(&pool, n * ((size_t)l->map.q_pitch + d_qk + d_v) * sizeof *out);
+    int32_t *const start = kvd_pool_new(&pool, (size_t)p->batch.batch * sizeof *start);
     kvdim_status status = KVDIM_ERROR_MEMORY;
-    if (!out || !start)
-        kvd_no_memory(err, "new tokens", (unsigned long long)(n_out * sizeof *out));
-    if (x && q32 && out && start && (r_qk || !a->r_qk) && (r_v || !a->r_v)) {
+    if (!kvd_pool_check(&pool, "new tokens", err)) {
         const kvd_dtype type = (kvd_dtype)l->dtype;
         double *const k = out + n * (size_t)l->map.q_pitch, *const v = k + n * d_qk;
         const kvd_rope_table rope = {a->rope_cos, a->rope_sin, a->rope_dim, a->rope_interleaved};
@@ -125,12 +116,7 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
         if (!status)
             (p->decode ? kvd_pack_q_decode : kvd_pack_q)(&l->map, &p->batch, l->dtype, q32, a->q);
     }
-    free(x);
-    free(q32);
-    free(r_qk);
-    free(r_v);
-    free(out);
-    free(start);
+    kvd_pool_free(&pool);
     return status;
 }
 
@@ -207,15 +193,16 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     if (kvd_attn_plain_make(&l->heads, &p->batch, &plain, err))
         return KVDIM_ERROR_ARGUMENT;
     const size_t n_lse = (size_t)l->heads.n_heads * plain.n_q;
-    float *const q = floats(plain.q_elements, err), *const k = floats(plain.k_elements, err),
-                 *const v = floats(plain.v_elements, err), *const o = floats(plain.o_elements, err);
+    kvd_pool pool = {0};
+    float *const q = kvd_pool_new(&pool, plain.q_elements * sizeof *q),
+                 *const k = kvd_pool_new(&pool, plain.k_elements * sizeof *k),
+                 *const v = kvd_pool_new(&pool, plain.v_elements * sizeof *v),
+                 *const o = kvd_pool_new(&pool, plain.o_elements * sizeof *o);
     /* Only the float64 reference computes the logarithms lse. */
-    double *const exact = a->lse ? malloc((plain.o_elements + n_lse) * sizeof *exact) : NULL;
+    double *const exact =
+        a->lse ? kvd_pool_new(&pool, (plain.o_elements + n_lse) * sizeof *exact) : NULL;
     kvdim_status status = KVDIM_ERROR_MEMORY;
-    if (a->lse && !exact)
-        kvd_no_memory(err, "float64 results",
-                      (unsigned long long)((plain.o_elements + n_lse) * sizeof *exact));
-    if (q && k && v && o && (exact || !a->lse)) {
+    if (!kvd_pool_check(&pool, "float32 copies", err)) {
         read_q(p, a->q, q);
         status = read_pages(p, a->pool, 0, k, err);
         if (!status)
@@ -233,11 +220,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
         if (!status)
             write_rows(p, o, exact ? exact + plain.o_elements : NULL, a);
     }
-    free(q);
-    free(k);
-    free(v);
-    free(o);
-    free(exact);
+    kvd_pool_free(&pool);
     return status;
 }
 
