@@ -4,7 +4,10 @@
 
 #include <cuda_runtime.h>
 
-/* Launches kernel(args...). If `early` (sm_90), the kernel must execute griddepcontrol.wait. */
+/*
+ * Launches kernel(args...), also with more dynamic shared memory than the default of 48 KiB. If
+ * `early` (sm_90), the kernel must execute griddepcontrol.wait.
+ */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
                                     dim3 block, size_t shared_bytes, cudaStream_t stream,
@@ -20,20 +23,19 @@ inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), d
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = early ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, args...);
+    const cudaError_t e =
+        shared_bytes ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            (int)shared_bytes)
+                     : cudaSuccess;
+    return e == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, args...) : e;
 }
 
-/* Launches kernel(args...) with more dynamic shared memory than CUDA's default of 48 KiB. */
+/* Launches kernel(args...) after the stream's earlier work. */
 template <class... Parameters, class... Args>
-inline cudaError_t kvd_launch_shared(void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                                     size_t shared_bytes, cudaStream_t stream, const Args &...args)
+inline cudaError_t kvd_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                              size_t shared_bytes, cudaStream_t stream, const Args &...args)
 {
-    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)shared_bytes);
-    if (e != cudaSuccess)
-        return e;
-    kernel<<<grid, block, shared_bytes, stream>>>(args...);
-    return cudaGetLastError();
+    return kvd_launch_early(false, kernel, grid, block, shared_bytes, stream, args...);
 }
 
 /* Returns the sum of x over lanes 0 .. this one of the warp. */

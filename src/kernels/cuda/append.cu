@@ -407,12 +407,6 @@ cudaError_t launch_decode(params *p, append_kernel kernel, int slabs, cudaStream
     p->r_pitch = p->columns > 64 ? 256 : 128;
     p->r_rows = 32 * slabs;
     const int bytes = p->r_rows * p->r_pitch * ((a->r_qk != NULL) + (a->r_v != NULL));
-    if (bytes > 48 * 1024) {
-        const cudaError_t e =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        if (e != cudaSuccess)
-            return e;
-    }
     return launch_early(*p, kernel,
                         dim3((unsigned)a->map.n_kv_heads, (unsigned)tiles,
                              (unsigned)((w + p->columns - 1) / p->columns)),
@@ -498,8 +492,8 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     p->slots = a->n_tokens / ROWS + 2 * a->batch;
     const int parts = wide ? max(1, (widest(a) + p->columns - 1) / p->columns) : 1;
     const int n_ctas = share_ctas(p, max(1, ctas * sms / parts), warps);
-    return kvd_launch_shared(kernel, dim3((unsigned)n_ctas, (unsigned)parts),
-                             (unsigned)(32 * warps), (size_t)bytes, stream, *p);
+    return kvd_launch(kernel, dim3((unsigned)n_ctas, (unsigned)parts), (unsigned)(32 * warps),
+                      (size_t)bytes, stream, *p);
 }
 
 template <bool BF> cudaError_t launch(params *p, cudaStream_t stream)

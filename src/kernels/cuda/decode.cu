@@ -554,14 +554,9 @@ static cudaError_t launch(params *p, cudaStream_t stream)
     /* The ring must hold two pages, or one page of wide heads. */
     if (p->ring_bytes < (WIDTH16 > KVD_WIDTH_NARROW / 16 ? 1 : 2) * page_bytes)
         return cudaErrorInvalidConfiguration;
-    const int bytes = p->ring_bytes + rest;
-    e = cudaFuncSetAttribute(decode_kernel<BF, HALVES, WINDOW, WIDTH16>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess)
-        return e;
     return kvd_launch_early(major >= 9, decode_kernel<BF, HALVES, WINDOW, WIDTH16>,
-                            dim3((unsigned)p->args.n_ctas), 32 * (WARPS + 1), (size_t)bytes, stream,
-                            *p);
+                            dim3((unsigned)p->args.n_ctas), 32 * (WARPS + 1),
+                            (size_t)(p->ring_bytes + rest), stream, *p);
 }
 
 template <bool BF, int WIDTH16> static cudaError_t launch_any(params *p, cudaStream_t stream)

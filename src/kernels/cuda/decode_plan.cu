@@ -492,9 +492,9 @@ static cudaError_t launch(const params &p, const params *layers, int n_layers, c
     if (SCHEDULE == KVD_SCHEDULE_NONE || keys > SMEM_KEYS)
         keys = 0;
     const size_t bytes = keys * sizeof(u64);
-    return layers ? kvd_launch_shared(plan_layers_kernel<SCHEDULE>, (unsigned)n_layers, N_THREADS,
-                                      bytes, stream, layers)
-                  : kvd_launch_shared(plan_kernel<SCHEDULE>, 1, N_THREADS, bytes, stream, p);
+    return layers ? kvd_launch(plan_layers_kernel<SCHEDULE>, (unsigned)n_layers, N_THREADS, bytes,
+                               stream, layers)
+                  : kvd_launch(plan_kernel<SCHEDULE>, 1, N_THREADS, bytes, stream, p);
 }
 
 static cudaError_t launch_any(const kvd_decode_args *args, kvd_schedule schedule,

@@ -485,8 +485,8 @@ cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t st
         return cudaErrorNotSupported;
     p->worker_bytes = p->q_bytes + p->stages * p->stage_bytes;
     const int bytes = workers * p->worker_bytes;
-    return kvd_launch_shared(kernel, (unsigned)p->a.work.n_ctas,
-                             (unsigned)(workers * WORKER_THREADS), (size_t)bytes, stream, *p);
+    return kvd_launch(kernel, (unsigned)p->a.work.n_ctas, (unsigned)(workers * WORKER_THREADS),
+                      (size_t)bytes, stream, *p);
 }
 
 } // namespace

@@ -461,8 +461,8 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
 template <bool BF16, bool WINDOW>
 cudaError_t launch(const kvd_prefill_args *args, cudaStream_t stream)
 {
-    return kvd_launch_shared(prefill<BF16, WINDOW>, (unsigned)args->work.n_ctas, THREADS,
-                             sizeof(shared), stream, *args);
+    return kvd_launch(prefill<BF16, WINDOW>, (unsigned)args->work.n_ctas, THREADS, sizeof(shared),
+                      stream, *args);
 }
 
 #ifndef KVD_PREFILL_WIDE

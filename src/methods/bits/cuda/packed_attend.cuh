@@ -500,8 +500,8 @@ cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, in
     const packed_params p = params_of(a, d, stage_bytes<PAGE>(a));
     const dim3 grid((unsigned)(a->map.n_kv_heads * (ATTEND ? shares_of(&a->map) : 1)),
                     (unsigned)a->n, (unsigned)ctas);
-    const cudaError_t e = kvd_launch_shared(restore_pages_kernel<PAGE, ATTEND>, grid, THREADS,
-                                            (size_t)shared_bytes<PAGE>(a), stream, p);
+    const cudaError_t e = kvd_launch(restore_pages_kernel<PAGE, ATTEND>, grid, THREADS,
+                                     (size_t)shared_bytes<PAGE>(a), stream, p);
     if (e != cudaSuccess || !ATTEND)
         return e;
     launch_merge(p, ctas, stream);

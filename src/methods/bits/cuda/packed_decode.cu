@@ -289,7 +289,7 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     p.d = *d;
     const size_t bytes = (size_t)(p.shared_bytes + p.warps * (2 * p.stage_bytes + p.scratch_bytes));
     const cudaError_t e =
-        kvd_launch_shared(run, (unsigned)d->n_ctas, 32 * (unsigned)p.warps, bytes, stream, p);
+        kvd_launch(run, (unsigned)d->n_ctas, 32 * (unsigned)p.warps, bytes, stream, p);
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)p.a.map.n_kv_heads, (unsigned)a->n, (unsigned)p.a.map.group);

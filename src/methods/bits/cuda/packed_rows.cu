@@ -601,8 +601,8 @@ cudaError_t restore_joint(const kvd_packed_args *a, cudaStream_t stream)
     while (tokens > 1 && tokens * each > MOST_SHARED)
         tokens /= 2;
     const dim3 grid((unsigned)(a->pages_side_by_side * (KVD_PAGE_TOKENS / tokens)), (unsigned)a->n);
-    return kvd_launch_shared(restore_joint_kernel, grid, THREADS, (size_t)(tokens * each), stream,
-                             *a, tokens);
+    return kvd_launch(restore_joint_kernel, grid, THREADS, (size_t)(tokens * each), stream, *a,
+                      tokens);
 }
 
 } // namespace
@@ -610,7 +610,7 @@ cudaError_t restore_joint(const kvd_packed_args *a, cudaStream_t stream)
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream)
 {
     const dim3 grid(a->q_len ? (unsigned)a->pages_side_by_side * 16 : 1, (unsigned)a->n, 2);
-    return kvd_launch_shared(code_rows_kernel, grid, THREADS, shared_bytes(a), stream, *a);
+    return kvd_launch(code_rows_kernel, grid, THREADS, shared_bytes(a), stream, *a);
 }
 
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream)

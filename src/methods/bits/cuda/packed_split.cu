@@ -478,18 +478,17 @@ cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream)
         choose_kernel<true><<<dim3(heads, n, 2), CHOOSE, 0, stream>>>(*a);
     else
         choose_kernel<false><<<dim3(heads, n), CHOOSE, 0, stream>>>(*a);
-    return kvd_launch_shared(code_kernel, grid_of(a), THREADS,
-                             bytes_of(a, a->split.of.bits ? 3 : 2), stream, *a);
+    return kvd_launch(code_kernel, grid_of(a), THREADS, bytes_of(a, a->split.of.bits ? 3 : 2),
+                      stream, *a);
 }
 
 cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream)
 {
     if (a->split.of.bits)
-        return kvd_launch_shared(restore_kernel<false>, grid_of(a), THREADS, bytes_of(a, 3), stream,
-                                 *a);
+        return kvd_launch(restore_kernel<false>, grid_of(a), THREADS, bytes_of(a, 3), stream, *a);
     const kvd_packed_split_record widest =
         kvd_packed_split_record_of(&a->split.of, a->d_head, a->d_head);
-    return kvd_launch_shared(
+    return kvd_launch(
         restore_kernel<true>, grid_of(a), THREADS,
         2 * (size_t)vidkv_numbers(a->d_head, a->split.of.group) + (size_t)widest.bytes, stream, *a);
 }
