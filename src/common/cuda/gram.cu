@@ -7,6 +7,8 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
+#include "common/cuda/launch.cuh"
+
 namespace
 {
 
@@ -240,14 +242,9 @@ int choose_slices(size_t n_rows, int n_heads, int blocks)
 template <typename T, int BLOCKS> cudaError_t launch(const params &p, cudaStream_t stream)
 {
     constexpr int PAIRS = pairs_of(BLOCKS), WARPS = PAIRS < MAX_WARPS ? PAIRS : (int)MAX_WARPS;
-    const int bytes = 2 * ROWS * (BLOCKS * BLOCK + 4) * (int)sizeof(double);
+    const size_t bytes = 2 * ROWS * (BLOCKS * BLOCK + 4) * sizeof(double);
     const dim3 grid((unsigned)p.n_slices, (unsigned)p.n_heads, (PAIRS + WARPS - 1) / WARPS);
-    cudaError_t e = cudaFuncSetAttribute(gram_slices<T, BLOCKS>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess)
-        return e;
-    gram_slices<T, BLOCKS><<<grid, 32 * WARPS, (size_t)bytes, stream>>>(p);
-    e = cudaGetLastError();
+    const cudaError_t e = kvd_launch(gram_slices<T, BLOCKS>, grid, 32 * WARPS, bytes, stream, p);
     if (e != cudaSuccess)
         return e;
     gram_add_slices<<<dim3(PAIRS, (unsigned)p.n_heads), ADD_THREADS, 0, stream>>>(p);

@@ -480,10 +480,6 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
     const size_t bytes = need > half ? need : half;
-    const cudaError_t e = cudaFuncSetAttribute(
-        few_rows_kernel<KIND, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
     return kvd_launch_early(major >= 9, few_rows_kernel<KIND, STAGES>, dim3(n_ctas), THREADS, bytes,
                             stream, p);
 }
@@ -498,10 +494,6 @@ template <int KIND> cudaError_t launch_codes(const params &p, const machine &m, 
     const size_t bytes = shared_bytes(0, p.a.n, (size_t)p.pitch);
     const int share = bytes <= (size_t)m.most / 2 - 1024 ? 2 : 1,
               n_ctas = p.tiles < share * m.sms ? p.tiles : share * m.sms;
-    const cudaError_t e = cudaFuncSetAttribute(
-        few_codes_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
     return kvd_launch_early(m.major >= 9, few_codes_kernel<KIND>, dim3(n_ctas), THREADS, bytes,
                             stream, p);
 }

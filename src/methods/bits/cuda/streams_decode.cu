@@ -4,6 +4,7 @@
  */
 #include <cuda_bf16.h>
 
+#include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/streams.cuh"
 
 namespace
@@ -513,17 +514,14 @@ cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, uns
     const bool many = lookup > LARGE_LOOKUP || pages * tables > MANY_WARPS * sms;
     const size_t warps = many ? MANY_WARPS : FEW_WARPS, bytes = lookup + warps * WARP_BYTES;
     size_t most = 0;
-    cudaError_t e = most_memory(&most);
+    const cudaError_t e = most_memory(&most);
     if (e != cudaSuccess || bytes > most)
         return e != cudaSuccess ? e : cudaErrorInvalidValue;
-    e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
     /* Each CTA loads the lookup tables, so no more CTAs are launched than run at once. */
     const size_t at_once = most / bytes * sms / tables, want = (pages + warps - 1) / warps,
                  x = want < at_once ? want : at_once;
-    kernel<<<dim3((unsigned)(x ? x : 1), y, z), (unsigned)(32 * warps), bytes, stream>>>(a);
-    return cudaGetLastError();
+    return kvd_launch(kernel, dim3((unsigned)(x ? x : 1), y, z), (unsigned)(32 * warps), bytes,
+                      stream, a);
 }
 
 } // namespace

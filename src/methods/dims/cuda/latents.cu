@@ -7,6 +7,7 @@
  */
 #include "methods/dims/cuda/latents.h"
 
+#include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace
@@ -525,16 +526,11 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const restore_kernel kernel = restore_of<KVD_WIDTH_NARROW / 16>(w16, a->max_rank > RANK_WHOLE);
     const bool parts = a->max_rank > RANK_WHOLE;
     const int bytes = (parts ? 2 : 1) * a->d_head * pitch_of(part_of(a->max_rank)) * 2;
-    const cudaError_t e =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess)
-        return e;
     /* If B is loaded in parts, all CTAs take equally long, so all of them should run at once. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;
-    kernel<<<dim3(x, a->n, (2 * a->n_kv_heads)), THREADS, (size_t)bytes, stream>>>(*a);
-    return cudaGetLastError();
+    return kvd_launch(kernel, dim3(x, a->n, 2 * a->n_kv_heads), THREADS, (size_t)bytes, stream, *a);
 }
 
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream)

@@ -3,6 +3,7 @@
  * [128][rank] B [rank][256]. Both CTAs of a cluster need the same parts of B, so each loads one
  * half of every part for both. One warpgroup copies; two compute a page of 64 tokens each.
  */
+#include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "methods/dims/cuda/latents.h"
 
@@ -310,10 +311,5 @@ cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStrea
         a->newest < 0 || a->joint_rank[0] % 16 || a->joint_rank[1] % 16 || a->slot || a->position ||
         a->bias || a->gain)
         return cudaErrorInvalidValue;
-    const cudaError_t e =
-        cudaFuncSetAttribute(restore_joint, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess)
-        return e;
-    restore_joint<<<(a->n_sms / CTAS * CTAS), THREADS, (size_t)bytes, stream>>>(*a);
-    return cudaGetLastError();
+    return kvd_launch(restore_joint, a->n_sms / CTAS * CTAS, THREADS, (size_t)bytes, stream, *a);
 }

@@ -2,6 +2,7 @@
  * Computes the sums of evict_score.cu with wgmma and bulk copies of sm_90. For KVD_EVICT_REPEATED,
  * only the largest exponent of each key is exponentiated.
  */
+#include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/gumbel.h"
@@ -255,12 +256,7 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
 template <kind KIND> cudaError_t launch(const score_params &p, cudaStream_t stream)
 {
     const dim3 grid(p.a.map.n_heads, (p.a.longest + HELD - 1) / HELD, p.a.batch);
-    const cudaError_t e = cudaFuncSetAttribute(
-        pass_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(shared));
-    if (e != cudaSuccess)
-        return e;
-    pass_kernel<KIND><<<grid, THREADS, sizeof(shared), stream>>>(p);
-    return cudaGetLastError();
+    return kvd_launch(pass_kernel<KIND>, grid, THREADS, sizeof(shared), stream, p);
 }
 
 } // namespace

@@ -10,6 +10,7 @@
  * Reading codes takes the most time. Warps of all CTAs take tiles of 16 tokens in turn (section 6).
  * Results merge in a fixed order.
  */
+#include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
 
@@ -621,13 +622,8 @@ template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stre
     const int rings = WARPS * STAGES * stage, merged = WARPS * HEADS * F * (int)sizeof(float);
     const int table_at = rings > merged ? rings : merged;
     const size_t bytes = (size_t)table_at + (size_t)s->pool.table_length * sizeof(int32_t);
-    const cudaError_t e = cudaFuncSetAttribute(
-        attend_kernel<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
-    attend_kernel<F><<<dim3(s->splits, s->pool.n_kv_heads, s->n), THREADS, bytes, stream>>>(
-        *s, stage, table_at);
-    return cudaGetLastError();
+    return kvd_launch(attend_kernel<F>, dim3(s->splits, s->pool.n_kv_heads, s->n), THREADS, bytes,
+                      stream, *s, stage, table_at);
 }
 
 } // namespace

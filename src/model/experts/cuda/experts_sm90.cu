@@ -179,10 +179,6 @@ template <bool UP>
 cudaError_t launch(const kvd_gpu_few_experts *a, size_t most_groups, cudaStream_t stream)
 {
     const size_t tiles = UP ? ceil_div(a->ffn, ROWS / 2) : ceil_div(a->d, ROWS);
-    const cudaError_t e = cudaFuncSetAttribute(
-        many_kernel<UP>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
-    if (e != cudaSuccess)
-        return e;
     return kvd_launch_early(a->overlaps, many_kernel<UP>,
                             dim3((unsigned)smaller(most_groups * tiles, (size_t)a->sms)), THREADS,
                             SMEM_BYTES, stream, *a);

@@ -397,10 +397,6 @@ extern "C" bool kvd_gpu_norm_route_takes(size_t n, size_t d)
 extern "C" cudaError_t kvd_gpu_norm_route_run(const kvd_gpu_norm_route *a, cudaStream_t stream)
 {
     const size_t bytes = a->n * a->d * sizeof(float);
-    const cudaError_t e = cudaFuncSetAttribute(
-        norm_route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
     return kvd_launch_early(a->overlaps, norm_route_kernel,
                             dim3((unsigned)ceil_div(a->n_experts, ROUTE_WARPS)), ROUTE_THREADS,
                             bytes, stream, *a);
