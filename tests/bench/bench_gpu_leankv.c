@@ -61,11 +61,10 @@ static void set_positions(const kvd_leankv_pool *p, const kvd_leankv_head *head,
 {
     char *const page = need((size_t)p->layout.page_bytes);
     int32_t *const table = need(heads * (size_t)p->table_length * sizeof *table);
-    kvd_leankv_head *const got = need(heads * sizeof *got);
     check(cudaMemcpy(table, p->table, heads * (size_t)p->table_length * sizeof *table,
                      cudaMemcpyDeviceToHost),
           "tables");
-    check(cudaMemcpy(got, p->head, heads * sizeof *got, cudaMemcpyDeviceToHost), "heads");
+    kvd_leankv_head *const got = from_device(p->head, heads * sizeof(kvd_leankv_head));
     for (size_t h = 0; h < heads; h++)
         for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
             for (int k = 0; k * p->layout.level[l].tokens < head[h].n[l]; k++) {

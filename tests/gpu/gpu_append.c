@@ -400,9 +400,7 @@ static void in_pieces(fixture *f, int decode)
             from[b] += n[b];
         free(q);
     }
-    uint16_t *got = need(f->pool_elements * sizeof *got);
-    check(cudaMemcpy(got, pool, f->pool_elements * sizeof *got, cudaMemcpyDeviceToHost),
-          "cudaMemcpy");
+    uint16_t *got = from_device(pool, f->pool_elements * sizeof(uint16_t));
     cudaFree(pool);
     size_t bits = 0;
     for (size_t i = 0; i < f->pool_elements; i++)

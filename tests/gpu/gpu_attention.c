@@ -141,9 +141,8 @@ static void head_error(const batch *b, const scenario *c, size_t s, int head, si
 static double batch_error(const batch *b, const scenario *c, size_t step, size_t skip)
 {
     const size_t e = kvd_dtype_bytes(c->type), all = b->out_elements + GUARD;
-    char *raw = need(all * e);
     float *got = need((b->out_elements + 1) * sizeof *got);
-    check(cudaMemcpy(raw, b->out, all * e, cudaMemcpyDeviceToHost), "copy");
+    char *raw = from_device(b->out, all * e);
     kvd_to_f32(c->type, raw, got, b->out_elements);
     double worst = 0;
     for (size_t i = b->out_elements * e; i < all * e; i++)

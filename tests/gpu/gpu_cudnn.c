@@ -313,8 +313,7 @@ static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_
     qsort(ms, HOT, sizeof *ms, ascending);
     *hot = (double)ms[HOT / 2] * 1e3 / HOT_RUN;
     check((cudaError_t)kvd_clock_stamp_launch((kvd_clock_stamp *)scratch + 1, NULL), "cudnn");
-    kvd_clock_stamp *stamps = need(2 * sizeof *stamps);
-    check(cudaMemcpy(stamps, scratch, 2 * sizeof *stamps, cudaMemcpyDeviceToHost), "cudnn");
+    kvd_clock_stamp *stamps = from_device(scratch, 2 * sizeof(kvd_clock_stamp));
     *mhz = kvd_clock_between(stamps, stamps + 1);
     free(stamps);
     check(cudaFree(io->workspace), "cudnn");

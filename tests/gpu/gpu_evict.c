@@ -359,14 +359,13 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     float *const mass = need(heads * rows * sizeof *mass), *const score =
                                                                need(kv * rows * sizeof *score);
     int32_t *const kept = need(kv * rows * sizeof *kept);
-    uint16_t *const after = need(f->pool_n * 2);
     fetch(mass, a.mass, heads * rows * sizeof *mass);
     fetch(score, a.score, kv * rows * sizeof *score);
     fetch(lse, other.mass, heads * rows * sizeof *lse);
     wrong += attends ? (int)differences(f, lse, score) : 0;
     device_free(other.lse, other.mass);
     fetch(kept, a.kept, kv * rows * sizeof *kept);
-    fetch(after, pool, f->pool_n * 2);
+    uint16_t *const after = from_device(pool, f->pool_n * 2);
     if (notes(f)) {
         fetch(f->score, state->score, f->state_n * sizeof *f->score);
         fetch(f->position, state->position, f->state_n * sizeof *f->position);

@@ -425,7 +425,6 @@ static void run_prompts(method_run *r)
     float *const mass = need(heads * rows * sizeof *mass), *const last =
                                                                need(heads * rows * sizeof *last);
     int32_t *const kept = need(kv * rows * sizeof *kept);
-    uint16_t *const after = need(f->pool_n * 2);
     check_masses(r, NULL, lse);
     kvd_evict_prompts_args a = prompts_of(f, &r->shape.rule, LAYER, lse, r->pool);
     a.state = r->state;
@@ -445,7 +444,7 @@ static void run_prompts(method_run *r)
     }
     check(cudaDeviceSynchronize(), "choice");
     fetch(kept, a.kept, kv * rows * sizeof *kept);
-    fetch(after, r->pool, f->pool_n * 2);
+    uint16_t *const after = from_device(r->pool, f->pool_n * 2);
     for (int b = 0; b < f->batch; b++)
         check_prompt(r, b, mass, last, kept, after);
     memcpy(f->pool, after, f->pool_n * 2);

@@ -136,8 +136,7 @@ static void test(const scenario *c)
     check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
     check(cudaMemcpy(&stamp, began, sizeof stamp, cudaMemcpyDeviceToHost), "began");
     if (narrow) {
-        uint16_t *const bits = need(n_y * sizeof *bits);
-        check(cudaMemcpy(bits, y, n_y * sizeof *bits, cudaMemcpyDeviceToHost), "y");
+        uint16_t *const bits = from_device(y, n_y * sizeof(uint16_t));
         kvd_to_f32(KVD_BF16, bits, got, n_y);
         free(bits);
     } else {

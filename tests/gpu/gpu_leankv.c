@@ -9,12 +9,9 @@
 static void check_masses(fixture *f)
 {
     const size_t tokens = all_tokens(f), n_heads = (size_t)(f->s->kv * f->s->group);
-    float *const got = need(n_heads * (size_t)f->n_q8 * sizeof *got);
     double worst = 0;
     check(kvd_leankv_masses(&f->p, 0), "masses");
-    check(
-        cudaMemcpy(got, f->p.mass, n_heads * (size_t)f->n_q8 * sizeof *got, cudaMemcpyDeviceToHost),
-        "masses");
+    float *const got = from_device(f->p.mass, n_heads * (size_t)f->n_q8 * sizeof(float));
     for (size_t h = 0; h < n_heads; h++)
         for (int r = 0; r < ROWS; r++)
             for (int i = 0; i < f->s->n[r]; i++) {

@@ -499,10 +499,9 @@ static double receive(bench *w, int step)
 {
     const kvd_packed_args *const a = &w->a;
     const size_t room = (size_t)(a->ring_pages * KVD_PAGE_TOKENS), n = 2 * N * N_KV * room;
-    float *const got = need(n * sizeof *got);
     double worst = 0;
     check(kvd_packed_receive(a, w->queries, w->device_lse, NULL), "probabilities");
-    check(cudaMemcpy(got, a->classes.received, n * sizeof *got, cudaMemcpyDeviceToHost), "sums");
+    float *const got = from_device(a->classes.received, n * sizeof(float));
     for (int b = 0; b < N; b++)
         for (int g = 0; g < N_KV; g++) {
             const int m = w->t->length[b] + step;
@@ -765,9 +764,8 @@ static void run_decoder(const bench *w, decoder *x, int step)
 static size_t marks_left(const bench *w)
 {
     const size_t n = (size_t)(2 * N * w->a.ring_pages) * (size_t)w->a.map.page_elements;
-    uint16_t *const x = need(n * sizeof *x);
     size_t marks = 0;
-    check(cudaMemcpy(x, w->a.ring, n * sizeof *x, cudaMemcpyDeviceToHost), "ring");
+    uint16_t *const x = from_device(w->a.ring, n * sizeof(uint16_t));
     for (size_t i = 0; i < n; i++)
         marks += isnan(bf16_wide(x[i])) ? 1 : 0;
     free(x);
