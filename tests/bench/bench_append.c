@@ -451,11 +451,8 @@ static void steps_table(void)
 int main(int argc, char **argv)
 {
     const char *only = argc > 1 ? argv[1] : "";
-    int n_devices = 0;
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
-        printf("no CUDA device\n");
+    if (!gpu_devices("append", 1))
         return 0;
-    }
     if (!*only || !strcmp(only, "prefill"))
         prefill_table();
     if (!*only || !strcmp(only, "steps"))

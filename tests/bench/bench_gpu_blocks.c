@@ -314,11 +314,8 @@ static void time_all_attention(void)
 
 int main(void)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        puts("no CUDA device");
+    if (!gpu_devices("blocks", 1))
         return 0;
-    }
     kvd_rng_seed(&rng, 3, 0);
     time_blocks();
     time_all_attention();

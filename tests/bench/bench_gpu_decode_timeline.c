@@ -168,11 +168,8 @@ static void run(int at)
 
 int main(int argc, char **argv)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip decode_timeline: no CUDA device\n");
+    if (!gpu_devices("decode_timeline", 1))
         return 0;
-    }
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     check(cudaEventCreate(&from), "event");
     check(cudaEventCreate(&to), "event");

@@ -134,16 +134,13 @@ int main(int argc, char **argv)
     kvd_common_options options = {.seed = 1};
     kvd_err err = {""};
     bench b = {.n_layers = 32};
-    int n = 0;
     const double gb = argc > 2 ? strtod(argv[2], NULL) : 6.4;
     if (argc < 2 || argc > 3 || !(gb >= 0.2 && gb <= 1000)) {
         fprintf(stderr, "usage: bench_gpu_dump FOLDER [GB]\n");
         return 2;
     }
-    if (cudaGetDeviceCount(&n) || n == 0) {
-        printf("skip dump from the device: no CUDA device\n");
+    if (!gpu_devices("dump from the device", 1))
         return 0;
-    }
     snprintf(b.dump, sizeof b.dump, "%.250s/bench-gpu-dump.h5", argv[1]);
     snprintf(b.plain, sizeof b.plain, "%.250s/bench-gpu-dump.raw", argv[1]);
     int status = kvd_run_start(&b.run, "bench_gpu_dump", argc, argv, &options, &err);

@@ -26,12 +26,6 @@ static int n_gpus = 1;
 static const char *sizes; /* argument of -n; NULL: powers of two */
 static kvd_ceiling gemm, bandwidth;
 
-static double median(double *x, int n)
-{
-    kvd_sort(x, (size_t)n);
-    return x[n / 2];
-}
-
 enum { WIDTHS = 128 };
 typedef struct {
     int n, d_qk[WIDTHS], d_v[WIDTHS];
@@ -131,7 +125,7 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
             kvd_phase_add(sum, &t);
         }
     }
-    return median(second, PREFILLS);
+    return kvd_quantile(second, PREFILLS, 0.5);
 }
 
 /* Times decode steps of n requests. K and V of earlier tokens are arbitrary. */
@@ -155,7 +149,7 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
             kvd_phase_add(sum, &t);
         }
     }
-    return median(second, STEPS);
+    return kvd_quantile(second, STEPS, 0.5);
 }
 
 static size_t next_size(size_t n, size_t factor)
@@ -256,7 +250,6 @@ int main(int argc, char **argv)
 {
     static const kvd_plan none = {.type = KVD_BF16};
     kvd_err err = {""};
-    int devices = 0;
     for (; argc > 1 && argv[1][0] == '-'; argv++, argc--)
         if (argv[1][1] == 'n')
             sizes = argv[1] + 2;
@@ -267,10 +260,8 @@ int main(int argc, char **argv)
                         "[WIDTHS.csv[:NAME]|METHOD]...]\n");
         return 2;
     }
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip engine: no device\n");
+    if (!gpu_devices("engine", 1))
         return 0;
-    }
     context = argc > 2 ? strtoul(argv[2], NULL, 10) : context;
     const int shaped = strncmp(argv[1], "shape:", 6) == 0;
     const kvd_shape *const shape = shaped ? kvd_shape_find(argv[1] + 6, &err) : NULL;

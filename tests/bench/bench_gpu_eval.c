@@ -12,22 +12,11 @@
 
 enum { WARM_UP = 1, REPEATS = 3 };
 
-static void fail(const kvd_err *err)
-{
-    fprintf(stderr, "bench_gpu_eval: %s\n", err->msg);
-    exit(1);
-}
-
 /* Returns `width` columns of a random signed permutation [d][d]. `back` receives the transpose. */
 static float *permutation(kvd_rng *r, int d, int width, float *back)
 {
     float *const a = need((size_t)d * (size_t)width * sizeof *a);
-    int *const order = need((size_t)d * sizeof *order);
-    for (int i = 0; i < d; i++) {
-        const int j = (int)kvd_rng_below(r, (uint64_t)i + 1);
-        order[i] = order[j];
-        order[j] = i;
-    }
+    int32_t *const order = shuffled(r, d);
     for (int j = 0; j < width; j++) {
         a[order[j] * width + j] = kvd_rng_below(r, 2) ? 1.0F : -1.0F;
         if (back)
@@ -95,8 +84,7 @@ static void timed(const char *what, const char *engine, work *w, int (*run)(work
     double s[REPEATS];
     for (int i = -WARM_UP; i < REPEATS; i++) {
         const double started = kvd_clock_s();
-        if (run(w, &err))
-            fail(&err);
+        end_on(run(w, &err), &err);
         if (i >= 0)
             s[i] = kvd_clock_s() - started;
     }
@@ -111,8 +99,7 @@ static void timed_choice(const char *what, work *w, const kvd_dims *dims, kvd_dt
     kvd_err err = {""};
     const double started = kvd_clock_s();
     w->plan = (kvd_plan){.dims = dims, .type = type};
-    if (w->r->plan_load(w->r, &w->plan, &err))
-        fail(&err);
+    end_on(w->r->plan_load(w->r, &w->plan, &err), &err);
     const double made = kvd_clock_s() - started;
     timed(what, w->r->plan_engine(&w->plan), w, choice);
     printf("%-28s %-24s %8.1f ms\n", "  its matrices", "", made * 1e3);
@@ -125,8 +112,7 @@ static void run(const kvd_checkpoint *c, kvd_dtype compute, size_t tokens, size_
     const kvd_config *const config = kvd_checkpoint_config(c);
     const double started = kvd_clock_s();
     work w = {.r = kvd_runner_cuda(c, compute, tokens, seq_len, &err)};
-    if (!w.r)
-        fail(&err);
+    end_on(!w.r, &err);
     printf("%s; %zu tokens in sequences of %zu; loaded in %.1f s\n", w.r->describe(w.r), tokens,
            seq_len, kvd_clock_s() - started);
     const size_t n = (tokens + seq_len - 1) / seq_len;
@@ -144,9 +130,9 @@ static void run(const kvd_checkpoint *c, kvd_dtype compute, size_t tokens, size_
     w.batch = (kvd_batch){.n_sequences = n, .offset = offset, .id = id};
     w.all = (kvd_predictions){tokens, id + 1, sequence, NULL};
     w.quality = need(n * sizeof *w.quality);
-    if (!(w.reference = w.r->rows_new(w.r, tokens, "rows", &err)) ||
-        !(w.hidden = w.r->rows_new(w.r, tokens, "rows", &err)))
-        fail(&err);
+    end_on(!(w.reference = w.r->rows_new(w.r, tokens, "rows", &err)) ||
+               !(w.hidden = w.r->rows_new(w.r, tokens, "rows", &err)),
+           &err);
 
     kvd_dims half, odd, two;
     make_dims(&half, config, config->d_head / 2, 0);
@@ -174,18 +160,14 @@ int main(int argc, char **argv)
     const size_t tokens = argc > 2 ? strtoul(argv[2], NULL, 10) : 8192,
                  seq_len = argc > 3 ? strtoul(argv[3], NULL, 10) : 2048;
     kvd_err err = {""};
-    int n_devices = 0;
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
-        printf("skip bench_gpu_eval: no CUDA device\n");
+    if (!gpu_devices("eval", 1))
         return 0;
-    }
     const int shape = !strncmp(name, "shape:", 6);
     const kvd_shape *const s = shape ? kvd_shape_find(name + 6, &err) : NULL;
     kvd_checkpoint *const c = s       ? kvd_checkpoint_of_shape(s, 1, &err)
                               : shape ? NULL
                                       : kvd_checkpoint_open(name, &err);
-    if (!c)
-        fail(&err);
+    end_on(!c, &err);
     run(c, KVD_F32, tokens, seq_len);
     run(c, KVD_BF16, tokens, seq_len);
     kvd_checkpoint_close(c);

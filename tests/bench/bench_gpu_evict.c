@@ -12,12 +12,6 @@
 
 enum { CONTEXT = 8192, OUTPUT = 256, STEPS = 15, MOST = 64 };
 
-static double median(double *x)
-{
-    kvd_sort(x, STEPS);
-    return x[STEPS / 2];
-}
-
 static int time_steps(kvd_engine *e, size_t batch, const char *method, kvd_err *err)
 {
     static const uint32_t id[MOST];
@@ -44,8 +38,9 @@ static int time_steps(kvd_engine *e, size_t batch, const char *method, kvd_err *
             compress[s - 1] = t.part[KVD_PHASE_COMPRESS];
         }
     }
-    printf("%-36s %6zu %10.3f %10.3f %10.3f\n", method, batch, 1e3 * median(total),
-           1e3 * median(attention), 1e3 * median(compress));
+    printf("%-36s %6zu %10.3f %10.3f %10.3f\n", method, batch,
+           1e3 * kvd_quantile(total, STEPS, 0.5), 1e3 * kvd_quantile(attention, STEPS, 0.5),
+           1e3 * kvd_quantile(compress, STEPS, 0.5));
     return 0;
 }
 
@@ -92,11 +87,8 @@ int main(int argc, char **argv)
                                        "keyformer,keys=0.155,recent=0.155"};
     size_t batch[MOST] = {1, 64}, n = 2;
     kvd_err err = {""};
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip steps with eviction: no device\n");
+    if (!gpu_devices("steps with eviction", 1))
         return 0;
-    }
     for (int i = 1; i < argc && i <= MOST; i++) {
         batch[i - 1] = strtoul(argv[i], NULL, 10);
         n = (size_t)i;

@@ -97,13 +97,10 @@ static void fill(kvd_dtype type, const char *name, float size, size_t n, void *t
 
 int main(void)
 {
-    int devices = 0;
     kvd_err err = {""};
     kvd_ceiling ceiling;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip few_rows: no device\n");
+    if (!gpu_devices("few_rows", 1))
         return 0;
-    }
     if (kvd_ceiling_read(0, &ceiling, &err) || !(lib = kvd_cublas_load(&err)) ||
         !(blas = kvd_cublas_open("bench", &err))) {
         printf("not ok %s\n", err.msg);

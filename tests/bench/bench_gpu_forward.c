@@ -167,7 +167,6 @@ static int bench(const char *model, size_t seq_len, size_t n_sequences, int n_gp
 int main(int argc, char **argv)
 {
     kvd_err err = {""};
-    int devices = 0;
     const size_t seq_len = argc > 2 ? strtoul(argv[2], NULL, 10) : 4096;
     const size_t n_sequences = argc > 3 ? strtoul(argv[3], NULL, 10) : 8;
     const int n_gpus = argc > 4 ? atoi(argv[4]) : 1;
@@ -175,10 +174,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_gpu_forward MODEL|shape:NAME [SEQ_LEN [SEQUENCES [GPUS]]]\n");
         return 2;
     }
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip forward pass on the GPU: no device\n");
+    if (!gpu_devices("forward pass on the GPU", 1))
         return 0;
-    }
     if (bench(argv[1], seq_len, n_sequences, n_gpus, &err)) {
         fprintf(stderr, "bench_gpu_forward: %s\n", err.msg);
         return 1;

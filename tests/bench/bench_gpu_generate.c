@@ -11,12 +11,6 @@
 #include "methods/points.h"
 #include "model/checkpoint/shapes.h"
 
-static void stop(const kvd_err *err)
-{
-    fprintf(stderr, "%s\n", err->msg);
-    exit(1);
-}
-
 typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *config;
@@ -33,15 +27,13 @@ static void time_method(bench *b, const char *text)
     kvd_point *point = NULL;
     size_t n_points = 0;
     char why[KVD_GENERATOR_WHY];
-    if (kvd_method_parse(text, &m, &err))
-        stop(&err);
-    if (m.dims && !b->made && fixture_spectrum(&b->spectrum, b->config, 5, &err))
-        stop(&err);
+    end_on(kvd_method_parse(text, &m, &err), &err);
+    if (m.dims && !b->made)
+        end_on(fixture_spectrum(&b->spectrum, b->config, 5, &err), &err);
     b->made = b->made || m.dims;
     m.spectrum = m.dims ? &b->spectrum : NULL;
     m.spectrum_path = "random bases";
-    if (kvd_points_make(&m, &point, &n_points, &err))
-        stop(&err);
+    end_on(kvd_points_make(&m, &point, &n_points, &err), &err);
     kvd_plan plan = kvd_point_plan(point);
     plan.type = KVD_BF16;
     plan.prompt = 1;
@@ -50,8 +42,7 @@ static void time_method(bench *b, const char *text)
                                     .checkpoint = b->checkpoint,
                                     .drawn = true,
                                     .seed = 1};
-    if (kvd_plan_open(&plan, &setup, &err))
-        stop(&err);
+    end_on(kvd_plan_open(&plan, &setup, &err), &err);
     const size_t n = b->run.n_sequences, places = b->run.end[n];
     const kvd_continued out = {.token = need(places * sizeof *out.token),
                                .cost = need(n * sizeof *out.cost)};
@@ -72,8 +63,7 @@ static void time_method(bench *b, const char *text)
                *why ? ", because " : "", why);
     }
     (void)fflush(stdout);
-    free(out.token);
-    free(out.cost);
+    host_free(out.token, out.cost);
     kvd_plan_close(&plan);
     kvd_points_free(point, n_points);
 }
@@ -110,18 +100,15 @@ int main(int argc, char **argv)
         return 0;
     }
     const kvd_shape *const shape = strchr(model, '/') ? NULL : kvd_shape_find(model, &err);
-    if (!strchr(model, '/') && !shape)
-        stop(&err);
+    end_on(!strchr(model, '/') && !shape, &err);
     b.checkpoint = shape ? kvd_checkpoint_of_shape(shape, KVD_SHAPE_SEED, &err)
                          : kvd_checkpoint_open(model, &err);
-    if (!b.checkpoint || !items || !prompt || !new)
-        stop(&err);
+    end_on(!b.checkpoint || !items || !prompt || !new, &err);
     b.config = kvd_checkpoint_config(b.checkpoint);
     make_items(&b, items, prompt, new);
     const kvd_generator_spec spec = {
         .gpu = true, .compute = KVD_BF16, .n_gpus = 1, .max_tokens = 8192, .max_len = prompt + new};
-    if (!(b.generator = kvd_generator_new(b.checkpoint, &spec, &err)))
-        stop(&err);
+    end_on(!(b.generator = kvd_generator_new(b.checkpoint, &spec, &err)), &err);
     printf("%s: %s, %zu items of %zu tokens and %zu new ones, bf16\n", name, model, items, prompt,
            new);
     if (argc > 5)

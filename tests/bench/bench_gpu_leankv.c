@@ -299,17 +299,14 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
 int main(int argc, char **argv)
 {
     static const int batches[] = {1, 16, 64};
-    int devices = 0;
     kvd_err err = {""};
     kvd_bench *bench = NULL;
     kvd_ceiling bandwidth;
     kvd_attn_map map;
     if (argc > 1)
         context = atoi(argv[1]);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip bench_gpu_leankv: no device\n");
+    if (!gpu_devices("bench_gpu_leankv", 1))
         return 0;
-    }
     if (context < 128 || context > 1 << 20) {
         fprintf(stderr, "bench_gpu_leankv: CONTEXT is 128 .. 1048576\n");
         return 2;

@@ -94,7 +94,7 @@ int main(int argc, char **argv)
     static kvd_jct_methods methods;
     kvd_err err = {""};
     kvd_model_info info;
-    int devices = 0, attention = 0;
+    int attention = 0;
     const size_t batch = argc > 5 ? strtoul(argv[3], NULL, 10) : 0;
     while (argc > 5 && attention < KVD_N_ATTENTIONS &&
            strcmp(argv[4], kvd_jct_attention_name[attention]))
@@ -104,10 +104,8 @@ int main(int argc, char **argv)
                 "usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...\n");
         return 2;
     }
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip methods: no device\n");
+    if (!gpu_devices("methods", 1))
         return 0;
-    }
     context = strtoul(argv[2], NULL, 10);
     end_on(!(cfg.shape = kvd_shape_find(argv[1], &err)), &err);
     for (int i = 5; i < argc && cfg.n_methods < KVD_JCT_METHODS; i++, cfg.n_methods++) {

@@ -204,13 +204,11 @@ int main(int argc, char **argv)
     kvd_bench *bench = NULL;
     kvd_ceiling bandwidth;
     kvd_err err = {""};
-    int devices = 0, n = 1;
+    int n = 1;
     context = argc > 1 ? atoi(argv[1]) : context;
     batch = argc > 2 ? atoi(argv[2]) : batch;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip bench_gpu_packed: no device\n");
+    if (!gpu_devices("bench_gpu_packed", 1))
         return 0;
-    }
     if (context < 64 || context > 1 << 20 || batch < 1 || batch > 256) {
         fprintf(stderr, "bench_gpu_packed: CONTEXT is 64 .. 1048576, BATCH 1 .. 256\n");
         return 2;

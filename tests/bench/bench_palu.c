@@ -3,12 +3,7 @@
  * Times Palu's decode kernel, but not its planning.
  * Prints a CSV line per shape, with the least times that operations and bytes allow.
  */
-#include <cuda_runtime_api.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "common/half.h"
+#include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"
 
 /* BLOCK random numbers, copied repeatedly, fill the cache. */
@@ -17,47 +12,16 @@ enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 };
 /* Measured on one H200 (results/h200). */
 static const double gemm_flops = 790e12, bytes_per_s = 4.3e12;
 
-static void ok(cudaError_t e, const char *what)
-{
-    if (e == cudaSuccess)
-        return;
-    fprintf(stderr, "bench_palu: %s: %s\n", what, cudaGetErrorString(e));
-    exit(1);
-}
+static kvd_rng rng;
 
-static uint64_t seed = 88172645463325252u;
-
-/* Returns a nearly normal number: the sum of 12 uniform ones, mean 0, variance 1. */
-static float any(void)
+static uint16_t *numbers(size_t n, int dtype, double gain)
 {
-    double x = -6;
-    for (int i = 0; i < 12; i++) {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        x += (double)(seed >> 11) / 9007199254740992.0;
-    }
-    return (float)x;
-}
-
-static uint16_t *numbers(size_t n, int dtype, float gain)
-{
-    uint16_t *h = malloc(n * sizeof *h);
-    if (!h)
-        abort();
+    uint16_t *const h = need(n * sizeof *h);
     for (size_t i = 0; i < n; i++) {
-        const float x = gain * any();
+        const float x = (float)(gain * kvd_rng_normal(&rng));
         kvd_from_f32((kvd_dtype)dtype, &x, h + i, 1);
     }
     return h;
-}
-
-static void *device(const void *from, size_t bytes)
-{
-    void *to = NULL;
-    ok(cudaMalloc(&to, bytes), "allocation");
-    ok(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "copy");
-    return to;
 }
 
 static int by_size(const void *x, const void *y)
@@ -74,62 +38,43 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
                  cache = pages * kvd_palu_page_elements(s) * 2;
     const size_t n_q = (size_t)batch * (size_t)s->n_heads * KVD_PALU_D_HEAD;
     kvd_palu_decode_args a = {.dtype = dtype, .shape = *s, .batch = batch, .max_pages = max_pages};
-    int32_t *kv_len = malloc((size_t)batch * sizeof *kv_len),
-            *table = malloc(pages * sizeof *table);
-    float *cosine = malloc((size_t)rows * HALF * sizeof *cosine),
-          *sine = malloc((size_t)rows * HALF * sizeof *sine);
-    float *us = malloc((size_t)repeats * sizeof *us);
-    if (!kv_len || !table || !cosine || !sine || !us)
-        abort();
+    /* Pages are in random order, as on a server after some time. */
+    int32_t *kv_len = need((size_t)batch * sizeof *kv_len), *table = shuffled(&rng, (int)pages);
+    float *cosine = need((size_t)rows * HALF * sizeof *cosine),
+          *sine = need((size_t)rows * HALF * sizeof *sine);
+    float *us = need((size_t)repeats * sizeof *us);
     for (int b = 0; b < batch; b++)
         kv_len[b] = len;
-    for (size_t i = 0; i < pages; i++)
-        table[i] = (int32_t)i;
-    /* Pages are in random order, as on a server after some time. */
-    for (size_t i = pages; i-- > 1;) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        const size_t j = (size_t)(seed >> 33) % (i + 1);
-        const int32_t t = table[i];
-        table[i] = table[j];
-        table[j] = t;
-    }
-    for (int t = 0; t < rows; t++)
-        for (int i = 0; i < HALF; i++) {
-            const double angle = t * pow(10000, -(double)i / HALF);
-            cosine[t * HALF + i] = (float)cos(angle);
-            sine[t * HALF + i] = (float)sin(angle);
-        }
+    rope_tables((size_t)rows, KVD_PALU_D_HEAD, cosine, sine);
     a.n_clusters = kvd_palu_decode_clusters();
-    a.kv_len = device(kv_len, (size_t)batch * sizeof *kv_len);
-    a.page_table = device(table, pages * sizeof *table);
+    a.kv_len = on_device(kv_len, (size_t)batch * sizeof *kv_len);
+    a.page_table = on_device(table, pages * sizeof *table);
     uint16_t *q = numbers(n_q, dtype, 1),
-             *up = numbers(kvd_palu_up_elements(s), dtype, 1 / sqrtf((float)s->rank_k));
-    a.q = device(q, n_q * 2);
-    a.up = device(up, kvd_palu_up_elements(s) * 2);
-    a.rope_cos = device(cosine, (size_t)rows * HALF * sizeof *cosine);
-    a.rope_sin = device(sine, (size_t)rows * HALF * sizeof *sine);
-    char *pool = NULL;
-    ok(cudaMalloc((void **)&pool, cache), "cache");
+             *up = numbers(kvd_palu_up_elements(s), dtype, 1 / sqrt(s->rank_k));
+    a.q = on_device(q, n_q * 2);
+    a.up = on_device(up, kvd_palu_up_elements(s) * 2);
+    a.rope_cos = on_device(cosine, (size_t)rows * HALF * sizeof *cosine);
+    a.rope_sin = on_device(sine, (size_t)rows * HALF * sizeof *sine);
+    char *const pool = on_device(NULL, cache);
     for (size_t done = 0; done < cache; done += 2 * (size_t)BLOCK) {
         const size_t n = cache - done < 2 * (size_t)BLOCK ? cache - done : 2 * (size_t)BLOCK;
-        ok(cudaMemcpy(pool + done, random, n, cudaMemcpyHostToDevice), "copy");
+        check(cudaMemcpy(pool + done, random, n, cudaMemcpyHostToDevice), "copy");
     }
     a.pool = pool;
-    ok(cudaMalloc(&a.o, (size_t)batch * (size_t)s->n_heads * (size_t)s->rank_v * 2), "output");
-    ok(cudaMalloc(&a.workspace, kvd_palu_decode_workspace_bytes(s, batch, a.n_clusters)),
-       "workspace");
-    ok(kvd_palu_decode_plan(&a, 0), "plan");
+    a.o = on_device(NULL, (size_t)batch * (size_t)s->n_heads * (size_t)s->rank_v * 2);
+    a.workspace = on_device(NULL, kvd_palu_decode_workspace_bytes(s, batch, a.n_clusters));
+    check(kvd_palu_decode_plan(&a, 0), "plan");
 
     cudaEvent_t from, to;
-    ok(cudaEventCreate(&from), "event");
-    ok(cudaEventCreate(&to), "event");
+    check(cudaEventCreate(&from), "event");
+    check(cudaEventCreate(&to), "event");
     for (int i = -5; i < repeats; i++) {
-        ok(cudaEventRecord(from, 0), "event");
-        ok(kvd_palu_decode(&a, 0), "launch");
-        ok(cudaEventRecord(to, 0), "event");
-        ok(cudaEventSynchronize(to), "run");
+        check(cudaEventRecord(from, 0), "event");
+        check(kvd_palu_decode(&a, 0), "launch");
+        check(cudaEventRecord(to, 0), "event");
+        check(cudaEventSynchronize(to), "run");
         float ms;
-        ok(cudaEventElapsedTime(&ms, from, to), "time");
+        check(cudaEventElapsedTime(&ms, from, to), "time");
         if (i >= 0)
             us[i] = 1e3f * ms;
     }
@@ -145,19 +90,11 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
            fmax(rebuild, read) / median, flop / median * 1e-6, bytes / median * 1e-3);
     fflush(stdout);
 
-    ok(cudaEventDestroy(from), "event");
-    ok(cudaEventDestroy(to), "event");
-    const void *gone[] = {a.kv_len,   a.page_table, a.q, a.pool,     a.up,
-                          a.rope_cos, a.rope_sin,   a.o, a.workspace};
-    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
-        ok(cudaFree((void *)(uintptr_t)gone[i]), "free");
-    free(kv_len);
-    free(table);
-    free(cosine);
-    free(sine);
-    free(us);
-    free(q);
-    free(up);
+    check(cudaEventDestroy(from), "event");
+    check(cudaEventDestroy(to), "event");
+    device_free(a.kv_len, a.page_table, a.q, a.pool, a.up, a.rope_cos, a.rope_sin, a.o,
+                a.workspace);
+    host_free(kv_len, table, cosine, sine, us, q, up);
 }
 
 int main(int argc, char **argv)
@@ -183,6 +120,7 @@ int main(int argc, char **argv)
         printf("skip bench_palu: no Hopper device\n");
         return 0;
     }
+    kvd_rng_seed(&rng, 1, 0);
     uint16_t *random = numbers(BLOCK, KVD_BF16, 1);
     printf(
         "dtype,batch,tokens,n_heads,n_kv_heads,rank_k,rank_v,median_us,p10_us,p90_us,rebuild_floor_us,"

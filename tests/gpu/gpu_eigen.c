@@ -6,44 +6,17 @@
  */
 #include <float.h>
 #include <lapacke.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/clock.h"
-#include "common/device.h"
-#include "common/linalg.h"
-#include "common/rng.h"
-#include "common/stats.h"
-#include "common/threads.h"
-
-#ifndef KVD_CUDA
-
-int main(void)
-{
-    puts("skip eigen: built without CUDA");
-    return 0;
-}
-
-#else
 
 #include "analysis/cuda/eigen.h"
+#include "common/clock.h"
+#include "common/linalg.h"
+#include "common/stats.h"
+#include "common/threads.h"
+#include "gpu_case.h"
 
 enum { RANDOM, ILL, DEFICIENT, IDENTITY, DIAGONAL, ZERO, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"random",   "condition 1e8", "rank d/2",
                                                "identity", "diagonal",      "zero"};
-static int failures;
-
-static void *need(size_t bytes)
-{
-    void *p = calloc(1, bytes ? bytes : 1);
-    if (!p) {
-        printf("not ok eigen: out of memory\n");
-        exit(1);
-    }
-    return p;
-}
 
 /* Computes G = X^T X of m random rows. condition: about the ratio of X's singular values. */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
@@ -128,8 +101,7 @@ static void check_matrix(const double *G, size_t d, const double *sigma, const d
         }
         e->wrong_signs += !(largest > 0);
     }
-    free(A);
-    free(lambda);
+    host_free(A, lambda);
 }
 
 static errors check_all(const double *G, size_t n, size_t d, const double *sigma, const double *R)
@@ -152,17 +124,6 @@ static errors check_all(const double *G, size_t n, size_t d, const double *sigma
     return e;
 }
 
-static void say(int good, size_t n, size_t d, const char *kind, const errors *e)
-{
-    printf(
-        "%s eigen %zu x %zu x %zu %s: orthogonal to %.1e, residual %.2f and eigenvalues %.2f of d eps "
-        "largest, "
-        "sigma to %.1e of the largest%s%s\n",
-        good ? "ok" : "not ok", n, d, d, kind, e->orthogonality, e->residual, e->lambda, e->sigma,
-        e->wrong_signs ? ", signs are wrong" : "", e->rising ? ", sigma rises" : "");
-    failures += !good;
-}
-
 static void one_case(size_t n, size_t d, int kind)
 {
     double *G = need(n * d * d * sizeof *G), *sigma = need(n * d * sizeof *sigma),
@@ -176,17 +137,18 @@ static void one_case(size_t n, size_t d, int kind)
     memset(sigma, 0xff, n * d * sizeof *sigma);
     memset(R, 0xff, n * d * d * sizeof *R);
     if (kvd_gpu_gram_svd(G, n, d, sigma, R, &bad, NULL, &err)) {
-        printf("not ok eigen %zu x %zu x %zu %s: matrix %zu: %s\n", n, d, d, name, bad, err.msg);
-        failures++;
+        test_result(0, name, "%zu x %zu x %zu: matrix %zu: %s", n, d, d, bad, err.msg);
     } else {
         const errors e = check_all(G, n, d, sigma, R);
-        say(e.orthogonality < 1e-13 * (double)(d + 10) && e.residual < 2 && e.lambda < 2 &&
-                e.sigma < 1e-10 && !e.wrong_signs && !e.rising,
-            n, d, name, &e);
+        test_result(e.orthogonality < 1e-13 * (double)(d + 10) && e.residual < 2 && e.lambda < 2 &&
+                        e.sigma < 1e-10 && !e.wrong_signs && !e.rising,
+                    name,
+                    "%zu x %zu x %zu, orthogonal to %.1e, residual %.2f and eigenvalues %.2f of d "
+                    "eps largest, sigma to %.1e of the largest%s%s",
+                    n, d, d, e.orthogonality, e.residual, e.lambda, e.sigma,
+                    e.wrong_signs ? ", signs are wrong" : "", e.rising ? ", sigma rises" : "");
     }
-    free(G);
-    free(sigma);
-    free(R);
+    host_free(G, sigma, R);
 }
 
 static void refusals(size_t n, size_t d)
@@ -212,16 +174,13 @@ static void refusals(size_t n, size_t d)
         const int got = kvd_gpu_gram_svd(G, n, d, sigma, R, &bad, NULL, &mine);
         const int want = kvd_gram_svd(G + first * d * d, d, sigma, R, &theirs);
         const int good = got && want && bad == first && strcmp(mine.msg, theirs.msg) == 0;
-        printf("%s eigen refuses %s: matrix %zu: %s\n", good ? "ok" : "not ok",
-               what == 0   ? "NaN"
-               : what == 1 ? "infinity"
-                           : "a negative eigenvalue",
-               bad, mine.msg);
-        failures += !good;
+        test_result(good, "refuses", "%s: matrix %zu: %s",
+                    what == 0   ? "NaN"
+                    : what == 1 ? "infinity"
+                                : "a negative eigenvalue",
+                    bad, mine.msg);
     }
-    free(G);
-    free(sigma);
-    free(R);
+    host_free(G, sigma, R);
 }
 
 enum { REPEATS = 7 };
@@ -253,8 +212,7 @@ static void times_of(size_t n, size_t d, FILE *csv)
         double seconds;
         begun = kvd_clock_s();
         if (kvd_gpu_gram_svd(G, n, d, sigma, R, &bad, &seconds, &err)) {
-            printf("not ok eigen times %zu x %zu: %s\n", n, d, err.msg);
-            failures++;
+            test_result(0, "times", "%zu x %zu: %s", n, d, err.msg);
             break;
         }
         if (k >= 0) {
@@ -271,9 +229,7 @@ static void times_of(size_t n, size_t d, FILE *csv)
     if (csv)
         fprintf(csv, "%zu,%zu,%.3f,%.3f,%.3f,%.3f,%.3f,%zu\n", n, d, 1e3 * md, 1e3 * device[0],
                 1e3 * mw, 1e3 * whole[0], 1e3 * cpu, kvd_thread_count());
-    free(G);
-    free(sigma);
-    free(R);
+    host_free(G, sigma, R);
 }
 
 static void times(const char *path)
@@ -288,8 +244,7 @@ static void times(const char *path)
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         times_of(size[i][0], size[i][1], csv);
     if (path && (!csv || fclose(csv))) {
-        printf("not ok eigen times: cannot write '%s'\n", path);
-        failures++;
+        test_result(0, "times", "cannot write '%s'", path);
     }
 }
 
@@ -297,12 +252,8 @@ int main(int argc, char **argv)
 {
     static const size_t widths[] = {1, 2, 16, 64, 80, 96, 128, 256};
     const int small = argc > 1 && strcmp(argv[1], "small") == 0;
-    char name[256];
-    kvd_err err;
-    if (kvd_cuda_here(name, sizeof name, &err)) {
-        printf("skip eigen: %s\n", err.msg);
+    if (!gpu_devices("eigen", 1))
         return 0;
-    }
     const int saved = kvd_blas_serial();
     double begun = kvd_clock_s();
     one_case(1, 2, RANDOM);
@@ -324,5 +275,3 @@ int main(int argc, char **argv)
     kvd_blas_restore(saved);
     return failures != 0;
 }
-
-#endif

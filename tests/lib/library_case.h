@@ -56,10 +56,11 @@ static void case_round(int dtype, const double *from, float *to, size_t n)
     free(h);
 }
 
-/* K and V of a request's earlier tokens, [n_kv_heads][capacity][d]. */
-typedef struct {
-    float *k, *v;
-} case_history;
+static void case_free(void *const *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(p[i]);
+}
 
 /* Returns the largest ||o - ref|| / ||ref||, or < 0 if a call fails or unused memory changes. */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
@@ -249,15 +250,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
                 worst = fmax(worst, isfinite(difference) ? sqrt(difference / norm) : INFINITY);
             }
         }
-        free(x);
-        free(x16);
-        free(wide);
-        free(o_ref);
-        free(q);
-        free(k);
-        free(v);
-        free(o16);
-        free(lse);
+        case_free((void *[]){x, x16, wide, o_ref, q, k, v, o16, lse}, 9);
         m->release(x_device);
         m->release(q_device);
         m->release(o_device);
@@ -273,19 +266,9 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         m->release(device[i]);
     if (workspace)
         m->release(workspace);
-    free(table);
-    free(raw);
-    free(r_qk);
-    free(r_v);
-    free(r_qk16);
-    free(r_v16);
-    free(cosine);
-    free(sine);
-    free(k_past);
-    free(v_past);
-    free(q_len);
-    free(kv_len);
-    free(start);
+    case_free((void *[]){table, raw, r_qk, r_v, r_qk16, r_v16, cosine, sine, k_past, v_past, q_len,
+                         kv_len, start},
+              13);
     return status ? -1 : worst;
 }
 
