@@ -27,9 +27,7 @@ static void *random_bf16(size_t elements)
     }
     uint16_t *p = device(elements * 2);
     for (size_t i = 0; i < elements; i += BLOCK)
-        check(cudaMemcpy(p + i, block, 2 * (elements - i < BLOCK ? elements - i : BLOCK),
-                         cudaMemcpyHostToDevice),
-              "cudaMemcpy");
+        to_device(p + i, block, 2 * (elements - i < BLOCK ? elements - i : BLOCK));
     return p;
 }
 
@@ -372,7 +370,7 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
         if (!timed)
             continue;
         unsigned long long time[2 * STEP_LAYERS], sum = 0;
-        check(cudaMemcpy(time, d->time, sizeof time, cudaMemcpyDeviceToHost), "cudaMemcpy");
+        to_host(time, d->time, sizeof time);
         for (int l = 0; l < STEP_LAYERS; l++)
             sum += time[2 * l + 1] - time[2 * l];
         us[i] = (float)sum / 1000.0F / STEP_LAYERS;

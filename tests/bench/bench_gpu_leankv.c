@@ -61,9 +61,7 @@ static void set_positions(const kvd_leankv_pool *p, const kvd_leankv_head *head,
 {
     char *const page = need((size_t)p->layout.page_bytes);
     int32_t *const table = need(heads * (size_t)p->table_length * sizeof *table);
-    check(cudaMemcpy(table, p->table, heads * (size_t)p->table_length * sizeof *table,
-                     cudaMemcpyDeviceToHost),
-          "tables");
+    to_host(table, p->table, heads * (size_t)p->table_length * sizeof *table);
     kvd_leankv_head *const got = from_device(p->head, heads * sizeof(kvd_leankv_head));
     for (size_t h = 0; h < heads; h++)
         for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
@@ -118,7 +116,7 @@ static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
     p.state = on_device(NULL, sizeof *p.state);
     p.page = random_bytes((size_t)p.n_pages * (size_t)p.layout.page_bytes);
     check(kvd_leankv_reset(&p, 0), "reset");
-    check(cudaMemcpy(p.head, head, heads * sizeof *head, cudaMemcpyHostToDevice), "heads");
+    to_device(p.head, head, heads * sizeof *head);
     check(kvd_leankv_grow(&p, shared.slot, batch, 0, 1, 1, 0), "grow");
     check(cudaDeviceSynchronize(), "grow");
     if (c->low > 0 && !c->uneven)
@@ -262,9 +260,7 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
     kvd_leankv_head *const head = need((size_t)(batch * LAYERS * KV) * sizeof *head);
     for (int i = 0; i < batch * LAYERS * KV; i++)
         head[i] = (kvd_leankv_head){.n = {10, 10}, .pages = {1, 1}};
-    check(cudaMemcpy(x[n].s.pool.head, head, (size_t)(batch * LAYERS * KV) * sizeof *head,
-                     cudaMemcpyHostToDevice),
-          "heads");
+    to_device(x[n].s.pool.head, head, (size_t)(batch * LAYERS * KV) * sizeof *head);
     free(head);
     (void)snprintf(x[n++].name, sizeof x->name, "grow of %d layers", LAYERS);
     for (int i = 0; i < n; i++)

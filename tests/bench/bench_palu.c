@@ -58,7 +58,7 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
     char *const pool = on_device(NULL, cache);
     for (size_t done = 0; done < cache; done += 2 * (size_t)BLOCK) {
         const size_t n = cache - done < 2 * (size_t)BLOCK ? cache - done : 2 * (size_t)BLOCK;
-        check(cudaMemcpy(pool + done, random, n, cudaMemcpyHostToDevice), "copy");
+        to_device(pool + done, random, n);
     }
     a.pool = pool;
     a.o = on_device(NULL, (size_t)batch * (size_t)s->n_heads * (size_t)s->rank_v * 2);

@@ -86,7 +86,7 @@ static float *matrices(const int *d, int n, int d_head, kvd_dtype dtype, kvd_rng
     float *r = need(elements * sizeof *r);
     for (size_t i = 0; i < elements; i++)
         r[i] = (float)(kvd_rng_normal(rng) / sqrt((double)d_head));
-    uint16_t *const r16 = rounded(dtype, r, elements);
+    uint16_t *const r16 = round_to(dtype, r, elements);
     *dev = on_device(r16, elements * sizeof *r16);
     free(r16);
     return r;
@@ -110,10 +110,7 @@ static void fixture_make(fixture *f, const scenario *c)
                           : c->widths > 1 ? c->widths
                                           : 16 * (1 + (g * 5 + 2) % steps);
     }
-    if (kvd_attn_map_make(&f->heads, &f->map)) {
-        printf("not ok %s: no map\n", c->name);
-        exit(1);
-    }
+    or_end(kvd_attn_map_make(&f->heads, &f->map), c->name, "no map");
     make_batch(f, &rng);
     int longest = 0, pages = 0;
     for (int b = 0; b < f->batch; b++) {
@@ -138,7 +135,7 @@ static void fixture_make(fixture *f, const scenario *c)
     f->x = need(f->n_q * f->row * sizeof *f->x);
     for (size_t i = 0; i < f->n_q * f->row; i++)
         f->x[i] = (float)(kvd_rng_normal(&rng) * (kvd_rng_below(&rng, 50) ? 1 : 8));
-    f->x16 = rounded(c->dtype, f->x, f->n_q * f->row);
+    f->x16 = round_to(c->dtype, f->x, f->n_q * f->row);
     if (c->rope_kind >= 0) {
         const size_t half = (size_t)c->rope_dim / 2, n = (size_t)longest * half;
         f->cos = need(n * sizeof *f->cos);
@@ -238,8 +235,7 @@ static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n,
     check(kvd_append(&args, NULL), f->c.name);
     check(cudaDeviceSynchronize(), f->c.name);
     uint16_t *q = need((q_elements + 64) * sizeof *q);
-    check(cudaMemcpy(q, dev[6], (q_elements + 64) * sizeof *q, cudaMemcpyDeviceToHost),
-          "cudaMemcpy");
+    to_host(q, dev[6], (q_elements + 64) * sizeof *q);
     for (size_t i = 0; i < 64; i++)
         if (q[q_elements + i] != POISON) {
             printf("not ok %s: written beyond Q\n", f->c.name);
@@ -291,8 +287,7 @@ static void against_reference(fixture *f, int decode)
     size_t n_q8;
     void *pool = poisoned(f->pool_elements);
     uint16_t *q = append(f, zero, f->q_len, decode, pool, q_start, &n_q8);
-    check(cudaMemcpy(f->pool, pool, f->pool_elements * sizeof *f->pool, cudaMemcpyDeviceToHost),
-          "cudaMemcpy");
+    to_host(f->pool, pool, f->pool_elements * sizeof *f->pool);
     cudaFree(pool);
 
     size_t sum_qk = 0, sum_v = 0;
@@ -306,11 +301,9 @@ static void against_reference(fixture *f, int decode)
     const kvd_attn_batch batch = {f->batch, f->q_len, f->kv_len};
     const kvd_rope_table rope = {f->cos, f->sin, f->c.rope_dim, f->c.rope_kind == 1};
     kvd_err err = {""};
-    if (kvd_append_ref(&f->heads, &batch, f->start, f->x, &rope, f->r_qk, f->r_v, want_q, want_k,
-                       want_v, &err)) {
-        printf("not ok %s: %s\n", f->c.name, err.msg);
-        exit(1);
-    }
+    or_end(kvd_append_ref(&f->heads, &batch, f->start, f->x, &rope, f->r_qk, f->r_v, want_q, want_k,
+                          want_v, &err),
+           f->c.name, err.msg);
 
     /* Each checked element of `left`, a copy of the page pool, is set to POISON. */
     uint16_t *left = need(f->pool_elements * sizeof *left);

@@ -15,14 +15,6 @@ static const kvd_cublas *lib;
 static cublasHandle_t blas;
 static cudaStream_t stream;
 
-static void need_ok(int status, const char *what, const kvd_err *err)
-{
-    if (status) {
-        printf("not ok %s: %s\n", what, err->msg);
-        exit(1);
-    }
-}
-
 /* Q, K and V of sequences, in the device's type. `gap` unused elements follow each row. */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
@@ -51,12 +43,10 @@ static void batch_make(batch *b, const scenario *c, const size_t *lengths, size_
     b->n = b->offset[n_sequences];
     b->ld = (size_t)(c->heads + 2 * c->kv) * d + c->gap;
     b->x = need((b->n * b->ld + 1) * sizeof *b->x);
-    char *raw = need((b->n * b->ld + 1) * e);
     for (size_t i = 0; i < b->n * b->ld; i++)
         b->x[i] = (float)(kvd_rng_normal(&rng) * (kvd_rng_below(&rng, 100) ? 1 : 5) *
                           (i % b->ld < (size_t)c->heads * d ? c->sharp : 1));
-    kvd_from_f32(c->type, b->x, raw, b->n * b->ld);
-    kvd_to_f32(c->type, raw, b->x, b->n * b->ld);
+    void *const raw = round_to(c->type, b->x, b->n * b->ld);
     b->dev = on_device(raw, b->n * b->ld * e);
     free(raw);
     b->out_elements = b->n * (size_t)c->heads * d;
@@ -122,11 +112,9 @@ static void head_error(const batch *b, const scenario *c, size_t s, int head, si
         const kvd_attn_batch request = {1, &q_len, &kv_len};
         double want[1024];
         kvd_err err = {""};
-        if (kvd_attention_ref_row(&one, &request, 0, 0, 0, q + t * d, k + from * d, v + from * d,
-                                  want, &err)) {
-            printf("not ok reference: %s\n", err.msg);
-            exit(1);
-        }
+        or_end(kvd_attention_ref_row(&one, &request, 0, 0, 0, q + t * d, k + from * d, v + from * d,
+                                     want, &err),
+               "reference", err.msg);
         for (size_t i = 0; i < d; i++) {
             const double x = (double)got[(first + t) * pitch + (size_t)head * d + i];
             e += (x - want[i]) * (x - want[i]);
@@ -216,7 +204,7 @@ static void test_hook(const scenario *c)
     const kvd_config config = config_of(c);
     const kvd_gpu_share share = share_of(c);
     kvd_gpu_dense *dense = kvd_gpu_dense_new(&config, &share, c->type, TOKENS, LONGEST, &err);
-    need_ok(!dense, c->name, &err);
+    or_end(!dense, c->name, err.msg);
     kvd_gpu_attention *hook = kvd_gpu_dense_hook(dense);
     batch b[BATCHES];
     const int n_batches = small ? 3 : BATCHES;
@@ -231,8 +219,8 @@ static void test_hook(const scenario *c)
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
-            need_ok(hook->run(hook, &in, b[i].out, &err) || hook->run(hook, &in, b[i].out, &err),
-                    c->name, &err);
+            or_end(hook->run(hook, &in, b[i].out, &err) || hook->run(hook, &in, b[i].out, &err),
+                   c->name, err.msg);
         }
     check(cudaStreamSynchronize(stream), c->name);
     for (int i = 0; i < n_batches; i++) {
@@ -262,7 +250,7 @@ static void test_neighbours(const scenario *c)
     const kvd_config config = config_of(c);
     const kvd_gpu_share share = share_of(c);
     kvd_gpu_dense *dense = kvd_gpu_dense_new(&config, &share, c->type, 276, 130, &err);
-    need_ok(!dense, "neighbours", &err);
+    or_end(!dense, "neighbours", err.msg);
     batch b;
     batch_make(&b, c, lengths, 5);
     const size_t e = kvd_dtype_bytes(c->type);
@@ -270,7 +258,7 @@ static void test_neighbours(const scenario *c)
     check(cudaDeviceSynchronize(), "wait");
     const kvd_gpu_attention_in in = batch_in(&b, c, &config, &share);
     kvd_gpu_attention *hook = kvd_gpu_dense_hook(dense);
-    need_ok(hook->run(hook, &in, b.out, &err), "neighbours", &err);
+    or_end(hook->run(hook, &in, b.out, &err), "neighbours", err.msg);
     check(cudaStreamSynchronize(stream), "neighbours");
     const double error = batch_error(&b, c, 1, 1);
     verdict("neighbours of NaN", kvd_gpu_dense_engine(dense), error, bound_of(c->type));
@@ -289,9 +277,9 @@ static void test_large(const scenario *c, size_t n)
     void *scratch = on_device(NULL, kvd_gpu_attend_scratch(c->type, n, c->heads));
     check(cudaDeviceSynchronize(), "wait");
     const kvd_gpu_attention_in in = batch_in(&b, c, &config, &share);
-    need_ok(kvd_gpu_attend(&in, c->type, in.q, in.ld, in.k, in.ld, in.v, in.ld, b.out,
-                           (size_t)(c->heads * c->d), scratch, &err),
-            c->name, &err);
+    or_end(kvd_gpu_attend(&in, c->type, in.q, in.ld, in.k, in.ld, in.v, in.ld, b.out,
+                          (size_t)(c->heads * c->d), scratch, &err),
+           c->name, err.msg);
     check(cudaStreamSynchronize(stream), c->name);
     const double error = batch_error(&b, c, n / 5, SIZE_MAX);
     verdict(c->name, "products", error, bound_of(c->type));
@@ -323,9 +311,9 @@ static void test_apart(kvd_dtype type)
         cudaMemcpy2D(k, (KV * D + 1) * e, in.k, b.ld * e, KV * D * e, N, cudaMemcpyDeviceToDevice),
         "copy");
     check(cudaDeviceSynchronize(), "wait");
-    need_ok(
+    or_end(
         kvd_gpu_attend(&in, type, q, HEADS * D, k, KV * D + 1, in.v, b.ld, out, LDO, scratch, &err),
-        c.name, &err);
+        c.name, err.msg);
     check(cudaStreamSynchronize(stream), c.name);
     check(cudaMemcpy2D(b.out, HEADS * D * e, out, LDO * e, HEADS * D * e, N,
                        cudaMemcpyDeviceToDevice),
@@ -334,9 +322,7 @@ static void test_apart(kvd_dtype type)
     verdict(c.name, "products", error, bound_of(type));
     printf("%s apart, %s: error %.2g\n", error <= bound_of(type) ? "ok" : "--",
            kvd_dtype_name(type), error);
-    void *all[] = {scratch, q, k, out};
-    for (size_t i = 0; i < 4; i++)
-        check(cudaFree(all[i]), "free");
+    device_free(scratch, q, k, out);
     batch_release(&b);
 }
 
@@ -396,9 +382,9 @@ int main(int argc, char **argv)
     }
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     blas = kvd_cublas_open("gpu_attention", &err);
-    need_ok(!blas, "cuBLAS", &err);
-    need_ok(kvd_cublas_check(lib->cublasSetStream_v2(blas, stream), "stream", &err), "cuBLAS",
-            &err);
+    or_end(!blas, "cuBLAS", err.msg);
+    or_end(kvd_cublas_check(lib->cublasSetStream_v2(blas, stream), "stream", &err), "cuBLAS",
+           err.msg);
     kvd_rng_seed(&rng, 9, 0);
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     static const scenario cases[] = {

@@ -251,10 +251,7 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
     expectation e = {0};
     kvd_checkpoint *c = family_or_end(name);
     (void)snprintf(path, sizeof path, "%s/%s/expected.safetensors", folder, name);
-    if (expected_read(path, kvd_checkpoint_config(c), &e, &err)) {
-        printf("not ok %s\n", err.msg);
-        exit(1);
-    }
+    or_end(expected_read(path, kvd_checkpoint_config(c), &e, &err), path, err.msg);
     const size_t n = e.n, offset[] = {0, n, n + 20, n + 40, n + 41, n + 50};
     uint32_t *id = some_ids(n + 50, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     memcpy(id, e.id, n * sizeof *id);

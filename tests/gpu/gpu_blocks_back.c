@@ -327,8 +327,8 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
                                 dev_loss, NULL),
           name);
     const bool intact = fetch(&d);
-    check(cudaMemcpy(got, dev_target, n * sizeof *got, cudaMemcpyDeviceToHost), name);
-    check(cudaMemcpy(loss, dev_loss, n * sizeof *loss, cudaMemcpyDeviceToHost), name);
+    to_host(got, dev_target, n * sizeof *got);
+    to_host(loss, dev_loss, n * sizeof *loss);
     for (size_t i = 0; i < n; i++) {
         const float *const row = logits.host + i * vocab;
         double top = -INFINITY, sum;

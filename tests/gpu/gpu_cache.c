@@ -50,14 +50,6 @@ typedef struct {
     size_t n_out;
 } bench;
 
-static void round_to(kvd_dtype type, float *x, size_t n)
-{
-    void *narrow = need(n * 4);
-    kvd_from_f32(type, x, narrow, n);
-    kvd_to_f32(type, narrow, x, n);
-    free(narrow);
-}
-
 static int widths_for(const scenario *c, kvd_widths *w)
 {
     kvd_err err;
@@ -120,13 +112,13 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     b->x.in.window = (size_t)c->window;
     const size_t n = b->x.in.n_tokens, d = (size_t)c->d_head;
     b->n_out = n * (size_t)c->n_heads * d;
-    round_to(c->pass, b->x.q, b->n_out);
-    round_to(c->pass, b->x.k, n * (size_t)c->n_kv_heads * d);
-    round_to(c->pass, b->x.v, n * (size_t)c->n_kv_heads * d);
+    free(round_to(c->pass, b->x.q, b->n_out));
+    free(round_to(c->pass, b->x.k, n * (size_t)c->n_kv_heads * d));
+    free(round_to(c->pass, b->x.v, n * (size_t)c->n_kv_heads * d));
     kvd_rng r;
     kvd_rng_seed(&r, 23, 0);
     b->k_pre = random_numbers(&r, n * (size_t)c->n_kv_heads * d, 1);
-    round_to(c->pass, b->k_pre, n * (size_t)c->n_kv_heads * d);
+    free(round_to(c->pass, b->k_pre, n * (size_t)c->n_kv_heads * d));
     b->x.in.k_pre = b->k_pre;
     b->plan = (kvd_plan){.type = c->store, .prompt = (size_t)c->prompt};
     if (c->bits) {
@@ -225,7 +217,7 @@ static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
         status = hook->run(hook, &in, to, err);
         check(cudaDeviceSynchronize(), c->name);
     }
-    check(cudaMemcpy(back, to, b->n_out * bytes, cudaMemcpyDeviceToHost), "memcpy");
+    to_host(back, to, b->n_out * bytes);
     kvd_to_f32(c->pass, back, out, b->n_out);
     if (!status) {
         memset(account, 0, sizeof *account);

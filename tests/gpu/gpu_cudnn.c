@@ -25,14 +25,6 @@ enum { D_HEAD = 128 };
 
 static kvd_rng rng;
 
-static void end_with(int status, const char *what, const kvd_err *err)
-{
-    if (status) {
-        printf("not ok %s: %s\n", what, err->msg);
-        exit(1);
-    }
-}
-
 typedef struct {
     const char *name;
     kvd_cudnn_shape s;
@@ -88,8 +80,8 @@ static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, 
     float *pv = gather(v, s->v, b, s->n_kv_heads, 0, kv_len, s->d_v);
     const size_t row = (size_t)s->d_v, rows = (size_t)n;
     double *out = need((size_t)s->n_heads * rows * row * sizeof *out);
-    end_with(kvd_attention_ref(&heads, &batch, pq, pk, pv, out, NULL, &err), "cudnn reference",
-             &err);
+    or_end(kvd_attention_ref(&heads, &batch, pq, pk, pv, out, NULL, &err), "cudnn reference",
+           err.msg);
     for (size_t h = 0; h < (size_t)s->n_heads; h++)
         memcpy(want + (h * (size_t)s->q_len + (size_t)t) * row, out + h * rows * row,
                rows * row * sizeof *out);
@@ -188,7 +180,7 @@ static void test(test_case *tc, int verbose)
             printf("not ok cudnn %s: %s\n", tc->name, err.msg);
             bad++;
         } else {
-            check(cudaMemcpy(ho, io.o, no * 2, cudaMemcpyDeviceToHost), "outputs");
+            to_host(ho, io.o, no * 2);
             kvd_to_f32((kvd_dtype)s->dtype, ho, o, no);
             const double e = error_of(s, want, o, q_len);
             if (!(e < tolerance)) {
@@ -272,9 +264,7 @@ static void *random_device(size_t n, int dtype)
     begin = (begin + 1234577) % block;
     char *const d = on_device(NULL, n * 2);
     for (size_t at = 0; at < n; at += block)
-        check(cudaMemcpy(d + at * 2, host + begin, (n - at < block ? n - at : block) * 2,
-                         cudaMemcpyHostToDevice),
-              "cudnn");
+        to_device(d + at * 2, host + begin, (n - at < block ? n - at : block) * 2);
     return d;
 }
 
@@ -292,7 +282,7 @@ static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_
     for (int i = -3; i < COLD; i++) {
         check(cudaMemset(scratch, i & 0xff, scratch_bytes), "cudnn");
         check(cudaEventRecord(begin, NULL), "cudnn");
-        end_with(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", &err);
+        or_end(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", err.msg);
         check(cudaEventRecord(end, NULL), "cudnn");
         check(cudaEventSynchronize(end), "cudnn");
         if (i >= 0)
@@ -305,7 +295,7 @@ static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_
     for (int i = 0; i < HOT; i++) {
         check(cudaEventRecord(begin, NULL), "cudnn");
         for (int j = 0; j < HOT_RUN; j++)
-            end_with(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", &err);
+            or_end(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", err.msg);
         check(cudaEventRecord(end, NULL), "cudnn");
         check(cudaEventSynchronize(end), "cudnn");
         check(cudaEventElapsedTime(&ms[i], begin, end), "cudnn");
@@ -359,7 +349,7 @@ static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ra
     char name[256];
     snprintf(name, sizeof name, "%s", kvd_cudnn_name(plan));
     measure(plan, &io, scratch, flush, &first[0], &first[1], &first[2]);
-    end_with(kvd_cudnn_tune(plan, &io, NULL, &err), "tune", &err);
+    or_end(kvd_cudnn_tune(plan, &io, NULL, &err), "tune", err.msg);
     measure(plan, &io, scratch, flush, &best[0], &best[1], &best[2]);
     printf(
         "%s %d x %d d %d,%d%s: first %.1f us hot at %.0f MHz, %.1f cold (%s); tuned %.1f hot at %.0f MHz, "

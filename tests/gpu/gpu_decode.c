@@ -92,7 +92,7 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
     args.live = live;
     fill_bytes(args.o, 0xff, n * sizeof *got);
     check(kvd_decode(&args, 0), "decode");
-    check(cudaMemcpy(got, args.o, n * sizeof *got, cudaMemcpyDeviceToHost), "decode");
+    to_host(got, args.o, n * sizeof *got);
     int ok = !memcmp(got, o, row * sizeof *got);
     for (size_t i = row; i < n; i++)
         ok = ok && got[i] == 0xffff;
@@ -115,10 +115,10 @@ static int own_sinks(kvd_decode_args args, const uint16_t *o)
           "sinks");
     args.sinks = all;
     check(kvd_decode(&args, 0), "decode");
-    check(cudaMemcpy(want, args.o, n * sizeof *want, cudaMemcpyDeviceToHost), "decode");
+    to_host(want, args.o, n * sizeof *want);
     args.n_sinks = 2 * args.map.n_heads;
     check(kvd_decode(&args, 0), "decode");
-    check(cudaMemcpy(got, args.o, n * sizeof *got, cudaMemcpyDeviceToHost), "decode");
+    to_host(got, args.o, n * sizeof *got);
     int ok = 1;
     for (size_t b = 0; b < (size_t)args.batch; b++)
         ok = ok && !memcmp(got + b * row, (b % 2 ? o : want) + b * row, row * sizeof *got);
@@ -169,7 +169,7 @@ static float *values(int dtype, size_t n, double scale)
     float *x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(scale * kvd_rng_normal(&rng));
-    free(rounded((kvd_dtype)dtype, x, n));
+    free(round_to((kvd_dtype)dtype, x, n));
     return x;
 }
 
@@ -220,10 +220,8 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     float *const sink = sinks ? some_sinks(&rng, c->n_heads, c->sharp ? 30 : 3) : NULL;
     const kvd_attn_batch requests = {c->batch, one, len};
     kvd_err why = {""};
-    if (kvd_attention_ref_sinks(&heads, &requests, sink, q, k, v, want, want_lse, &why)) {
-        printf("not ok decode, %s: %s\n", c->name, why.msg);
-        exit(1);
-    }
+    or_end(kvd_attention_ref_sinks(&heads, &requests, sink, q, k, v, want, want_lse, &why), c->name,
+           why.msg);
 
     const size_t pool_n = pool_pages * (size_t)args.map.page_elements;
     uint16_t *q_rows = need(q_n * 2), *pool = need(pool_n * 2);
@@ -270,15 +268,14 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
             fill_bytes(args.o, 0xff, o_n * 2);
             fill_bytes(args.lse, 0xff, batch * n_heads * sizeof(float));
             check(kvd_decode(&args, 0), "decode");
-            check(cudaMemcpy(again, args.o, o_n * 2, cudaMemcpyDeviceToHost), "decode");
+            to_host(again, args.o, o_n * 2);
             if (repeat)
                 same = same && !memcmp(o_bits, again, o_n * 2);
             else
                 memcpy(o_bits, again, o_n * 2);
         }
         const int live_ok = run < PLANNED || first_only(args, o_bits);
-        check(cudaMemcpy(lse, args.lse, batch * n_heads * sizeof *lse, cudaMemcpyDeviceToHost),
-              "lse");
+        to_host(lse, args.lse, batch * n_heads * sizeof *lse);
         const int own_ok = !sinks || own_sinks(args, o_bits);
         kvd_unpack_o(&args.map, &requests, c->dtype, 1, o_bits, o);
         for (size_t i = 0; i < o_n; i++) {
@@ -291,9 +288,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
                 err_lse = worse(err_lse, e);
             }
         unsigned long long *busy = need((size_t)args.n_ctas * sizeof *busy);
-        check(
-            cudaMemcpy(busy, args.busy, (size_t)args.n_ctas * sizeof *busy, cudaMemcpyDeviceToHost),
-            "busy");
+        to_host(busy, args.busy, (size_t)args.n_ctas * sizeof *busy);
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
             /* busy: nanoseconds that each CTA worked. 60 s leaves room for a profiler. */

@@ -37,10 +37,7 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
         heads.d_qk[g] = width[g][0];
         heads.d_v[g] = width[g][1];
     }
-    if (kvd_attn_map_make(&heads, &p->args.map)) {
-        printf("not ok decode_plan: heads refused\n");
-        exit(1);
-    }
+    or_end(kvd_attn_map_make(&heads, &p->args.map), "decode_plan", "heads refused");
     p->args.dtype = KVD_BF16;
     p->args.batch = c->batch;
     p->args.max_pages = 1;
@@ -53,7 +50,7 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
 
 static void plan_read(plan *p)
 {
-    check(cudaMemcpy(p->host, p->args.workspace, p->work.bytes, cudaMemcpyDeviceToHost), "plan");
+    to_host(p->host, p->args.workspace, p->work.bytes);
     kvd_decode_work_lay(&p->args.map, p->args.batch, p->args.n_ctas, p->host, &p->work);
 }
 

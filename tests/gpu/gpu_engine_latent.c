@@ -351,7 +351,7 @@ static void test_complete(size_t d, size_t n, size_t w)
                                                                           2 * d * sizeof *value);
     kvd_latent_basis *const widths = on_device(basis, sizeof basis);
     check(kvd_latent_complete(on, values, widths, 2, (int32_t)d, rows, NULL), "directions");
-    check(cudaMemcpy(vector, on, 2 * square * sizeof *vector, cudaMemcpyDeviceToHost), "vectors");
+    to_host(vector, on, 2 * square * sizeof *vector);
     for (size_t i = 0; i < 2 * square; i++) {
         const size_t side = i / square, row = i % square / d, column = i % d;
         double off = 0;
@@ -438,7 +438,7 @@ static void test_codes(void)
     a.s.q_len = steps;
     a.s.most = 1;
     check(kvd_latent_code_restore(&a, 4, NULL), "decoding");
-    check(cudaMemcpy(back, pool, n * sizeof *back, cudaMemcpyDeviceToHost), "latents");
+    to_host(back, pool, n * sizeof *back);
     kvd_to_f32(KVD_BF16, back, y, n);
     size_t wrong = 0, tokens = 0;
     for (int b = 0; b < 2; b++)

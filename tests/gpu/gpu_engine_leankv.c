@@ -18,10 +18,7 @@ static served run(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
     int status = !e;
     for (int i = 0; i < times && !status; i++)
         status = serve_recorded(e, l, &by, &o, &err);
-    if (status) {
-        printf("not ok engine leankv: %s\n", err.msg);
-        exit(1);
-    }
+    or_end(status, "engine leankv", err.msg);
     e->free(e);
     return o;
 }

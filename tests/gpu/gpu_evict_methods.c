@@ -85,23 +85,15 @@ static cpu_head *head_of(const method_run *r, int b, int g)
     return &r->head[b * r->f.map.n_kv_heads + g];
 }
 
-static void stop(const char *name, const kvd_err *err)
-{
-    printf("not ok evict %s: %s\n", name, err->msg);
-    exit(1);
-}
-
 static void open_run(method_run *r, const method_case *c)
 {
     const kvd_method_setup setup = {.seed = 3};
     kvd_err err = {""};
     *r = (method_run){.c = c, .shape = c->shape};
-    if (kvd_method_parse(c->method, &r->method, &err))
-        stop(c->method, &err);
+    or_end(kvd_method_parse(c->method, &r->method, &err), c->method, err.msg);
     r->tokens = r->method.plan.tokens;
     r->values = &r->method.plan.tokens_values;
-    if (kvd_tokens_open(r->tokens, r->values, &setup, &r->self, &err))
-        stop(c->method, &err);
+    or_end(kvd_tokens_open(r->tokens, r->values, &setup, &r->self, &err), c->method, err.msg);
     r->shape.name = c->method;
     r->shape.rule = (kvd_evict_rule){.seed = 3, .smooth = 1};
     if (r->tokens->eviction->rule)
@@ -259,8 +251,7 @@ static void levels_of(method_run *r, int b, const float *mass, const float *last
     }
     if (r->tokens->prompt_heads)
         status = r->tokens->prompt_heads(r->self, state, p, kv, level, &err);
-    if (status)
-        stop(r->c->method, &err);
+    or_end(status, r->c->method, err.msg);
     host_free(x, keys, p, state);
 }
 
@@ -298,8 +289,7 @@ static void merge_rows(method_run *r, void *state, head_rows *h)
         into[i] = h->n;
         weight[i] = 1;
     }
-    if (r->tokens->merge(r->self, state, &c, into, weight, &err))
-        stop(r->c->method, &err);
+    or_end(r->tokens->merge(r->self, state, &c, into, weight, &err), r->c->method, err.msg);
     for (size_t i = 0; i < h->n; i++)
         if (into[i] < h->n) {
             h->merged[into[i]] = 1;
@@ -559,8 +549,7 @@ static void check_step(method_run *r, int b, int g, const step_case *s)
                                   .now = s->now,
                                   .prompt = (size_t)f->len[b],
                                   .n_expected = (size_t)(f->len[b] + r->shape.steps)};
-    if (r->tokens->step(r->self, h->state, &a, level, &err))
-        stop(r->c->method, &err);
+    or_end(r->tokens->step(r->self, h->state, &a, level, &err), r->c->method, err.msg);
     const size_t left = left_of(level, n);
     size_t missing = 0, m = 0;
     int32_t *const to = need(n * sizeof *to);

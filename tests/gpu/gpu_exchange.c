@@ -87,7 +87,7 @@ static size_t first_wrong(const pieces *x, int a)
     uint8_t *const want = image(x, a, 1), *const got = need(room);
     size_t i = 0;
     check(cudaSetDevice(a), "device");
-    check(cudaMemcpy(got, x->to[a], room, cudaMemcpyDeviceToHost), "pieces");
+    to_host(got, x->to[a], room);
     while (i < room && got[i] == want[i])
         i++;
     free(want);
@@ -180,7 +180,7 @@ static places places_of(const turn *t, int gpu)
 
 static void put(void *to, const uint16_t *x, size_t n)
 {
-    check(cudaMemcpy(to, x, n * sizeof *x, cudaMemcpyHostToDevice), "marks");
+    to_device(to, x, n * sizeof *x);
 }
 
 static void poison(void *to, size_t n)

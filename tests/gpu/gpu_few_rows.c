@@ -40,7 +40,7 @@ static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *
     uint16_t *const want = need(n * sizeof *want), *const got = need(n * sizeof *got);
     check(kvd_few_codes_pack(device, rows, c->in, gated, &codes, NULL), "pack");
     check(kvd_few_codes_restore(&codes, rows, c->in, gated, again, NULL), "restore");
-    check(cudaMemcpy(got, again, n * sizeof *got, cudaMemcpyDeviceToHost), "restored weights");
+    to_host(got, again, n * sizeof *got);
     quantise(w, rows, c->in);
     kvd_from_f32(KVD_BF16, w, want, n);
     for (size_t i = 0; i < n; i++)
@@ -133,14 +133,14 @@ static void test(const scenario *c)
             in[i * c->in + j] = (double)x[i * c->in + j];
     }
     check(kvd_few_rows_run(&p, NULL), "kvd_few_rows_run");
-    check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
-    check(cudaMemcpy(&stamp, began, sizeof stamp, cudaMemcpyDeviceToHost), "began");
+    to_host(&found, bad, sizeof found);
+    to_host(&stamp, began, sizeof stamp);
     if (narrow) {
         uint16_t *const bits = from_device(y, n_y * sizeof(uint16_t));
         kvd_to_f32(KVD_BF16, bits, got, n_y);
         free(bits);
     } else {
-        check(cudaMemcpy(got, y, n_y * sizeof *got, cudaMemcpyDeviceToHost), "y");
+        to_host(got, y, n_y * sizeof *got);
     }
     const double e = distance(c, w, in, before, got);
     test_result(e <= bar && found == none && stamp != ~0ULL, name[c->kind],
@@ -148,11 +148,9 @@ static void test(const scenario *c)
                 c->norm ? ", normed," : "", c->codes ? ", 4 bits," : "", e, bar);
     if (c->norm) {
         const float infinite = INFINITY;
-        check(
-            cudaMemcpy(x32 + c->n * c->in - 1, &infinite, sizeof infinite, cudaMemcpyHostToDevice),
-            "x");
+        to_device(x32 + c->n * c->in - 1, &infinite, sizeof infinite);
         check(kvd_few_rows_run(&p, NULL), "kvd_few_rows_run");
-        check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
+        to_host(&found, bad, sizeof found);
         test_result(found == kvd_gpu_bad_at(5, c->n - 1), name[c->kind],
                     "a row that is not finite");
     }
@@ -178,15 +176,15 @@ static void test_largest(void)
     unsigned long long *const keys = on_device(NULL, sizeof key);
     fill_bytes(keys, 0, sizeof key);
     check(kvd_largest(device, ROWS, WIDTH, keys, 3, bad, NULL), "kvd_largest");
-    check(cudaMemcpy(key, keys, sizeof key, cudaMemcpyDeviceToHost), "key");
+    to_host(key, keys, sizeof key);
     for (int r = 0; r < ROWS; r++)
         ok = ok && kvd_largest_index(key[r]) == want[r];
-    check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
+    to_host(&found, bad, sizeof found);
     test_result(ok && found == none, "largest", "the first of equals");
     const float infinite = -INFINITY;
-    check(cudaMemcpy(device + WIDTH + 3, &infinite, sizeof infinite, cudaMemcpyHostToDevice), "x");
+    to_device(device + WIDTH + 3, &infinite, sizeof infinite);
     check(kvd_largest(device, ROWS, WIDTH, keys, 3, bad, NULL), "kvd_largest");
-    check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
+    to_host(&found, bad, sizeof found);
     test_result(found == kvd_gpu_bad_at(3, 1), "largest", "a row that is not finite");
     device_free(bad, device, keys);
 }

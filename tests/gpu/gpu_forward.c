@@ -86,7 +86,7 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     const kvd_batch b = {.n_sequences = 3, .offset = batch_offset, .id = id};
     const kvd_batch other = {.n_sequences = 2, .offset = batch_offset, .id = id + 11};
     int status = kvd_gpu_forward_run(f, &b, NULL, -1, whole, &err), same = 1;
-    check(cudaMemcpy(a, whole, size, cudaMemcpyDeviceToHost), "hidden");
+    to_host(a, whole, size);
     for (int layer = -1; layer < config->n_layers && !status; layer++) {
         fill_bytes(parts, 0xff, size);
         if (layer < 0)
@@ -95,7 +95,7 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
             status = kvd_gpu_forward_residual(f, &b, NULL, layer, residual, &err) ||
                      kvd_gpu_forward_run(f, &other, NULL, 0, NULL, &err) ||
                      kvd_gpu_forward_run_from(f, &b, NULL, layer, residual, parts, &err);
-        check(cudaMemcpy(z, parts, size, cudaMemcpyDeviceToHost), "hidden");
+        to_host(z, parts, size);
         same = same && !memcmp(a, z, size);
     }
     test_result(!status && same, name, "%s: %s", kvd_dtype_name(type),
@@ -157,7 +157,7 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
     double e = INFINITY;
     if (cpu && !kvd_forward_run(cpu, b, &dense.hook, -1, want, err) &&
         !kvd_gpu_forward_run(f, b, NULL, -1, device, err)) {
-        check(cudaMemcpy(host, device, size * sizeof *host, cudaMemcpyDeviceToHost), "hidden");
+        to_host(host, device, size * sizeof *host);
         e = distance(host, want, size);
         *median = median_of_rows(host, want, n, size / n);
     }
@@ -202,10 +202,7 @@ static void test_family(const char *name, kvd_dtype type)
     expectation e = {0};
     kvd_checkpoint *c = family_or_end(name);
     (void)snprintf(path, sizeof path, "%s/%s/expected.safetensors", folder, name);
-    if (expected_read(path, kvd_checkpoint_config(c), &e, &err)) {
-        printf("not ok %s\n", err.msg);
-        exit(1);
-    }
+    or_end(expected_read(path, kvd_checkpoint_config(c), &e, &err), path, err.msg);
     kvd_gpu_forward *f = open_pass(c, type, 1, SEQUENCES * LONGEST);
     test_transformers(f, &e, name, type);
     test_batch(f, name, type);
@@ -285,7 +282,7 @@ static void test_logits_in_pieces(void)
     int status = !cpu || kvd_forward_logits(cpu, host, N, a, &err) ||
                  kvd_gpu_forward_logits(f, hidden, N, logits, &err);
     check(cudaStreamSynchronize(kvd_gpu_forward_stream(f, 0)), "logits");
-    check(cudaMemcpy(z, logits, N * vocab * sizeof *z, cudaMemcpyDeviceToHost), "logits");
+    to_host(z, logits, N * vocab * sizeof *z);
     const double e = status ? INFINITY : distance(z, a, N * vocab);
     (void)snprintf(text, sizeof text, "off by %.2g", e);
     test_result(e <= bar[KVD_F32], "opt-after", "logits in pieces: %s", status ? err.msg : text);

@@ -137,10 +137,7 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
         recording cpu, gpu;
         made_or_end("m", &s, path);
         (void)snprintf(file, sizeof file, "%s/model.safetensors", path);
-        if (made_poke(file, bad[i].tensor, bad[i].i, bad[i].value, &err)) {
-            printf("not ok %s\n", err.msg);
-            exit(1);
-        }
+        or_end(made_poke(file, bad[i].tensor, bad[i].i, bad[i].value, &err), file, err.msg);
         kvd_checkpoint *c = checkpoint_or_end(path);
         const int expected_status = run_cpu(c, &b, last_layer, &cpu, &cpu_err);
         const int status = run_gpu(c, type, &b, last_layer, &gpu, &err);

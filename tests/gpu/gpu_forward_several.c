@@ -36,11 +36,11 @@ static int two_parts(kvd_gpu_forward *f, const kvd_batch *b, kvd_err *err)
           *residual = on_device(NULL, size);
     char *a = need(size), *z = need(size);
     int status = kvd_gpu_forward_run(f, b, NULL, -1, whole, err), same = 1;
-    check(cudaMemcpy(a, whole, size, cudaMemcpyDeviceToHost), "hidden");
+    to_host(a, whole, size);
     for (int layer = 0; layer < config->n_layers && !status; layer++) {
         status = kvd_gpu_forward_residual(f, b, NULL, layer, residual, err) ||
                  kvd_gpu_forward_run_from(f, b, NULL, layer, residual, parts, err);
-        check(cudaMemcpy(z, parts, size, cudaMemcpyDeviceToHost), "hidden");
+        to_host(z, parts, size);
         same = same && !memcmp(a, z, size);
     }
     device_free(whole, parts, residual);

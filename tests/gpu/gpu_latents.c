@@ -72,10 +72,7 @@ static void make(problem *p, const latent_case *c)
         widths.d_qk[g] = c->d;
         widths.d_v[g] = c->direct ? c->rank[1] : c->d;
     }
-    if (kvd_attn_map_make(&widths, &p->map)) {
-        printf("not ok latents %s: no such heads\n", c->name);
-        exit(1);
-    }
+    or_end(kvd_attn_map_make(&widths, &p->map), c->name, "no such heads");
     for (int g = 0; g < c->kv; g++)
         for (int side = 0; side < 2; side++) {
             kvd_latent_head *const h = &p->head[g];

@@ -93,7 +93,7 @@ static void check_prompts(fixture *f, char *page)
     for (int row = 0; row < ROWS; row++)
         for (int g = 0; g < f->s->kv; g++)
             check_prompt_head(f, row, g, page, &r);
-    check(cudaMemcpy(&state, f->pool.state, sizeof state, cudaMemcpyDeviceToHost), "state");
+    to_host(&state, f->pool.state, sizeof state);
     /* Rounding may move a token near a threshold to the next precision level. */
     test_result(
         !r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
@@ -303,15 +303,11 @@ static void one_step(fixture *f, int step, char *page, step_result *r)
     float *const lse2 = need(rows * kv * 8 * sizeof *lse2);
     head_step *const h = need(ROWS * kv * sizeof *h);
     kvd_pack_q_decode(&f->map, &batch, KVD_BF16, q, narrow);
-    check(cudaMemcpy((void *)f->t.q, narrow, rows * (size_t)f->map.q_pitch * 2,
-                     cudaMemcpyHostToDevice),
-          "queries");
+    to_device((void *)f->t.q, narrow, rows * (size_t)f->map.q_pitch * 2);
     memset(narrow, 0xff, rows * (size_t)f->map.page_elements * 2);
     kvd_pack_kv(&f->map, &batch, KVD_BF16, k, v, table, 1, narrow);
-    check(cudaMemcpy((void *)f->t.fresh, narrow, rows * (size_t)f->map.page_elements * 2,
-                     cudaMemcpyHostToDevice),
-          "new rows");
-    check(cudaMemcpy((void *)f->t.at, at, sizeof at, cudaMemcpyHostToDevice), "positions");
+    to_device((void *)f->t.fresh, narrow, rows * (size_t)f->map.page_elements * 2);
+    to_device((void *)f->t.at, at, sizeof at);
     f->t.splits = step % 3 == 0 ? 1 : step % 3 == 1 ? kvd_leankv_splits((int)rows, s->kv, 132) : 3;
     check(kvd_leankv_grow(&f->pool, f->t.slot, (int)rows, 0, LAYERS, 1, 0), "grow");
     for (int row = 0; row < ROWS; row++)
@@ -329,9 +325,8 @@ static void one_step(fixture *f, int step, char *page, step_result *r)
         }
     check(kvd_leankv_attend(&f->t, 0), "attend");
     check(kvd_leankv_update(&f->t, 0), "update");
-    check(cudaMemcpy(narrow, f->t.o, rows * (size_t)f->map.o_pitch * 2, cudaMemcpyDeviceToHost),
-          "out");
-    check(cudaMemcpy(lse2, f->t.lse2, rows * kv * 8 * sizeof *lse2, cudaMemcpyDeviceToHost), "lse");
+    to_host(narrow, f->t.o, rows * (size_t)f->map.o_pitch * 2);
+    to_host(lse2, f->t.lse2, rows * kv * 8 * sizeof *lse2);
     kvd_to_f32(KVD_BF16, narrow, o, rows * kv * group * d);
     for (int row = 0; row < ROWS; row++)
         for (size_t g = 0; g < kv; g++) {
@@ -352,7 +347,7 @@ static void check_steps(fixture *f, char *page)
     for (int i = 0; i < f->s->steps; i++)
         one_step(f, i, page, &r);
     kvd_leankv_state state;
-    check(cudaMemcpy(&state, f->pool.state, sizeof state, cudaMemcpyDeviceToHost), "state");
+    to_host(&state, f->pool.state, sizeof state);
     int64_t n[KVD_LEANKV_LEVELS] = {0, 0};
     for (int row = 0; row < ROWS; row++)
         for (int g = 0; g < f->s->kv; g++) {

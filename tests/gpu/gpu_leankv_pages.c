@@ -155,10 +155,10 @@ static int same(const kvd_leankv_pool *p, const model *m)
     static model got;
     kvd_leankv_state s;
     int owner[PAGES] = {0}, good;
-    check(cudaMemcpy(&s, p->state, sizeof s, cudaMemcpyDeviceToHost), "state");
-    check(cudaMemcpy(got.head, p->head, sizeof got.head, cudaMemcpyDeviceToHost), "heads");
-    check(cudaMemcpy(got.table, p->table, sizeof got.table, cudaMemcpyDeviceToHost), "tables");
-    check(cudaMemcpy(got.list, p->list, sizeof got.list, cudaMemcpyDeviceToHost), "list");
+    to_host(&s, p->state, sizeof s);
+    to_host(got.head, p->head, sizeof got.head);
+    to_host(got.table, p->table, sizeof got.table);
+    to_host(got.list, p->list, sizeof got.list);
     good = s.start == m->start && s.end == m->end && s.entries[0] == m->entries[0] &&
            s.entries[1] == m->entries[1] && !memcmp(got.head, m->head, sizeof got.head);
     for (uint64_t i = m->start; i < m->end; i++) {
@@ -185,10 +185,10 @@ static void set_entries(kvd_leankv_pool *p, model *m, const kvd_leankv_head *hea
             m->entries[l] += head[i].n[l] - m->head[i].n[l];
     memcpy(m->head, head, sizeof m->head);
     kvd_leankv_state s;
-    check(cudaMemcpy(&s, p->state, sizeof s, cudaMemcpyDeviceToHost), "state");
+    to_host(&s, p->state, sizeof s);
     memcpy(s.entries, m->entries, sizeof s.entries);
-    check(cudaMemcpy(p->state, &s, sizeof s, cudaMemcpyHostToDevice), "state");
-    check(cudaMemcpy(p->head, head, sizeof m->head, cudaMemcpyHostToDevice), "heads");
+    to_device(p->state, &s, sizeof s);
+    to_device(p->head, head, sizeof m->head);
 }
 
 static model *model_new(void)
@@ -232,7 +232,7 @@ static void test_random(void)
                 }
             set_entries(&p, m, head);
             model_grow(m, &p, list, n, layer, 1, 0);
-            check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
+            to_device(slots, list, sizeof list);
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
@@ -248,11 +248,11 @@ static void test_random(void)
             set_entries(&p, m, head);
             list[n++] = SLOTS;
             model_grow(m, &p, list, n, 0, LAYERS, 1);
-            check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
+            to_device(slots, list, sizeof list);
             check(kvd_leankv_grow(&p, slots, n, 0, LAYERS, 1, 0), "grow");
         }
         if (what == 0) {
-            check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
+            to_device(slots, list, sizeof list);
             check(kvd_leankv_give_back(&p, slots, n, 0), "give back");
         }
         good = same(&p, m);
@@ -279,8 +279,8 @@ static void test_short(void)
     set_entries(&p, m, head);
     check(kvd_leankv_grow(&p, slots, SLOTS, 0, LAYERS, 0, 0), "grow");
     check(kvd_leankv_grow(&p, slots, SLOTS, 0, LAYERS, 1, 0), "grow");
-    check(cudaMemcpy(&s, p.state, sizeof s, cudaMemcpyDeviceToHost), "state");
-    check(cudaMemcpy(head, p.head, sizeof head, cudaMemcpyDeviceToHost), "heads");
+    to_host(&s, p.state, sizeof s);
+    to_host(head, p.head, sizeof head);
     /* The first call takes 3 * 45 of 149 pages (45 heads), the second wants 90 and fails. */
     test_result(
         s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&

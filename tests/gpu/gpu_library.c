@@ -14,13 +14,13 @@ static void release(void *p)
 
 static void put(void *to, const void *from, size_t bytes)
 {
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "copy to the device");
+    to_device(to, from, bytes);
 }
 
 static void get(void *to, const void *from, size_t bytes)
 {
     check(cudaDeviceSynchronize(), "run");
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy to the host");
+    to_host(to, from, bytes);
 }
 
 /* Returns true if misaligned arrays are refused before a launch, which would end the context. */

@@ -294,10 +294,7 @@ static void make_part(bench *w, int part)
     kvd_err err = {""};
     if (!m)
         return;
-    if (kvd_turboquant_tables_of(w->plan.bits_self, m, &t, &err)) {
-        printf("not ok packed: %s\n", err.msg);
-        exit(1);
-    }
+    or_end(kvd_turboquant_tables_of(w->plan.bits_self, m, &t, &err), "packed", err.msg);
     s->rotation[part] = on_device(t.rotation, m * m * sizeof *t.rotation);
     s->sketch[part] = t.sketch ? on_device(t.sketch, m * m * sizeof *t.sketch) : NULL;
     s->level[part] = on_device(t.levels, 3 * 256 * sizeof *t.levels);
@@ -391,9 +388,9 @@ static void upload_lengths(bench *w, int step)
         start[b] = total;
         total += w->t->length[b];
     }
-    check(cudaMemcpy(w->len, len, sizeof len, cudaMemcpyHostToDevice), "lengths");
-    check(cudaMemcpy(w->q_len, len, sizeof len, cudaMemcpyHostToDevice), "lengths");
-    check(cudaMemcpy(w->start, start, sizeof start, cudaMemcpyHostToDevice), "starts");
+    to_device(w->len, len, sizeof len);
+    to_device(w->q_len, len, sizeof len);
+    to_device(w->start, start, sizeof start);
 }
 
 static void upload_x(bench *w, const int *first, const int *n)
@@ -429,8 +426,7 @@ static void run_prompts(bench *w)
         for (int t = 0; t < (w->t->length[b] + 7) / 8 * 8; t++)
             put_token(w, w->pages + (size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements, b, t);
     }
-    check(cudaMemcpy(w->a.rows, w->pages, w->n_pages * elements * 2, cudaMemcpyHostToDevice),
-          "rows");
+    to_device(w->a.rows, w->pages, w->n_pages * elements * 2);
     upload_lengths(w, 0);
     upload_x(w, first, w->t->length);
     kvd_packed_args a = w->a;
@@ -448,8 +444,7 @@ static void free_pages(bench *w, int step)
             const bool freed = p < first_seen(w, w->t->length[b] + step) / KVD_PAGE_TOKENS;
             table[b * w->max_pages + p] = freed ? 1 << 28 : w->page[b][p];
         }
-    check(cudaMemcpy(w->table, table, (size_t)N * (size_t)w->max_pages * 4, cudaMemcpyHostToDevice),
-          "page table");
+    to_device(w->table, table, (size_t)N * (size_t)w->max_pages * 4);
     free(table);
 }
 
@@ -545,10 +540,9 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
         b.seen = seen + from;
         b.n = (size_t)(to - from);
         b.x = x + (size_t)from * b.d;
-        if (w->plan.bits->code(w->plan.bits_self, &b, decoded + (size_t)from * b.d, &count, &err)) {
-            printf("not ok packed: %s\n", err.msg);
-            exit(1);
-        }
+        or_end(
+            w->plan.bits->code(w->plan.bits_self, &b, decoded + (size_t)from * b.d, &count, &err),
+            "packed", err.msg);
         b.level += to - from;
         b.position += to - from;
         b.mass += w->mass ? to - from : 0;
@@ -666,8 +660,7 @@ static void compare(const bench *w, int step, const uint16_t *o, result *r)
     const size_t elements = (size_t)w->a.map.page_elements;
     const int d = w->t->d;
     size_t n = 0;
-    check(cudaMemcpy(w->pages, w->a.rows, w->n_pages * elements * 2, cudaMemcpyDeviceToHost),
-          "rows");
+    to_host(w->pages, w->a.rows, w->n_pages * elements * 2);
     for (int b = 0; b < N; b++)
         for (int g = 0; g < N_KV; g++) {
             const int m = w->t->length[b] + step;
@@ -752,7 +745,7 @@ static void run_decoder(const bench *w, decoder *x, int step)
     check(cudaMemset(x->args.o, 0xff, x->bytes), "poison");
     check(kvd_packed_decode_plan(&w->a, &x->args, NULL), "plan");
     check(kvd_packed_decode(&w->a, &x->args, NULL), "attention");
-    check(cudaMemcpy(x->rows, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
+    to_host(x->rows, x->args.o, x->bytes);
     const kvd_attn_map *const map = &w->a.map;
     const size_t heads = (size_t)map->n_heads, d = (size_t)w->t->d;
     for (size_t i = 0; i < N * heads; i++)
@@ -809,7 +802,7 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         r.bad += marks_left(&w);
     }
     uint32_t beyond;
-    check(cudaMemcpy(&beyond, w.a.beyond, sizeof beyond, cudaMemcpyDeviceToHost), "outliers");
+    to_host(&beyond, w.a.beyond, sizeof beyond);
     (void)snprintf(
         text, sizeof text,
         "%zu numbers off (first after step %zu), by %.2g at most; %u outliers without room; %s %.2g (%d "

@@ -23,7 +23,7 @@ static float *numbers(size_t n, int dtype, float gain, int outliers)
     float *x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = gain * (float)kvd_rng_normal(&rng) * (outliers && i % 97 == 0 ? 4 : 1);
-    free(rounded((kvd_dtype)dtype, x, n));
+    free(round_to((kvd_dtype)dtype, x, n));
     return x;
 }
 
@@ -63,10 +63,8 @@ static void run(const test *c, int n_clusters)
     kvd_palu_pack_up(s, c->dtype, up, packed);
     kvd_from_f32((kvd_dtype)c->dtype, q, q16, n_q);
     kvd_err err;
-    if (kvd_palu_ref(s, c->batch, c->kv_len, q, kl, vl, up, cosine, sine, want, &err)) {
-        printf("not ok %s: %s\n", c->name, err.msg);
-        exit(1);
-    }
+    or_end(kvd_palu_ref(s, c->batch, c->kv_len, q, kl, vl, up, cosine, sine, want, &err), c->name,
+           err.msg);
 
     kvd_palu_decode_args a = {
         .dtype = c->dtype, .shape = *s, .batch = c->batch, .max_pages = max_pages};
@@ -86,7 +84,7 @@ static void run(const test *c, int n_clusters)
         fill_bytes(a.o, 0xff, n_o * 2);
         check(kvd_palu_decode(&a, 0), c->name);
         check(cudaDeviceSynchronize(), c->name);
-        check(cudaMemcpy(i ? again : o16, a.o, n_o * 2, cudaMemcpyDeviceToHost), "result");
+        to_host(i ? again : o16, a.o, n_o * 2);
     }
     same = memcmp(o16, again, n_o * 2) == 0;
     kvd_to_f32((kvd_dtype)c->dtype, o16, o, n_o);

@@ -38,7 +38,7 @@ static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
     float *x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(scale * kvd_rng_normal(rng) * (kvd_rng_below(rng, 100) ? 1 : 6));
-    free(rounded(dtype, x, n));
+    free(round_to(dtype, x, n));
     return x;
 }
 
@@ -57,7 +57,6 @@ static void poison_old_pages(uint16_t *pool, size_t page_elements, const int32_t
             pool[(size_t)table[j] * page_elements + i] = POISON;
 }
 
-/* Returns sink logits, some far above or below all scores, others within their range. */
 static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 {
     kvd_rng rng;
@@ -86,10 +85,7 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
         longest = kv_len[b] > longest ? kv_len[b] : longest;
     }
     const size_t n_q8 = kvd_blocked_rows(&batch, q_start);
-    if (kvd_attn_map_make(&heads, &map)) {
-        printf("not ok %s: no map\n", c->name);
-        exit(1);
-    }
+    or_end(kvd_attn_map_make(&heads, &map), c->name, "no map");
     const int max_pages = (longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + 1;
     int32_t *order = shuffled(&rng, pages),
             *table = need((size_t)(batch.batch * max_pages) * sizeof *table);
@@ -174,20 +170,16 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
     };
     check(tested->run(&args, NULL), c->name);
     check(cudaDeviceSynchronize(), c->name);
-    check(cudaMemcpy(o, dev[6], o_elements * 2, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    check(cudaMemcpy(lse, dev[7], (size_t)c->n_heads * n_q8 * sizeof *lse, cudaMemcpyDeviceToHost),
-          "cudaMemcpy");
-    check(cudaMemcpy(busy, dev[8], (size_t)c->n_ctas * sizeof *busy, cudaMemcpyDeviceToHost),
-          "cudaMemcpy");
+    to_host(o, dev[6], o_elements * 2);
+    to_host(lse, dev[7], (size_t)c->n_heads * n_q8 * sizeof *lse);
+    to_host(busy, dev[8], (size_t)c->n_ctas * sizeof *busy);
 
     double *want = need(n_q * (size_t)map.o_pitch * sizeof *want),
            *want_lse = need((size_t)c->n_heads * n_q * 8);
     float *got = need(n_q * (size_t)map.o_pitch * sizeof *got);
     kvd_err err = {""};
-    if (kvd_attention_ref_sinks(&heads, &batch, sink, q, k, v, want, want_lse, &err)) {
-        printf("not ok %s: %s\n", c->name, err.msg);
-        exit(1);
-    }
+    or_end(kvd_attention_ref_sinks(&heads, &batch, sink, q, k, v, want, want_lse, &err), c->name,
+           err.msg);
     kvd_unpack_o(&map, &batch, (int)c->dtype, 0, o, got);
     double error = 0, norm = 0, off = 0;
     for (size_t i = 0; i < n_q * (size_t)map.o_pitch; i++) {

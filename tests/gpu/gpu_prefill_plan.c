@@ -33,10 +33,7 @@ static void layer_make(layer *l, const kvd_attn_heads *heads, const kvd_attn_bat
     memset(l, 0, sizeof *l);
     l->heads = heads;
     l->batch = batch;
-    if (kvd_attn_map_make(heads, &l->args.map)) {
-        printf("not ok prefill_plan: heads refused\n");
-        exit(1);
-    }
+    or_end(kvd_attn_map_make(heads, &l->args.map), "prefill_plan", "heads refused");
     const size_t bytes = (size_t)batch->batch * sizeof(int32_t);
     l->n_max = kvd_prefill_max_tiles(&l->args.map, batch);
     l->q_len = on_device(batch->q_len, bytes);
@@ -79,11 +76,9 @@ static void lists_read(lists *r, const layer *l, kvd_schedule schedule)
     check(cudaDeviceSynchronize(), "plan kernel");
     r->tile = need(l->n_max * sizeof *r->tile);
     r->first = need((n_ctas + 1) * sizeof *r->first);
-    check(cudaMemcpy(r->tile, l->tile, l->n_max * sizeof *r->tile, cudaMemcpyDeviceToHost),
-          "tiles");
-    check(cudaMemcpy(r->first, l->first, (n_ctas + 1) * sizeof *r->first, cudaMemcpyDeviceToHost),
-          "first");
-    check(cudaMemcpy(&r->next, l->next, sizeof r->next, cudaMemcpyDeviceToHost), "next");
+    to_host(r->tile, l->tile, l->n_max * sizeof *r->tile);
+    to_host(r->first, l->first, (n_ctas + 1) * sizeof *r->first);
+    to_host(&r->next, l->next, sizeof r->next);
     r->n = schedule == KVD_SCHEDULE_OURS ? (size_t)l->args.work.n_tiles : (size_t)r->first[n_ctas];
 }
 

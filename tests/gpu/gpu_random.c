@@ -32,7 +32,7 @@ static void compare(const char *name, kvd_dtype type, const kvd_random_tensor *t
         check(kvd_gpu_random_fill_rows(type, t, first, stride, rows, cols, device + shift * width,
                                        out_stride, 0),
               name);
-    check(cudaMemcpy(got, device, n * width, cudaMemcpyDeviceToHost), name);
+    to_host(got, device, n * width);
     size_t wrong = 0, at = 0;
     for (size_t i = n * width; i-- > 0;)
         if (got[i] != want[i]) {

@@ -16,11 +16,9 @@ static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int lay
 {
     kvd_err err;
     kvd_weight w;
-    if (part < KVD_N_PARTS ? kvd_weight_find(c, part, bias, layer, &w, &err)
-                           : kvd_weight_find_expert(c, part, bias, layer, expert, &w, &err)) {
-        printf("not ok weights: %s\n", err.msg);
-        exit(1);
-    }
+    or_end(part < KVD_N_PARTS ? kvd_weight_find(c, part, bias, layer, &w, &err)
+                              : kvd_weight_find_expert(c, part, bias, layer, expert, &w, &err),
+           "weights", err.msg);
     const size_t cols = w.cols, rows = w.n ? w.n / cols : 0;
     float *all = need(w.n * sizeof *all), *some = need(w.n * sizeof *some);
     kvd_weight_read(&w, 0, w.n, all);
@@ -60,7 +58,7 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
         char *bits = need(bytes), *got = need(bytes);
         kvd_from_f32(type, want, bits, size);
         if (bytes && at)
-            check(cudaMemcpy(got, at, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+            to_host(got, at, bytes);
         if ((bytes && !at) || memcmp(bits, got, bytes) != 0) {
             printf("# %s, layer %d, %s: differs\n", to->name, layer, what);
             to->wrong++;

@@ -88,10 +88,9 @@ static void test_choice(fixture *f)
                                        .place = f->dev_place};
         memcpy(before, f->level, n);
         check(kvd_zdc_choose(&a, 0), "choose");
-        check(cudaMemcpy(f->level, f->dev_level, n, cudaMemcpyDeviceToHost), "level");
-        check(cudaMemcpy(f->place, f->dev_place, n * sizeof *f->place, cudaMemcpyDeviceToHost),
-              "place");
-        check(cudaMemcpy(f->n_low, f->dev_low, sizeof f->n_low, cudaMemcpyDeviceToHost), "counts");
+        to_host(f->level, f->dev_level, n);
+        to_host(f->place, f->dev_place, n * sizeof *f->place);
+        to_host(f->n_low, f->dev_low, sizeof f->n_low);
         check(cudaFree(there), "cudaFree");
         for (int b = 0; b < f->c->n_len; b++, all++) {
             const int takes = l > 0 && f->c->overlap < NEVER_LENT && lends(f, before, f->level, b);
@@ -291,13 +290,13 @@ static void test_rows(const fixture *f)
             a.rows = rows;
             a.pages = from;
             check(kvd_zdc_pack(&a, 0), "pack");
-            check(cudaMemcpy(got, rows, all * 2, cudaMemcpyDeviceToHost), "rows");
+            to_host(got, rows, all * 2);
             for (size_t i = 0; i < all; i++)
                 wrong[0] += got[i] != want_rows[i];
             a.pages = to;
             check(kvd_zdc_unpack(&a, 0), "unpack");
         }
-    check(cudaMemcpy(got, to, f->pool_n * 2, cudaMemcpyDeviceToHost), "pages");
+    to_host(got, to, f->pool_n * 2);
     for (size_t i = 0; i < f->pool_n; i++)
         wrong[1] += got[i] != want_pages[i];
     test_result(!wrong[0] && !wrong[1], f->c->name,

@@ -306,7 +306,7 @@ static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_
         status = kvd_gpu_forward_run(f, &b, hook ? &hook : NULL, -1, hidden, err) ||
                  kvd_gpu_forward_logits(f, hidden, n, logits, err);
     check(cudaDeviceSynchronize(), "the pass");
-    check(cudaMemcpy(to, logits, size, cudaMemcpyDeviceToHost), "logits");
+    to_host(to, logits, size);
     kvd_gpu_cache_free(cache);
     kvd_gpu_caches_free(caches);
     device_free(hidden, logits);

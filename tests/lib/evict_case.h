@@ -118,7 +118,6 @@ static const test_case cases[] = {
      RULE(.ranking = KVD_EVICT_ODD_KEYS, .smooth = 1), BUDGET(0, 30, INT32_MAX, 0), 0, 0, 0, 0},
 };
 
-static int failures;
 static kvd_rng rng;
 
 /* One layer of a batch of requests. All 16-bit numbers are bf16. */
@@ -254,7 +253,7 @@ static inline double row_of(const fixture *f, int b, int h, int t, const double 
 
 static inline void fetch(void *to, const void *from, size_t bytes)
 {
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy back");
+    to_host(to, from, bytes);
 }
 
 static inline float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
@@ -380,7 +379,7 @@ static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len,
     a->q = on_device(q, q_n * sizeof *q);
     a->lse = on_device(lse, rows * (size_t)f->map.n_heads * sizeof *lse);
     free(lse);
-    check(cudaMemcpy(a->pool, f->pool, f->pool_n * 2, cudaMemcpyHostToDevice), "pool");
+    to_device(a->pool, f->pool, f->pool_n * 2);
 }
 
 static inline void free_step(const kvd_evict_steps_args *a)

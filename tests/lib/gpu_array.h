@@ -57,7 +57,7 @@ static inline void send(array *a)
     const size_t e = kvd_dtype_bytes(a->type);
     kvd_from_f32(a->type, a->host, a->raw, a->n);
     kvd_to_f32(a->type, a->raw, a->host, a->n);
-    check(cudaMemcpy(a->dev, a->raw, a->n * e, cudaMemcpyHostToDevice), "copy");
+    to_device(a->dev, a->raw, a->n * e);
 }
 
 /* Returns normal random values, one in fifty much larger. */
@@ -75,7 +75,7 @@ static inline bool fetch(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type), all = (a->shift + a->n + GUARD) * e;
     check(cudaDeviceSynchronize(), "wait");
-    check(cudaMemcpy(a->raw, a->base, all, cudaMemcpyDeviceToHost), "copy");
+    to_host(a->raw, a->base, all);
     kvd_to_f32(a->type, a->raw + a->shift * e, a->host, a->n);
     for (size_t i = 0; i < all; i++)
         if ((i < a->shift * e || i >= (a->shift + a->n) * e) && (unsigned char)a->raw[i] != POISON)
@@ -92,7 +92,7 @@ static inline kvd_gpu_bad *bad_new(void)
 static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
 {
     kvd_gpu_bad b;
-    check(cudaMemcpy(&b, bad, sizeof b, cudaMemcpyDeviceToHost), "bad");
+    to_host(&b, bad, sizeof b);
     check(cudaFree(bad), "free");
     return b;
 }

@@ -70,13 +70,24 @@ static inline void *need(size_t bytes)
     return p;
 }
 
-static inline void check(cudaError_t e, const char *what)
+/* Ends a test that cannot go on. */
+static inline void or_end(int status, const char *what, const char *why)
 {
-    if (e != cudaSuccess) {
-        printf("not ok %s: %s\n", what, cudaGetErrorString(e));
+    if (status) {
+        printf("not ok %s: %s\n", what, why);
         exit(1);
     }
 }
+
+static inline void check(cudaError_t e, const char *what)
+{
+    or_end(e != cudaSuccess, what, cudaGetErrorString(e));
+}
+
+#define to_host(to, from, bytes)                                                                   \
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy of " #from)
+#define to_device(to, from, bytes)                                                                 \
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "copy of " #from)
 
 /* Ends a benchmark with the message of an error. */
 static inline void end_on(int status, const kvd_err *err)
@@ -158,13 +169,13 @@ static inline void free_all_host(void *const *x, size_t n)
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 
-/* Rounds x [n] to a 16-bit type. Returns the bits, which the caller frees. */
-static inline uint16_t *rounded(kvd_dtype type, float *x, size_t n)
+/* Rounds x [n] to a type. Returns the rounded numbers in it, which the caller frees. */
+static inline void *round_to(kvd_dtype type, float *x, size_t n)
 {
-    uint16_t *const bits = need(n * sizeof *bits);
-    kvd_from_f32(type, x, bits, n);
-    kvd_to_f32(type, bits, x, n);
-    return bits;
+    void *const narrow = need(n * sizeof *x);
+    kvd_from_f32(type, x, narrow, n);
+    kvd_to_f32(type, narrow, x, n);
+    return narrow;
 }
 
 /* Returns n normal random numbers of standard deviation `size`, rounded to bf16. */
@@ -173,7 +184,7 @@ static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
     float *const x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(size * kvd_rng_normal(r));
-    free(rounded(KVD_BF16, x, n));
+    free(round_to(KVD_BF16, x, n));
     return x;
 }
 

@@ -12,10 +12,8 @@
 
 static inline kvd_checkpoint *opened_or_end(kvd_checkpoint *c, const kvd_err *err)
 {
-    if (c)
-        return c;
-    printf("not ok %s\n", err->msg);
-    exit(1);
+    or_end(!c, "model", err->msg);
+    return c;
 }
 
 static inline kvd_checkpoint *checkpoint_or_end(const char *path)
@@ -136,10 +134,7 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
     const kvd_gpu_forward_spec spec = {
         .type = type, .n_gpus = n_gpus, .max_tokens = n, .max_len = n < most ? n : most};
     kvd_gpu_forward *f = kvd_gpu_forward_new(c, &spec, &err);
-    if (!f) {
-        printf("not ok a pass over '%s': %s\n", kvd_checkpoint_path(c), err.msg);
-        exit(1);
-    }
+    or_end(!f, kvd_checkpoint_path(c), err.msg);
     return f;
 }
 
@@ -159,7 +154,7 @@ static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int
         float *logits = on_device(NULL, size);
         status = kvd_gpu_forward_logits(f, hidden, n, logits, err);
         check(cudaStreamSynchronize(kvd_gpu_forward_stream(f, 0)), "logits");
-        check(cudaMemcpy(to->x[LOGITS], logits, size, cudaMemcpyDeviceToHost), "logits");
+        to_host(to->x[LOGITS], logits, size);
         check(cudaFree(logits), "cudaFree");
     }
     if (hidden)

@@ -112,10 +112,7 @@ static void make_pool(fixture *f)
                            .n_layers = LAYERS,
                            .n_kv_heads = s->kv,
                            .table_length = (longest + s->steps) / KVD_LEANKV_PAGE_TOKENS + 2};
-    if (kvd_leankv_layout_make(s->d, s->k_bits, s->v_bits, &p->layout)) {
-        printf("not ok leankv %s: layout\n", s->name);
-        exit(1);
-    }
+    or_end(kvd_leankv_layout_make(s->d, s->k_bits, s->v_bits, &p->layout), s->name, "layout");
     const size_t heads = (size_t)(p->n_slots * LAYERS * s->kv);
     p->n_pages = (int32_t)heads * p->table_length;
     f->bytes_of_pages = (size_t)p->n_pages * (size_t)p->layout.page_bytes;
@@ -218,21 +215,19 @@ static section read_head(const fixture *f, int row, int g, char *page)
     const size_t at = (size_t)((f->slot[row] * LAYERS + LAYER) * f->s->kv + g);
     section x = {.n = 0};
     int32_t *const table = need((size_t)p->table_length * sizeof *table);
-    check(cudaMemcpy(&x.head, p->head + at, sizeof x.head, cudaMemcpyDeviceToHost), "head");
-    check(cudaMemcpy(table, p->table + at * (size_t)p->table_length,
-                     (size_t)p->table_length * sizeof *table, cudaMemcpyDeviceToHost),
-          "table");
+    to_host(&x.head, p->head + at, sizeof x.head);
+    to_host(table, p->table + at * (size_t)p->table_length,
+            (size_t)p->table_length * sizeof *table);
     x.item = need((size_t)(x.head.n[0] + x.head.n[1] + 1) * sizeof *x.item);
     for (int level = 0; level < KVD_LEANKV_LEVELS; level++)
         for (int i = 0; i < x.head.n[level]; i++) {
             const kvd_leankv_precision *const l = &p->layout.level[level];
             const int at_page = i % l->tokens, k = i / l->tokens;
             if (at_page == 0)
-                check(cudaMemcpy(page,
-                                 p->page + (size_t)table[level ? p->table_length - 1 - k : k] *
-                                               (size_t)p->layout.page_bytes,
-                                 (size_t)p->layout.page_bytes, cudaMemcpyDeviceToHost),
-                      "page");
+                to_host(page,
+                        p->page + (size_t)table[level ? p->table_length - 1 - k : k] *
+                                      (size_t)p->layout.page_bytes,
+                        (size_t)p->layout.page_bytes);
             item *const e = &x.item[x.n++];
             e->level = level;
             memcpy(&e->position, page + l->position + 4 * at_page, 4);

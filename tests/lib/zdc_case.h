@@ -93,10 +93,7 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
         h.d_qk[g] = width[g][0];
         h.d_v[g] = width[g][1];
     }
-    if (kvd_attn_map_make(&h, &map)) {
-        printf("not ok zdc, %s: widths\n", c->name);
-        exit(1);
-    }
+    or_end(kvd_attn_map_make(&h, &map), c->name, "widths");
     return map;
 }
 
