@@ -9,8 +9,6 @@
 /* LATE: RoPE position minus index in the cache. POISON: NaN in bf16 and f16. */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
-static int failed;
-
 typedef struct {
     const char *name;
     kvd_dtype dtype;
@@ -237,15 +235,9 @@ static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n,
     uint16_t *q = need((q_elements + 64) * sizeof *q);
     to_host(q, dev[6], (q_elements + 64) * sizeof *q);
     for (size_t i = 0; i < 64; i++)
-        if (q[q_elements + i] != POISON) {
-            printf("not ok %s: written beyond Q\n", f->c.name);
-            failed = 1;
-            break;
-        }
-    for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
-        cudaFree(dev[i]);
-    free(table);
-    free(x);
+        or_end(q[q_elements + i] != POISON, f->c.name, "written beyond Q");
+    free_all((const void *const *)dev, sizeof dev / sizeof *dev);
+    host_free(table, x);
     *n_q8 = rows;
     return q;
 }
@@ -288,7 +280,7 @@ static void against_reference(fixture *f, int decode)
     void *pool = poisoned(f->pool_elements);
     uint16_t *q = append(f, zero, f->q_len, decode, pool, q_start, &n_q8);
     to_host(f->pool, pool, f->pool_elements * sizeof *f->pool);
-    cudaFree(pool);
+    device_free(pool);
 
     size_t sum_qk = 0, sum_v = 0;
     for (int g = 0; g < f->c.n_kv; g++) {
@@ -352,14 +344,9 @@ static void against_reference(fixture *f, int decode)
     const double limit = f->c.dtype == KVD_BF16 ? 4e-3 : 1e-3;
     const double eq = sqrt(sq.error / sq.norm), ek = sqrt(sk.error / sk.norm),
                  ev = sqrt(sv.error / sv.norm);
-    if (eq < limit && ek < limit && ev < limit && !not_zero && !touched) {
-        printf("ok append_%s%s\n", f->c.name, decode ? "_decode" : "");
-    } else {
-        printf(
-            "not ok append_%s%s: error of Q %.2g, K %.2g, V %.2g, limit %.0e; %zu not zero, %zu touched\n",
-            f->c.name, decode ? "_decode" : "", eq, ek, ev, limit, not_zero, touched);
-        failed = 1;
-    }
+    test_result(eq < limit && ek < limit && ev < limit && !not_zero && !touched, f->c.name,
+                "%sQ off by %.2g, K %.2g, V %.2g of %.0e; %zu not zero, %zu touched",
+                decode ? "decode, " : "", eq, ek, ev, limit, not_zero, touched);
     host_free(q, want_q, want_k, want_v, left);
 }
 
@@ -370,7 +357,7 @@ static void in_pieces(fixture *f, int decode)
     size_t whole_rows, rows, wrong = 0;
     void *pool = poisoned(f->pool_elements);
     uint16_t *whole = append(f, zero, f->q_len, 0, pool, whole_start, &whole_rows);
-    cudaFree(pool);
+    device_free(pool);
     pool = poisoned(f->pool_elements);
     for (int step = 0;; step++) {
         int any = 0;
@@ -394,27 +381,17 @@ static void in_pieces(fixture *f, int decode)
         free(q);
     }
     uint16_t *got = from_device(pool, f->pool_elements * sizeof(uint16_t));
-    cudaFree(pool);
+    device_free(pool);
     size_t bits = 0;
     for (size_t i = 0; i < f->pool_elements; i++)
         bits += got[i] != f->pool[i];
-    if (!wrong && !bits) {
-        printf("ok append_%s_%s\n", f->c.name,
-               !decode   ? "in_two"
-               : f->late ? "one_by_one_late"
-                         : "one_by_one");
-    } else {
-        printf(
-            "not ok append_%s_%s: %zu elements of Q and %zu of the pool differ from one launch\n",
-            f->c.name,
-            !decode   ? "in_two"
-            : f->late ? "one_by_one_late"
-                      : "one_by_one",
-            wrong, bits);
-        failed = 1;
-    }
-    free(whole);
-    free(got);
+    test_result(!wrong && !bits, f->c.name,
+                "%s: %zu elements of Q and %zu of the pool differ from one launch",
+                !decode   ? "in two"
+                : f->late ? "one by one, late"
+                          : "one by one",
+                wrong, bits);
+    host_free(whole, got);
 }
 
 static void refusals(void)
@@ -440,13 +417,9 @@ static void refusals(void)
     b[6].n_tokens = 2;
     b[7].x = (const char *)a.x + 2;
     for (int i = 0; i < 8; i++)
-        if (kvd_append(&b[i], NULL) != cudaErrorInvalidValue) {
-            printf("not ok append_refusals: case %d is taken\n", i);
-            bad = failed = 1;
-        }
-    if (!bad)
-        printf("ok append_refusals\n");
-    cudaFree(p);
+        bad += kvd_append(&b[i], NULL) != cudaErrorInvalidValue;
+    test_result(!bad, "refusals", "%d taken", bad);
+    device_free(p);
 }
 
 int main(int argc, char **argv)
@@ -522,5 +495,5 @@ int main(int argc, char **argv)
     }
     if (!only)
         refusals();
-    return failed;
+    return failures != 0;
 }

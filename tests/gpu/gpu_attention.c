@@ -9,7 +9,7 @@
 
 enum { BATCHES = 8, SEQUENCES = 64, GUARD = 512, POISON = 0xff };
 
-static int failed, small;
+static int small;
 static kvd_rng rng;
 static const kvd_cublas *lib;
 static cublasHandle_t blas;
@@ -158,14 +158,6 @@ static double bound_of(kvd_dtype type)
     return type == KVD_F32 ? 1e-5 : 4e-3;
 }
 
-static void verdict(const char *name, const char *engine, double error, double bound)
-{
-    if (error <= bound)
-        return;
-    printf("not ok %s, %s: %.3g, allowed %.1g\n", name, engine, error, bound);
-    failed = 1;
-}
-
 static kvd_config config_of(const scenario *c)
 {
     return (kvd_config){.n_layers = 2,
@@ -229,17 +221,14 @@ static void test_hook(const scenario *c)
         batch_release(&b[i]);
     }
     const char *engine = c->gap ? "products" : kvd_gpu_dense_engine(dense);
-    verdict(c->name, engine, worst, bound_of(c->type));
-    printf("%s %s, %s, %d/%d heads of %d, window %d: %s, error %.2g\n",
-           worst <= bound_of(c->type) ? "ok" : "--", c->name, kvd_dtype_name(c->type), c->heads,
-           c->kv, c->d, c->window, engine, worst);
+    test_result(worst <= bound_of(c->type), c->name,
+                "%s, %d/%d heads of %d, window %d: %s, error %.2g", kvd_dtype_name(c->type),
+                c->heads, c->kv, c->d, c->window, engine, worst);
 
     kvd_gpu_attention_in in = {
         .n_tokens = TOKENS + 1, .longest = 1, .share = &share, .config = &config};
-    if (!hook->run(hook, &in, NULL, &err)) {
-        printf("not ok %s: takes more tokens than it has room for\n", c->name);
-        failed = 1;
-    }
+    test_result(hook->run(hook, &in, NULL, &err), c->name,
+                "more tokens than it has room for: refused");
     kvd_gpu_dense_free(dense);
 }
 
@@ -261,7 +250,8 @@ static void test_neighbours(const scenario *c)
     or_end(hook->run(hook, &in, b.out, &err), "neighbours", err.msg);
     check(cudaStreamSynchronize(stream), "neighbours");
     const double error = batch_error(&b, c, 1, 1);
-    verdict("neighbours of NaN", kvd_gpu_dense_engine(dense), error, bound_of(c->type));
+    test_result(error <= bound_of(c->type), c->name, "neighbours of NaN: %s, error %.2g",
+                kvd_gpu_dense_engine(dense), error);
     batch_release(&b);
     kvd_gpu_dense_free(dense);
 }
@@ -282,10 +272,9 @@ static void test_large(const scenario *c, size_t n)
            c->name, err.msg);
     check(cudaStreamSynchronize(stream), c->name);
     const double error = batch_error(&b, c, n / 5, SIZE_MAX);
-    verdict(c->name, "products", error, bound_of(c->type));
-    printf("%s %s, %s, %zu tokens: error %.2g, scratch %zu MB\n",
-           error <= bound_of(c->type) ? "ok" : "--", c->name, kvd_dtype_name(c->type), n, error,
-           kvd_gpu_attend_scratch(c->type, n, c->heads) >> 20);
+    test_result(error <= bound_of(c->type), c->name, "%s, %zu tokens: error %.2g, scratch %zu MB",
+                kvd_dtype_name(c->type), n, error,
+                kvd_gpu_attend_scratch(c->type, n, c->heads) >> 20);
     check(cudaFree(scratch), "free");
     batch_release(&b);
 }
@@ -319,9 +308,7 @@ static void test_apart(kvd_dtype type)
                        cudaMemcpyDeviceToDevice),
           "copy");
     const double error = batch_error(&b, &c, 1, SIZE_MAX);
-    verdict(c.name, "products", error, bound_of(type));
-    printf("%s apart, %s: error %.2g\n", error <= bound_of(type) ? "ok" : "--",
-           kvd_dtype_name(type), error);
+    test_result(error <= bound_of(type), c.name, "%s, error %.2g", kvd_dtype_name(type), error);
     device_free(scratch, q, k, out);
     batch_release(&b);
 }
@@ -362,13 +349,12 @@ static void test_capture(void)
     capture.record = note;
     capture.output = note_out;
     capture.ctx = calls;
-    const bool good = capture.hook.wants_pre == 1 &&
-                      capture.hook.run(&capture.hook, NULL, NULL, &err) == 0 &&
-                      capture.hook.run(&capture.hook, NULL, NULL, &err) == 0 &&
-                      capture.hook.run(&capture.hook, NULL, NULL, &err) == -1 && calls[0] == 3 &&
-                      calls[1] == 2 && strcmp(err.msg, "enough") == 0;
-    printf("%s capture\n", good ? "ok" : "not ok");
-    failed |= !good;
+    test_result(capture.hook.wants_pre == 1 &&
+                    capture.hook.run(&capture.hook, NULL, NULL, &err) == 0 &&
+                    capture.hook.run(&capture.hook, NULL, NULL, &err) == 0 &&
+                    capture.hook.run(&capture.hook, NULL, NULL, &err) == -1 && calls[0] == 3 &&
+                    calls[1] == 2 && strcmp(err.msg, "enough") == 0,
+                "capture", "%s", err.msg);
 }
 
 int main(int argc, char **argv)
@@ -431,5 +417,5 @@ int main(int argc, char **argv)
     test_capture();
     kvd_cublas_close(blas);
     check(cudaStreamDestroy(stream), "stream");
-    return failed;
+    return failures != 0;
 }

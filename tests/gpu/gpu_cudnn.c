@@ -122,8 +122,7 @@ static void test(test_case *tc, int verbose)
         s->v = token_major(s->n_kv_heads, s->kv_len, s->d_v);
     }
     if (kvd_cudnn_open(s, &plan, &err)) {
-        printf("not ok cudnn %s: %s\n", tc->name, err.msg);
-        failures++;
+        test_result(0, tc->name, "%s", err.msg);
         return;
     }
     const size_t nq = span(s->q, s->batch, s->n_heads, s->q_len, s->d_qk),
@@ -177,15 +176,14 @@ static void test(test_case *tc, int verbose)
         io.workspace = on_device(NULL, kvd_cudnn_workspace(plan));
         fill_bytes(io.o, 0xff, no * 2);
         if (kvd_cudnn_run(plan, &io, NULL, &err)) {
-            printf("not ok cudnn %s: %s\n", tc->name, err.msg);
+            test_result(0, tc->name, "%s", err.msg);
             bad++;
         } else {
             to_host(ho, io.o, no * 2);
             kvd_to_f32((kvd_dtype)s->dtype, ho, o, no);
             const double e = error_of(s, want, o, q_len);
             if (!(e < tolerance)) {
-                printf("not ok cudnn %s: error %.2e, %s\n", tc->name, e,
-                       kvd_cudnn_candidate(plan, i, &us));
+                test_result(0, tc->name, "error %.2e, %s", e, kvd_cudnn_candidate(plan, i, &us));
                 bad++;
             } else {
                 ran++;
@@ -196,11 +194,7 @@ static void test(test_case *tc, int verbose)
         }
         device_free(io.workspace);
     }
-    failures += bad || !ran;
-    if (!bad && ran)
-        printf("ok cudnn %s: %d candidates, error %.1e\n", tc->name, ran, worst);
-    else if (!ran)
-        printf("not ok cudnn %s: no candidate ran\n", tc->name);
+    test_result(!bad && ran, tc->name, "%d candidates, error %.1e", ran, worst);
     device_free(io.q, io.k, io.v, io.o, io.q_len, io.kv_len);
     kvd_cudnn_close(plan);
     host_free(hq, hk, hv, ho, q, k, v, o, q_len, kv_len, want);
@@ -229,13 +223,9 @@ static void check_refusals(void)
         kvd_err err = {""};
         kvd_cudnn_packed(&s);
         const int rc = kvd_cudnn_open(&s, &plan, &err);
-        if (rc != -1 || plan || !strstr(err.msg, c[i].words)) {
-            printf("not ok cudnn refuses a wrong %s: %d '%s'\n", c[i].what, rc, err.msg);
-            failures++;
-            kvd_cudnn_close(plan);
-        } else {
-            printf("ok cudnn refuses a wrong %s\n", c[i].what);
-        }
+        test_result(rc == -1 && !plan && strstr(err.msg, c[i].words), "a wrong",
+                    "%s is refused: %s", c[i].what, err.msg);
+        kvd_cudnn_close(plan);
     }
 }
 

@@ -128,7 +128,7 @@ static int own_sinks(kvd_decode_args args, const uint16_t *o)
 }
 
 /* Tests kvd_decode_ctas_per_task() on GPU models with measured times in docs/kernels.md. */
-static int run_choices(void)
+static void run_choices(void)
 {
     static const struct {
         int batch, tokens, shortest, window, ctas;
@@ -137,10 +137,9 @@ static int run_choices(void)
                   {16, 1024, 1, 0, 0},   {16, 1024, 1024, 0, 1},    {16, 8192, 8192, 0, 1},
                   {16, 8192, 0, 0, 0},   {16, 8192, 100, 0, 0},     {64, 8192, 8192, 0, 0},
                   {1, 1024, 1024, 64, 0}};
-    int failed = 0;
     if (!on_hopper() || device_attribute(cudaDevAttrMultiProcessorCount) != 132) {
         printf("skip decode, CTAs per task: needs a Hopper GPU with 132 SMs\n");
-        return 0;
+        return;
     }
     for (size_t i = 0; i < sizeof choice / sizeof *choice; i++) {
         kvd_attn_heads heads = {32, 8, 128, {0}, {0}, choice[i].window};
@@ -152,14 +151,11 @@ static int run_choices(void)
         if (kvd_attn_map_make(&heads, &args.map))
             exit(1);
         args.n_ctas = kvd_decode_ctas(&args.map);
-        const int got = kvd_decode_ctas_per_task(&args, choice[i].shortest),
-                  ok = got == choice[i].ctas;
-        failed += !ok;
-        printf("%s decode, CTAs per task, %d x %d, shortest %d, window %d: %d, wanted %d\n",
-               ok ? "ok" : "not ok", choice[i].batch, choice[i].tokens, choice[i].shortest,
-               choice[i].window, got, choice[i].ctas);
+        const int got = kvd_decode_ctas_per_task(&args, choice[i].shortest);
+        test_result(got == choice[i].ctas, "CTAs per task",
+                    "%d x %d, shortest %d, window %d: %d, wanted %d", choice[i].batch,
+                    choice[i].tokens, choice[i].shortest, choice[i].window, got, choice[i].ctas);
     }
-    return failed;
 }
 
 static kvd_rng rng;
@@ -173,7 +169,7 @@ static float *values(int dtype, size_t n, double scale)
     return x;
 }
 
-static int run_case(const test_case *c, int launches, int window, bool sinks)
+static void run_case(const test_case *c, int launches, int window, bool sinks)
 {
     const int d_head = strncmp(c->name, "wide", 4) ? 128 : 256;
     kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, d_head, {0}, {0}, window};
@@ -182,10 +178,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
         heads.d_v[g] = c->width[g % c->n_width][1];
     }
     kvd_decode_args args = {.dtype = c->dtype, .batch = c->batch};
-    if (kvd_attn_map_make(&heads, &args.map)) {
-        printf("not ok decode, %s: map\n", c->name);
-        return 1;
-    }
+    or_end(kvd_attn_map_make(&heads, &args.map), c->name, "map");
     kvd_rng_seed(&rng, 1, (uint64_t)c->batch);
     const size_t batch = (size_t)c->batch, n_heads = (size_t)c->n_heads;
     int32_t *len = need(batch * sizeof *len), *one = need(batch * sizeof *one);
@@ -246,7 +239,6 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     float *o = need(o_n * sizeof *o), *lse = need(batch * n_heads * sizeof *lse);
     static const char *const schedule_name[] = {"none", "papers", "ours"};
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
-    int failed = 0;
     for (int run = 0; run < PLANNED + UNPLANNED; run++) {
         const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
         const int unplanned = run - PLANNED;
@@ -294,26 +286,19 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
             /* busy: nanoseconds that each CTA worked. 60 s leaves room for a profiler. */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
-        const int ok = err < limit && err_lse < 2e-3 && same && busy_ok && live_ok && own_ok;
-        failed += !ok;
-        if (ok)
-            printf("ok decode, %s, window %d%s, %s, %d CTAs, %d per task\n", c->name, window,
-                   sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas,
-                   args.ctas_per_task);
-        else
-            printf(
-                "not ok decode, %s, window %d%s, %s, %d CTAs, %d per task: relative error %.2e of %.0e, "
-                "lse off by %.2e, %s bits, busy %s, one request alone %s, own sinks %s\n",
-                c->name, window, sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas,
-                args.ctas_per_task, err, limit, err_lse, same ? "the same" : "other",
-                busy_ok ? "ok" : "wrong", live_ok ? "ok" : "wrong", own_ok ? "ok" : "wrong");
+        test_result(
+            err < limit && err_lse < 2e-3 && same && busy_ok && live_ok && own_ok, c->name,
+            "window %d%s, %s, %d CTAs, %d per task: error %.2e of %.0e, lse off by %.2e, %s "
+            "bits, busy %s, one request alone %s, own sinks %s",
+            window, sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas,
+            args.ctas_per_task, err, limit, err_lse, same ? "the same" : "other",
+            busy_ok ? "ok" : "wrong", live_ok ? "ok" : "wrong", own_ok ? "ok" : "wrong");
         free(busy);
         device_free(args.workspace, args.busy);
     }
     device_free(args.q, args.pool, args.kv_len, args.page_table, args.sinks, args.o, args.lse);
     host_free(len, one, order, table, q, k, v, want, want_lse, q_rows, pool, o_bits, again, o, lse,
               sink);
-    return failed;
 }
 
 int main(int argc, char **argv)
@@ -322,21 +307,20 @@ int main(int argc, char **argv)
     const int launches = argc > 2 ? atoi(argv[2]) : 10, only = argc > 3 ? atoi(argv[3]) : -1;
     const size_t n_cases = sizeof cases / sizeof *cases;
     bool named = false;
-    int failed = 0;
     if (!gpu_devices("decode", 1))
         return 0;
     if (argc < 2)
-        failed += run_choices();
+        run_choices();
     for (size_t i = 0; argc > 1 && i < n_cases; i++)
         named = named || !strcmp(cases[i].name, argv[1]);
     for (size_t i = 0; i < n_cases; i++)
         if (argc < 2 ||
             (named ? !strcmp(cases[i].name, argv[1]) : strstr(cases[i].name, argv[1]) != NULL)) {
-            failed += run_case(&cases[i], launches, only > 0 ? only : 0, false);
-            failed += run_case(&cases[i], launches < 2 ? launches : 2, only > 0 ? only : 0, true);
+            run_case(&cases[i], launches, only > 0 ? only : 0, false);
+            run_case(&cases[i], launches < 2 ? launches : 2, only > 0 ? only : 0, true);
             for (size_t w = 0; argc < 2 && w < sizeof windows / sizeof *windows; w++)
                 if (cases[i].len[0] < 5000 || windows[w] >= 100)
-                    failed += run_case(&cases[i], 2, windows[w], w % 2 == 1);
+                    run_case(&cases[i], 2, windows[w], w % 2 == 1);
         }
-    return failed ? 1 : 0;
+    return failures ? 1 : 0;
 }

@@ -15,8 +15,6 @@ enum { N_KV = 8, GROUP = 4, LAYERS = 4, CUT = 32 };
 static const char *const schedule_name[] = {"none", "papers", "ours"};
 enum { N_WAYS = sizeof schedule_name / sizeof *schedule_name };
 
-static int failed;
-
 typedef struct {
     const char *name;
     int batch, n_len, n_ctas;
@@ -128,8 +126,7 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
         for (int h = 0; h < GROUP; h++)
             if (!p->work.cta[c].count && !(p->work.slot_ml[2 * (2 * c * GROUP + h)] == -INFINITY))
                 why = "a CTA without work whose slot would count";
-    free(begin);
-    free(owner);
+    host_free(begin, owner);
     return why;
 }
 
@@ -191,9 +188,8 @@ static void run_live(const test_case *c, int w)
         plan_release(&alone);
         plan_release(&all);
     }
-    printf("%s decode_plan %s, %s, some take part%s%s\n", why ? "not ok" : "ok", c->name,
-           schedule_name[w], why ? ": " : "", why ? why : "");
-    failed |= why != NULL;
+    test_result(!why, c->name, "%s, some take part%s%s", schedule_name[w], why ? ": " : "",
+                why ? why : "");
     check(cudaFree(kv_len), "cudaFree");
     free(len);
 }
@@ -247,19 +243,16 @@ static void run(const test_case *c, int w)
             measure(&alone, &most_pages, &most_segments, &n_split);
         plan_release(&alone);
     }
-    if (why)
-        printf("not ok decode_plan %s, %s, layer %d: %s\n", c->name, schedule_name[w], at, why);
-    else
-        printf(
-            "ok decode_plan %s, %s, %d CTAs, %d layers; layer 2: at most %d half pages and %d segments "
-            "per CTA, %d split intervals\n",
-            c->name, schedule_name[w], c->n_ctas, (int)LAYERS, most_pages, most_segments, n_split);
-    failed |= why != NULL;
+    test_result(
+        !why, c->name,
+        "%s, %d CTAs, %d layers; layer 2: at most %d half pages and %d segments per CTA, %d "
+        "split intervals; layer %d: %s",
+        schedule_name[w], c->n_ctas, (int)LAYERS, most_pages, most_segments, n_split, at,
+        why ? why : "right");
     for (int i = 0; i < LAYERS; i++)
         plan_release(&together[i]);
     device_free(layers, kv_len);
-    free(described);
-    free(len);
+    host_free(described, len);
 }
 
 int main(int argc, char **argv)
@@ -284,5 +277,5 @@ int main(int argc, char **argv)
             run(&cases[i], w);
             run_live(&cases[i], w);
         }
-    return failed;
+    return failures != 0;
 }

@@ -12,8 +12,6 @@
 
 enum { MAX_BATCH = 8, POISON = 0x7fff };
 
-static int failed;
-
 typedef struct {
     const char *name;
     cudaError_t (*run)(const kvd_prefill_args *args, cudaStream_t stream);
@@ -61,8 +59,6 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 {
     kvd_rng rng;
     char label[64];
-    (void)snprintf(label, sizeof label, window ? "%s%s_window_%d" : "%s%s", c->name,
-                   sinks ? "_sinks" : "", window);
     kvd_rng_seed(&rng, 11, (uint64_t)(c->n_heads + c->tile_rows));
     kvd_attn_heads heads = {
         .n_heads = c->n_heads, .n_kv_heads = c->n_kv, .d_head = c->d_head, .window = window};
@@ -206,16 +202,12 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
     for (int i = 0; i < c->n_ctas; i++)
         never += busy[i] > 10000000000ULL || (c->listed && i == c->n_ctas - 1 && busy[i]);
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
-    if (sqrt(error / norm) < limit && off < 1e-4 && !touched && !never) {
-        printf("ok %s_%s\n", tested->name, label);
-    } else {
-        printf("not ok %s_%s: error %.2g, limit %.0e, lse off by %.2g, %zu touched, %zu times of "
-               "CTAs wrong\n",
-               tested->name, label, sqrt(error / norm), limit, off, touched, never);
-        failed = 1;
-    }
-    for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
-        device_free(dev[i]);
+    (void)snprintf(label, sizeof label, "%s, window %d%s", tested->name, window,
+                   sinks ? ", sinks" : "");
+    test_result(sqrt(error / norm) < limit && off < 1e-4 && !touched && !never, c->name,
+                "%s: error %.2g of %.0e, lse off by %.2g, %zu touched, %zu times of CTAs wrong",
+                label, sqrt(error / norm), limit, off, touched, never);
+    free_all((const void *const *)dev, sizeof dev / sizeof *dev);
     host_free(order, table, q, k, v, pool, q16, o, tile, first, lse, busy, want, want_lse, got,
               sink);
 }
@@ -289,9 +281,7 @@ int main(int argc, char **argv)
         const kvd_prefill_args empty = {0};
         if (only)
             continue;
-        const int refused = one->run(&empty, NULL) == cudaErrorInvalidValue;
-        printf("%s %s_refusal\n", refused ? "ok" : "not ok", one->name);
-        failed |= !refused;
+        test_result(one->run(&empty, NULL) == cudaErrorInvalidValue, one->name, "refusal");
     }
-    return failed;
+    return failures != 0;
 }

@@ -9,7 +9,6 @@
 #include "gpu_case.h"
 
 static const char *const schedule_name[] = {"none", "papers", "ours"};
-static int failed;
 
 typedef struct {
     const kvd_attn_heads *heads;
@@ -51,9 +50,7 @@ static void layer_make(layer *l, const kvd_attn_heads *heads, const kvd_attn_bat
 
 static void layer_release(layer *l)
 {
-    void *all[] = {l->q_len, l->kv_len, l->first, l->next, l->tile, l->scratch};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree(all[i]), "cudaFree");
+    device_free(l->q_len, l->kv_len, l->first, l->next, l->tile, l->scratch);
 }
 
 static void layer_plan(layer *l, kvd_schedule schedule)
@@ -74,18 +71,15 @@ static void lists_read(lists *r, const layer *l, kvd_schedule schedule)
 {
     const size_t n_ctas = (size_t)l->args.work.n_ctas;
     check(cudaDeviceSynchronize(), "plan kernel");
-    r->tile = need(l->n_max * sizeof *r->tile);
-    r->first = need((n_ctas + 1) * sizeof *r->first);
-    to_host(r->tile, l->tile, l->n_max * sizeof *r->tile);
-    to_host(r->first, l->first, (n_ctas + 1) * sizeof *r->first);
+    r->tile = from_device(l->tile, l->n_max * sizeof *r->tile);
+    r->first = from_device(l->first, (n_ctas + 1) * sizeof *r->first);
     to_host(&r->next, l->next, sizeof r->next);
     r->n = schedule == KVD_SCHEDULE_OURS ? (size_t)l->args.work.n_tiles : (size_t)r->first[n_ctas];
 }
 
 static void lists_release(lists *r)
 {
-    free(r->tile);
-    free(r->first);
+    host_free(r->tile, r->first);
 }
 
 static int tiles_once(const layer *l, const lists *r)
@@ -153,12 +147,8 @@ static void one(const char *name, const kvd_attn_heads *heads, const kvd_attn_ba
     const int once = tiles_once(&l, &r), listed = schedule == KVD_SCHEDULE_OURS
                                                       ? ours_falls(&l, &r)
                                                       : static_lists_whole(&l, &r);
-    if (once && listed)
-        printf("ok prefill_plan %s %s, %zu tiles\n", name, schedule_name[schedule], r.n);
-    else
-        printf("not ok prefill_plan %s %s, %zu tiles: rows %s, lists %s\n", name,
-               schedule_name[schedule], r.n, once ? "ok" : "wrong", listed ? "ok" : "wrong");
-    failed |= !once || !listed;
+    test_result(once && listed, name, "%s, %zu tiles: rows %s, lists %s", schedule_name[schedule],
+                r.n, once ? "ok" : "wrong", listed ? "ok" : "wrong");
     lists_release(&r);
     layer_release(&l);
 }
@@ -206,12 +196,8 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
         lists_release(&b);
         layer_release(&alone);
     }
-    if (differ < 0)
-        printf("ok prefill_plan %d layers in one launch, %s\n", n_layers, schedule_name[schedule]);
-    else
-        printf("not ok prefill_plan %d layers in one launch, %s: layer %d has another plan\n",
-               n_layers, schedule_name[schedule], differ);
-    failed |= differ >= 0;
+    test_result(differ < 0, "layers in one launch", "%d, %s; layer with another plan: %d", n_layers,
+                schedule_name[schedule], differ);
     for (int i = 0; i < n_layers; i++)
         layer_release(&together[i]);
     check(cudaFree(on_card), "cudaFree");
@@ -316,5 +302,5 @@ int main(int argc, char **argv)
         }
         many_layers(layers, 4, &ragged, (kvd_schedule)s);
     }
-    return failed;
+    return failures != 0;
 }
