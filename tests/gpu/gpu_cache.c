@@ -11,7 +11,6 @@
 
 enum { LAYERS = 2, LAYER = 1 };
 
-static int failed;
 static const kvd_cublas *lib;
 static cublasHandle_t blas;
 
@@ -33,12 +32,6 @@ typedef struct {
     double limit;
     const char *engine; /* part of the engine's name; NULL: cuBLAS */
 } scenario;
-
-static void verdict(int good, const char *name, const char *detail)
-{
-    printf(good ? "ok cache_%s\n" : "not ok cache_%s: %s\n", name, detail);
-    failed |= !good;
-}
 
 typedef struct {
     kvd_config config;
@@ -161,16 +154,14 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
     const size_t n = b->x.in.n_tokens, q = (size_t)(b->config.n_heads * b->config.d_head),
                  k = (size_t)(b->config.n_kv_heads * b->config.d_head), ld = q + 2 * k;
     float *all = need(n * ld * sizeof *all);
-    void *narrow = need(n * ld * sizeof *all);
     for (size_t t = 0; t < n; t++) {
         memcpy(all + t * ld, b->x.q + t * q, q * sizeof *all);
         memcpy(all + t * ld + q, b->x.k + t * k, k * sizeof *all);
         memcpy(all + t * ld + q + k, b->x.v + t * k, k * sizeof *all);
     }
-    kvd_from_f32(pass, all, narrow, n * ld);
-    void *const to = on_device(narrow, n * ld * kvd_dtype_bytes(pass));
-    free(all);
-    free(narrow);
+    void *const narrow = round_to(pass, all, n * ld), *const to = on_device(
+                                                          narrow, n * ld * kvd_dtype_bytes(pass));
+    host_free(all, narrow);
     return to;
 }
 
@@ -262,14 +253,14 @@ static void run(const scenario *c)
     bench b;
     kvd_err err = {""};
     kvd_cache_account want = {0}, got = {0};
-    char engine[128] = "", detail[600];
+    char engine[128] = "";
     if (bench_make(&b, c, &err)) {
-        verdict(0, c->name, err.msg);
+        test_result(0, c->name, "%s", err.msg);
         return;
     }
     float *cpu = need(b.n_out * sizeof *cpu), *gpu = need(b.n_out * sizeof *gpu);
     if (on_cpu(&b, 300, cpu, &want, &err) || on_gpu(&b, c, 300, gpu, &got, engine, &err)) {
-        verdict(0, c->name, err.msg);
+        test_result(0, c->name, "%s", err.msg);
     } else {
         const double off = distance(gpu, cpu, b.n_out);
         const int same =
@@ -277,14 +268,11 @@ static void run(const scenario *c)
             got.elements_kept == want.elements_kept && got.elements_dense == want.elements_dense &&
             got.bytes_stored == want.bytes_stored && got.steps.rows == want.steps.rows &&
             got.steps.dense == want.steps.dense && got.steps.payload == want.steps.payload;
-        snprintf(detail, sizeof detail, "off by %.2g, limit %.0e; account %s; engine '%s'", off,
-                 c->limit, same ? "equal" : "differs", engine);
-        verdict(off <= c->limit && same && strstr(engine, c->engine ? c->engine : "cuBLAS"),
-                c->name, detail);
-        printf("# %s\n", detail);
+        test_result(off <= c->limit && same && strstr(engine, c->engine ? c->engine : "cuBLAS"),
+                    c->name, "off by %.2g, limit %.0e; account %s; engine '%s'", off, c->limit,
+                    same ? "equal" : "differs", engine);
     }
-    free(cpu);
-    free(gpu);
+    host_free(cpu, gpu);
     bench_free(&b);
 }
 
@@ -293,16 +281,16 @@ static void refusal(const scenario *c)
     bench b;
     kvd_err err = {""}, want = {"nothing"}, got = {"nothing"};
     kvd_cache_account a;
-    char engine[128], detail[1200];
+    char engine[128];
     if (bench_make(&b, c, &err)) {
-        verdict(0, "refusal", err.msg);
+        test_result(0, "refusal", "%s", err.msg);
         return;
     }
     float *out = need(b.n_out * sizeof *out);
     const int cpu = on_cpu(&b, 200, out, &a, &want),
               gpu = on_gpu(&b, c, 200, out, &a, engine, &got);
-    snprintf(detail, sizeof detail, "'%s', not '%s'", got.msg, want.msg);
-    verdict(cpu == -1 && gpu == -1 && !strcmp(want.msg, got.msg), "refusal", detail);
+    test_result(cpu == -1 && gpu == -1 && !strcmp(want.msg, got.msg), "refusal", "'%s', '%s'",
+                got.msg, want.msg);
     free(out);
     bench_free(&b);
 }
@@ -377,14 +365,12 @@ int main(void)
     kvd_err err = {""};
     if (!gpu_devices("cache", 1))
         return 0;
-    if (!(lib = kvd_cublas_load(&err)) ||
-        kvd_cublas_check(lib->cublasCreate_v2(&blas), "cuBLAS", &err)) {
-        printf("not ok cache: %s\n", err.msg);
-        return 1;
-    }
+    or_end(!(lib = kvd_cublas_load(&err)) ||
+               kvd_cublas_check(lib->cublasCreate_v2(&blas), "cuBLAS", &err),
+           "cache", err.msg);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run(&cases[i]);
     refusal(&cases[0]);
     refusal(&cases[sizeof cases / sizeof *cases - 5]);
-    return failed;
+    return failures != 0;
 }

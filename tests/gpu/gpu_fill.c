@@ -1,42 +1,20 @@
 /* Random benchmark data must be equal on GPU and host, bit for bit. */
 
-#include "common/cuda/memory.h"
 #include "gpu_case.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/rivals/palu_layout.h"
 #include "kernels/timing/impl.h"
 #include "kernels/timing/problem.h"
 
-static void die(const char *what)
-{
-    printf("not ok %s\n", what);
-    exit(1);
-}
-
-static void *host(size_t bytes)
-{
-    void *const p = malloc(bytes ? bytes : 1);
-    if (!p)
-        die("memory");
-    memset(p, 0xff, bytes);
-    return p;
-}
-
 static void compare(const char *name, const kvd_problem *p, const void *device,
                     const uint16_t *want, size_t n)
 {
-    uint16_t *const got = host(n * 2);
+    uint16_t *const got = from_device(device, n * 2);
     size_t wrong = 0;
-    if (cudaMemcpy(got, device, n * 2, cudaMemcpyDeviceToHost))
-        die(name);
     for (size_t i = 0; i < n; i++)
         wrong += got[i] != want[i];
-    if (wrong) {
-        printf("not ok %s, %s, %s%s: %zu of %zu elements differ\n", name,
-               kvd_attn_phase_name[p->phase], kvd_dtype_name(p->dtype), p->sharp ? ", sharp" : "",
-               wrong, n);
-        failures++;
-    }
+    test_result(!wrong, name, "%s, %s%s: %zu of %zu elements differ", kvd_attn_phase_name[p->phase],
+                kvd_dtype_name(p->dtype), p->sharp ? ", sharp" : "", wrong, n);
     free(got);
 }
 
@@ -48,13 +26,12 @@ static void run(kvd_attn_phase phase, kvd_dtype dtype, bool sharp)
                      .seed = 11,
                      .sharp = sharp,
                      .heads = {12, 3, 128, {16, 128, 48}, {64, 16, 112}}};
-    kvd_device_memory m = {.n = 0};
     kvd_attn_map map;
     int max_pages;
     size_t n_pages;
-    if (kvd_problem_lengths(&p, KVD_LENGTHS_LOGNORMAL, 5, 150, NULL, &err) ||
-        kvd_attn_map_make(&p.heads, &map))
-        die("case");
+    or_end(kvd_problem_lengths(&p, KVD_LENGTHS_LOGNORMAL, 5, 150, NULL, &err) ||
+               kvd_attn_map_make(&p.heads, &map),
+           "case", err.msg);
     const kvd_attn_batch batch = kvd_problem_batch(&p);
     int32_t q_start[5], *const table = kvd_scattered_pages(&p, &max_pages, &n_pages, &err);
     const size_t n_q8 = kvd_blocked_rows(&batch, q_start), rows = phase == KVD_DECODE ? 5 : n_q8;
@@ -62,9 +39,10 @@ static void run(kvd_attn_phase phase, kvd_dtype dtype, bool sharp)
                  *const k = kvd_problem_plain(&p, KVD_OPERAND_K, &err),
                  *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     const size_t n_q = rows * (size_t)map.q_pitch, n_pool = n_pages * (size_t)map.page_elements;
-    uint16_t *const q_want = host(n_q * 2), *const pool_want = host(n_pool * 2);
-    if (!table || !q || !k || !v)
-        die("memory");
+    uint16_t *const q_want = need(n_q * 2), *const pool_want = need(n_pool * 2);
+    or_end(!table || !q || !k || !v, "case", err.msg);
+    memset(q_want, 0xff, n_q * 2);
+    memset(pool_want, 0xff, n_pool * 2);
     (phase == KVD_DECODE ? kvd_pack_q_decode : kvd_pack_q)(&map, &batch, (int)dtype, q, q_want);
     kvd_pack_kv(&map, &batch, (int)dtype, k, v, table, max_pages, pool_want);
     kvd_fill_args f = {.dtype = (int)dtype,
@@ -73,27 +51,20 @@ static void run(kvd_attn_phase phase, kvd_dtype dtype, bool sharp)
                        .map = map,
                        .batch = 5,
                        .n_q8 = (int32_t)n_q8,
-                       .max_pages = max_pages};
-    void *const dq = kvd_device_new(&m, n_q * 2, "Q", &err), *const pool = kvd_device_new(
-                                                                 &m, n_pool * 2, "pool", &err);
-    if (!dq || !pool ||
-        !(f.q_start = kvd_device_copy(&m, q_start, sizeof q_start, "starts", NULL, &err)) ||
-        !(f.q_len = kvd_device_copy(&m, p.q_len, 20, "lengths", NULL, &err)) ||
-        !(f.kv_len = kvd_device_copy(&m, p.kv_len, 20, "lengths", NULL, &err)) ||
-        !(f.page_table = kvd_device_copy(&m, table, 20 * (size_t)max_pages, "pages", NULL, &err)))
-        die(err.msg);
-    if (cudaMemset(dq, 0xff, n_q * 2) || cudaMemset(pool, 0xff, n_pool * 2))
-        die("memset");
+                       .max_pages = max_pages,
+                       .q_start = on_device(q_start, sizeof q_start),
+                       .q_len = on_device(p.q_len, 20),
+                       .kv_len = on_device(p.kv_len, 20),
+                       .page_table = on_device(table, 20 * (size_t)max_pages)};
+    void *const dq = on_device(NULL, n_q * 2), *const pool = on_device(NULL, n_pool * 2);
     f.longest = kvd_problem_longest(&p, true);
-    if ((phase == KVD_DECODE ? kvd_fill_q_rows : kvd_fill_q)(&f, dq, NULL))
-        die("fill Q");
+    check((phase == KVD_DECODE ? kvd_fill_q_rows : kvd_fill_q)(&f, dq, NULL), "fill Q");
     f.longest = kvd_problem_longest(&p, false);
-    if (kvd_fill_kv(&f, pool, NULL))
-        die("fill K and V");
+    check(kvd_fill_kv(&f, pool, NULL), "fill K and V");
     compare("Q", &p, dq, q_want, n_q);
     compare("K and V", &p, pool, pool_want, n_pool);
     host_free(table, q, k, v, q_want, pool_want);
-    kvd_device_release(&m);
+    device_free(f.q_start, f.q_len, f.kv_len, f.page_table, dq, pool);
     kvd_problem_release(&p);
 }
 
@@ -106,7 +77,5 @@ int main(void)
             run((kvd_attn_phase)phase, KVD_F16, sharp);
             run((kvd_attn_phase)phase, KVD_BF16, sharp);
         }
-    if (!failures)
-        printf("ok device data are the host's, bit for bit\n");
     return failures != 0;
 }

@@ -1,7 +1,4 @@
 /* Random weights must be equal on GPU and CPU (model/checkpoint/random.h), bit for bit. */
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "gpu_case.h"
 #include "model/checkpoint/cuda/random.h"
 #include "model/checkpoint/random.h"
@@ -22,7 +19,7 @@ static void compare(const char *name, kvd_dtype type, const kvd_random_tensor *t
                     size_t stride, size_t rows, size_t cols, size_t out_stride, size_t shift)
 {
     const size_t width = kvd_dtype_bytes(type), n = shift + rows * out_stride + cols + 8;
-    unsigned char *want = need(n * width), *got = need(n * width);
+    unsigned char *want = need(n * width);
     memset(want, 0xe5, n * width);
     unsigned char *device = on_device(want, n * width);
     make(type, t, first, stride, rows, cols, want + shift * width, out_stride);
@@ -32,22 +29,17 @@ static void compare(const char *name, kvd_dtype type, const kvd_random_tensor *t
         check(kvd_gpu_random_fill_rows(type, t, first, stride, rows, cols, device + shift * width,
                                        out_stride, 0),
               name);
-    to_host(got, device, n * width);
+    unsigned char *const got = from_device(device, n * width);
     size_t wrong = 0, at = 0;
     for (size_t i = n * width; i-- > 0;)
         if (got[i] != want[i]) {
             wrong++;
             at = i / width;
         }
-    failures += wrong > 0;
-    if (wrong)
-        printf("not ok %s, %s: %zu bytes differ, the first in element %zu\n", name,
-               kvd_dtype_name(type), wrong, at);
-    else
-        printf("ok %s, %s\n", name, kvd_dtype_name(type));
-    check(cudaFree(device), "cudaFree");
-    free(want);
-    free(got);
+    test_result(!wrong, name, "%s: %zu bytes differ, the first in element %zu",
+                kvd_dtype_name(type), wrong, at);
+    device_free(device);
+    host_free(want, got);
 }
 
 static void compare_all(kvd_dtype type)
@@ -104,14 +96,13 @@ int main(int argc, char **argv)
     compare_all(KVD_F32);
     compare_all(KVD_BF16);
     const kvd_random_tensor t = kvd_random_tensor_of(1, "x", 1, 0);
-    const bool refused =
-        kvd_gpu_random_fill(KVD_F16, &t, 0, 8, NULL, 0) == cudaErrorInvalidValue &&
-        kvd_gpu_random_fill_rows(KVD_F32, &t, 0, 8, (size_t)1 << 30, (size_t)1 << 30, NULL, 8, 0) ==
-            cudaErrorInvalidValue;
-    printf("%s what cannot be made is refused\n", refused ? "ok" : "not ok");
+    test_result(kvd_gpu_random_fill(KVD_F16, &t, 0, 8, NULL, 0) == cudaErrorInvalidValue &&
+                    kvd_gpu_random_fill_rows(KVD_F32, &t, 0, 8, (size_t)1 << 30, (size_t)1 << 30,
+                                             NULL, 8, 0) == cudaErrorInvalidValue,
+                "what cannot be made", "refused");
     if (argc > 1 && strcmp(argv[1], "time") == 0) {
         time_fill(KVD_F32);
         time_fill(KVD_BF16);
     }
-    return failures || !refused;
+    return failures != 0;
 }

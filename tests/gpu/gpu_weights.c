@@ -71,29 +71,34 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
     to->arrays += total > 0;
 }
 
+static void whole(comparison *to, const char *what, int layer, bool bias, kvd_part part,
+                  kvd_dtype type, const void *device)
+{
+    compare(to, what, layer, bias, &(slice){part, 0, 0, 0}, 1, type, device);
+}
+
 /* gate: matrix `part`, up: part + 1, down: part + 2. first, n: rows, or columns of down. */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {
     const kvd_part last = (kvd_part)(part + 2);
     const slice gate_up[] = {{part, 0, first, n}, {(kvd_part)(part + 1), 0, first, n}};
-    const slice down = {last, 1, first, n}, all_down = {last, 0, 0, 0};
+    const slice down = {last, 1, first, n};
     compare(to, "gate and up of an expert", l, false, gate_up, 2, to->type, d->gate_up);
     compare(to, "their bias", l, true, gate_up, 2, KVD_F32, d->bias_gate_up);
     compare(to, "down of an expert", l, false, &down, 1, to->type, d->down);
-    compare(to, "its bias", l, true, &all_down, 1, KVD_F32, d->bias_down);
+    whole(to, "its bias", l, true, last, KVD_F32, d->bias_down);
 }
 
 static void compare_experts(comparison *to, const kvd_gpu_weights *w, int l)
 {
     const kvd_gpu_layer *d = &w->layer[l];
     const kvd_gpu_share *s = &w->share;
-    const slice router = {KVD_PART_ROUTER, 0, 0, 0}, scale = {KVD_PART_SHARED_SCALE, 0, 0, 0},
-                choice = {KVD_PART_ROUTER_BIAS, 0, 0, 0};
-    compare(to, "router", l, false, &router, 1, KVD_F32, d->router);
-    compare(to, "bias of the router", l, true, &router, 1, KVD_F32, d->bias_router);
-    compare(to, "bias of the choice", l, false, &choice, 1, KVD_F32, d->bias_choice);
-    compare(to, "factor of the shared expert", l, false, &scale, 1, KVD_F32, d->shared_scale);
+    whole(to, "router", l, false, KVD_PART_ROUTER, KVD_F32, d->router);
+    whole(to, "bias of the router", l, true, KVD_PART_ROUTER, KVD_F32, d->bias_router);
+    whole(to, "bias of the choice", l, false, KVD_PART_ROUTER_BIAS, KVD_F32, d->bias_choice);
+    whole(to, "factor of the shared expert", l, false, KVD_PART_SHARED_SCALE, KVD_F32,
+          d->shared_scale);
     compare_expert(to, l, KVD_PART_SHARED_GATE, s->first_shared, s->n_shared, &d->shared);
     for (expert = 0; d->expert && expert < w->config.n_experts; expert++)
         compare_expert(to, l, KVD_PART_EXPERT_GATE, s->first_expert, s->n_expert,
@@ -102,15 +107,12 @@ static void compare_experts(comparison *to, const kvd_gpu_weights *w, int l)
 
 static void compare_latent(comparison *to, const kvd_gpu_latent *d, int l)
 {
-    const slice q_down = {KVD_PART_Q_DOWN, 0, 0, 0}, q = {KVD_PART_Q, 0, 0, 0},
-                norm_q = {KVD_PART_NORM_Q_DOWN, 0, 0, 0}, down = {KVD_PART_LATENT, 0, 0, 0},
-                norm = {KVD_PART_NORM_LATENT, 0, 0, 0}, up = {KVD_PART_LATENT_UP, 0, 0, 0};
-    compare(to, "Q's factor", l, false, &q_down, 1, to->type, d->q_down);
-    compare(to, "its norm", l, false, &norm_q, 1, KVD_F32, d->norm_q_down);
-    compare(to, "Q", l, false, &q, 1, to->type, d->q);
-    compare(to, "projection to the latent", l, false, &down, 1, to->type, d->down);
-    compare(to, "norm of the latent", l, false, &norm, 1, KVD_F32, d->norm);
-    compare(to, "projection from the latent", l, false, &up, 1, to->type, d->up);
+    whole(to, "Q's factor", l, false, KVD_PART_Q_DOWN, to->type, d->q_down);
+    whole(to, "its norm", l, false, KVD_PART_NORM_Q_DOWN, KVD_F32, d->norm_q_down);
+    whole(to, "Q", l, false, KVD_PART_Q, to->type, d->q);
+    whole(to, "projection to the latent", l, false, KVD_PART_LATENT, to->type, d->down);
+    whole(to, "norm of the latent", l, false, KVD_PART_NORM_LATENT, KVD_F32, d->norm);
+    whole(to, "projection from the latent", l, false, KVD_PART_LATENT_UP, to->type, d->up);
 }
 
 static void compare_layer(comparison *to, const kvd_gpu_weights *w, int l)
@@ -125,11 +127,9 @@ static void compare_layer(comparison *to, const kvd_gpu_weights *w, int l)
                              {KVD_PART_UP, 0, s->first_ffn, s->n_ffn}};
     const slice o = {KVD_PART_O, 1, s->first_head * head_o, s->n_heads * head_o};
     const slice down = {KVD_PART_DOWN, 1, s->first_ffn, s->n_ffn};
-    const slice norm[] = {{KVD_PART_NORM_ATTENTION, 0, 0, 0}, {KVD_PART_NORM_FFN, 0, 0, 0}};
-    const slice branch[] = {{KVD_PART_NORM_O, 0, 0, 0}, {KVD_PART_NORM_DOWN, 0, 0, 0}};
-    const slice norm_q = {KVD_PART_NORM_Q, 0, 0, 0}, norm_k = {KVD_PART_NORM_K, 0, 0, 0};
+    static const kvd_part norm[] = {KVD_PART_NORM_ATTENTION, KVD_PART_NORM_FFN},
+                          branch[] = {KVD_PART_NORM_O, KVD_PART_NORM_DOWN};
     const slice sinks = {KVD_PART_SINKS, 0, s->first_head, s->n_heads};
-    const slice all_o = {KVD_PART_O, 0, 0, 0}, all_down = {KVD_PART_DOWN, 0, 0, 0};
     if (w->config.latent) {
         compare_latent(to, &d->latent, l);
     } else {
@@ -137,38 +137,34 @@ static void compare_layer(comparison *to, const kvd_gpu_weights *w, int l)
         compare(to, "bias of Q, K, V", l, true, qkv, 3, KVD_F32, d->bias_qkv);
     }
     compare(to, "O", l, false, &o, 1, to->type, d->o);
-    compare(to, "bias of O", l, true, &all_o, 1, KVD_F32, d->bias_o);
+    whole(to, "bias of O", l, true, KVD_PART_O, KVD_F32, d->bias_o);
     compare(to, "gate and up", l, false, gate_up, 2, to->type, d->gate_up);
     compare(to, "bias of gate and up", l, true, gate_up, 2, KVD_F32, d->bias_gate_up);
     compare(to, "down", l, false, &down, 1, to->type, d->down);
-    compare(to, "bias of down", l, true, &all_down, 1, KVD_F32, d->bias_down);
-    compare(to, "norm of Q", l, false, &norm_q, 1, KVD_F32, d->norm_q);
-    compare(to, "norm of K", l, false, &norm_k, 1, KVD_F32, d->norm_k);
+    whole(to, "bias of down", l, true, KVD_PART_DOWN, KVD_F32, d->bias_down);
+    whole(to, "norm of Q", l, false, KVD_PART_NORM_Q, KVD_F32, d->norm_q);
+    whole(to, "norm of K", l, false, KVD_PART_NORM_K, KVD_F32, d->norm_k);
     compare(to, "sinks", l, false, &sinks, 1, KVD_F32, d->sinks);
     for (int i = 0; i < 2; i++) {
-        compare(to, "a norm", l, false, &norm[i], 1, KVD_F32, d->norm[i]);
-        compare(to, "bias of a norm", l, true, &norm[i], 1, KVD_F32, d->norm_bias[i]);
-        compare(to, "norm of a branch", l, false, &branch[i], 1, KVD_F32, d->branch[i]);
-        compare(to, "its bias", l, true, &branch[i], 1, KVD_F32, d->branch_bias[i]);
+        whole(to, "a norm", l, false, norm[i], KVD_F32, d->norm[i]);
+        whole(to, "bias of a norm", l, true, norm[i], KVD_F32, d->norm_bias[i]);
+        whole(to, "norm of a branch", l, false, branch[i], KVD_F32, d->branch[i]);
+        whole(to, "its bias", l, true, branch[i], KVD_F32, d->branch_bias[i]);
     }
 }
 
 static void compare_rest(comparison *to, const kvd_gpu_weights *w)
 {
     const kvd_config *c = &w->config;
-    const slice embedding = {KVD_PART_EMBEDDING, 0, 0, 0},
-                positions = {KVD_PART_POSITIONS, 0, 0, 0};
-    const slice in = {KVD_PART_PROJECT_IN, 0, 0, 0}, out = {KVD_PART_PROJECT_OUT, 0, 0, 0};
-    const slice norm = {KVD_PART_NORM_FINAL, 0, 0, 0};
-    const slice head = {c->tied_head ? KVD_PART_EMBEDDING : KVD_PART_HEAD, 0, 0, 0};
-    compare(to, "embedding", 0, false, &embedding, 1, to->type, w->embedding);
-    compare(to, "positions", 0, false, &positions, 1, KVD_F32, w->positions);
-    compare(to, "projection in", 0, false, &in, 1, to->type, w->project_in);
-    compare(to, "final norm", 0, false, &norm, 1, KVD_F32, w->norm_final);
-    compare(to, "bias of the final norm", 0, true, &norm, 1, KVD_F32, w->norm_final_bias);
+    const kvd_part head = c->tied_head ? KVD_PART_EMBEDDING : KVD_PART_HEAD;
+    whole(to, "embedding", 0, false, KVD_PART_EMBEDDING, to->type, w->embedding);
+    whole(to, "positions", 0, false, KVD_PART_POSITIONS, KVD_F32, w->positions);
+    whole(to, "projection in", 0, false, KVD_PART_PROJECT_IN, to->type, w->project_in);
+    whole(to, "final norm", 0, false, KVD_PART_NORM_FINAL, KVD_F32, w->norm_final);
+    whole(to, "bias of the final norm", 0, true, KVD_PART_NORM_FINAL, KVD_F32, w->norm_final_bias);
     if (w->share.index == 0) {
-        compare(to, "projection out", 0, false, &out, 1, to->type, w->project_out);
-        compare(to, "head", 0, false, &head, 1, to->type, w->head);
+        whole(to, "projection out", 0, false, KVD_PART_PROJECT_OUT, to->type, w->project_out);
+        whole(to, "head", 0, false, head, to->type, w->head);
     } else {
         to->wrong += w->head != NULL || w->project_out != NULL;
     }
@@ -184,8 +180,7 @@ static void test_share(const char *name, const kvd_checkpoint *c, kvd_dtype type
     if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_PASS, index, count, &share, &err))
         return;
     if (kvd_gpu_weights_load(&w, c, type, &share, false, &err)) {
-        printf("not ok weights, %s, %s: %s\n", name, kvd_dtype_name(type), err.msg);
-        failures++;
+        test_result(0, name, "%s: %s", kvd_dtype_name(type), err.msg);
         return;
     }
     for (int l = 0; l < w.config.n_layers; l++) {
@@ -193,18 +188,16 @@ static void test_share(const char *name, const kvd_checkpoint *c, kvd_dtype type
         compare_experts(&to, &w, l);
     }
     compare_rest(&to, &w);
-    const int ok = to.wrong == 0 && to.arrays > 0;
-    printf("%s weights, %s, %s, share %d of %d: %zu of %zu arrays differ\n", ok ? "ok" : "not ok",
-           name, kvd_dtype_name(type), index, count, to.wrong, to.arrays);
-    failures += !ok;
+    test_result(to.wrong == 0 && to.arrays > 0, name,
+                "%s, share %d of %d: %zu of %zu arrays differ", kvd_dtype_name(type), index, count,
+                to.wrong, to.arrays);
     kvd_gpu_weights_release(&w);
 }
 
 static void test_checkpoint(const char *name, kvd_checkpoint *c, const kvd_err *err)
 {
     if (!c) {
-        printf("not ok weights, %s: %s\n", name, err->msg);
-        failures++;
+        test_result(0, name, "%s", err->msg);
         return;
     }
     for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -244,9 +237,7 @@ static void test_refusals(void)
                       !strcmp(err.msg, "3 KV heads do not divide by 2 GPUs");
     const int ffn = kvd_gpu_share_of(&c, KVD_GPU_PASS, 0, 3, &share, &err) &&
                     !strcmp(err.msg, "a feed-forward block of width 40 does not divide by 3 GPUs");
-    printf("%s weights, shares that do not divide: '%s'\n", heads && ffn ? "ok" : "not ok",
-           err.msg);
-    failures += !(heads && ffn);
+    test_result(heads && ffn, "shares that do not divide", "%s", err.msg);
 }
 
 /* usage: gpu_weights [NAME]; NAME: part of a case's name */
