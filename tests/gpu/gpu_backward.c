@@ -153,19 +153,18 @@ static void compare(const kvd_checkpoint *c, const char *name, kvd_dtype type, c
                     uint64_t seed, double most)
 {
     kvd_err err = {""};
-    char text[200], where[64] = "";
+    char where[64] = "";
     gradients cpu, gpu;
     const int failed_cpu = on_cpu(c, b, seed, &cpu, &err),
               failed = failed_cpu || on_gpu(c, type, b, seed, 0, &gpu, &err);
     const double worst = failed ? INFINITY : furthest(&gpu, &cpu, where, sizeof where),
                  loss = failed ? INFINITY : fabs(gpu.loss / cpu.loss - 1);
-    (void)snprintf(text, sizeof text, "%s: %s off by %.2g of %.0e, loss %.6f nats by %.1g",
-                   kvd_dtype_name(type), where, worst, bar[type],
-                   failed ? 0 : gpu.loss / (double)gpu.n_predicted, loss);
-    test_result(worst <= most && loss <= most / 10 && gpu.n_predicted == cpu.n_predicted &&
-                    gpu.layers == cpu.layers,
-                name, "%s: %s", seed ? "the CPU's pass, drawn tokens" : "the CPU's pass",
-                failed ? err.msg : text);
+    test_after(failed, &err,
+               worst <= most && loss <= most / 10 && gpu.n_predicted == cpu.n_predicted &&
+                   gpu.layers == cpu.layers,
+               name, "the CPU's pass%s: %s: %s off by %.2g of %.0e, loss %.6f nats by %.1g",
+               seed ? ", drawn tokens" : "", kvd_dtype_name(type), where, worst, bar[type],
+               gpu.loss / (double)gpu.n_predicted, loss);
     gradients_release(&cpu);
     if (!failed_cpu)
         gradients_release(&gpu);
@@ -214,7 +213,6 @@ static void test_autograd(const kvd_checkpoint *c, const kvd_safetensors *oracle
 {
     const double limit = limit_of(name, type);
     kvd_err err = {""};
-    char text[160];
     const char *where = "";
     double worst = 0;
     gradients g;
@@ -235,13 +233,11 @@ static void test_autograd(const kvd_checkpoint *c, const kvd_safetensors *oracle
         free(want);
     }
     const double off = fabs(g.loss / (double)loss[0] - 1);
-    (void)snprintf(text, sizeof text, "%s: %s off by %.2g of %.0e, loss by %.1g",
-                   kvd_dtype_name(type), where, worst, limit, off);
-    test_result(!failed && worst <= limit && off <= limit / 10, name, "autograd: %s",
-                failed ? err.msg : text);
+    test_after(failed, &err, worst <= limit && off <= limit / 10, name,
+               "autograd: %s: %s off by %.2g of %.0e, loss by %.1g", kvd_dtype_name(type), where,
+               worst, limit, off);
     gradients_release(&g);
-    free(loss);
-    free(row);
+    host_free(loss, row);
 }
 
 static void test_family(const kvd_safetensors *oracle, const char *name, bool quick)
@@ -286,7 +282,6 @@ static void test_demo(const char *path)
 static void test_first_layer(void)
 {
     kvd_err err = {""};
-    char text[96];
     kvd_checkpoint *c = checkpoint_or_end("data/models/kvdim-6m");
     const int layers = kvd_checkpoint_config(c)->n_layers;
     uint32_t *id = some_ids(654, (size_t)kvd_checkpoint_config(c)->vocab_size, 4);
@@ -299,13 +294,10 @@ static void test_first_layer(void)
             for (int l = layers - 2; l < layers; l++)
                 same = same && !memcmp(at_layer(&all, i, l), at_layer(&some, i, l),
                                        all.n * g_width(&all.c, i) * sizeof(float));
-        (void)snprintf(text, sizeof text, "%s bits, %d of %d layers", same ? "the same" : "other",
-                       some.layers, layers);
         same = same && some.layers == 2 && all.layers == layers && all.loss == some.loss;
         gradients_release(&some);
     }
-    test_result(!status && same, "kvdim-6m", "the last two layers alone: %s",
-                status ? err.msg : text);
+    test_after(status, &err, same, "kvdim-6m", "the last two of %d layers alone", layers);
     gradients_release(&all);
     free(id);
     kvd_checkpoint_close(c);
@@ -346,10 +338,7 @@ int main(int argc, char **argv)
     if (!gpu_devices("backward", 1))
         return 0;
     kvd_safetensors *oracle = kvd_safetensors_open("tests/data/gradients.safetensors", &err);
-    if (!oracle) {
-        printf("not ok %s\n", err.msg);
-        return 1;
-    }
+    or_end(!oracle, "gradients", err.msg);
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
     for (size_t i = 0; quick && i < sizeof few / sizeof *few; i++)
         test_family(oracle, few[i], true);

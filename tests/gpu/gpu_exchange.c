@@ -84,14 +84,13 @@ static uint8_t *image(const pieces *x, int a, int receives)
 static size_t first_wrong(const pieces *x, int a)
 {
     const size_t room = x->room[a];
-    uint8_t *const want = image(x, a, 1), *const got = need(room);
+    uint8_t *const want = image(x, a, 1);
     size_t i = 0;
     check(cudaSetDevice(a), "device");
-    to_host(got, x->to[a], room);
+    uint8_t *const got = from_device(x->to[a], room);
     while (i < room && got[i] == want[i])
         i++;
-    free(want);
-    free(got);
+    host_free(want, got);
     return i;
 }
 

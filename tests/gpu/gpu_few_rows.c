@@ -37,18 +37,17 @@ static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *
     const size_t bytes = kvd_few_codes_bytes(rows, c->in, &sides);
     const kvd_few_codes codes = {on_device(NULL, bytes), on_device(NULL, sides)};
     void *const again = on_device(NULL, n * 2);
-    uint16_t *const want = need(n * sizeof *want), *const got = need(n * sizeof *got);
+    uint16_t *const want = need(n * sizeof *want);
     check(kvd_few_codes_pack(device, rows, c->in, gated, &codes, NULL), "pack");
     check(kvd_few_codes_restore(&codes, rows, c->in, gated, again, NULL), "restore");
-    to_host(got, again, n * sizeof *got);
+    uint16_t *const got = from_device(again, n * sizeof *got);
     quantise(w, rows, c->in);
     kvd_from_f32(KVD_BF16, w, want, n);
     for (size_t i = 0; i < n; i++)
         wrong += want[i] != got[i];
     test_result(!wrong, "codes", "%zu of %zu weights of 4 bits differ from the CPU's", wrong, n);
-    check(cudaFree(again), "cudaFree");
-    free(want);
-    free(got);
+    device_free(again);
+    host_free(want, got);
     return codes;
 }
 
@@ -247,7 +246,7 @@ static void test_engine(bool graphs)
 {
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
-    char path[256], text[200];
+    char path[256];
     s.d_model = 256;
     s.heads = 4;
     s.kv_heads = 2;
@@ -281,14 +280,11 @@ static void test_engine(bool graphs)
         named = strstr(r[0].engine->facts.what, "weights of 4 bits") != NULL;
         status = compare(r, (size_t)kvd_checkpoint_config(c[0])->vocab_size, &same, &most, &err);
     }
-    (void)snprintf(text, sizeof text,
-                   "prompts give %s bits, logits of steps off by %.2g of 2e-2, %.0f and %.0f bytes "
-                   "of weights",
-                   same ? "the same" : "other", most,
-                   r[0].engine ? r[0].engine->facts.weight_bytes : 0,
-                   r[1].engine ? r[1].engine->facts.weight_bytes : 0);
-    test_result(!status && same && named && most < 2e-2, graphs ? "engine, graphs" : "engine", "%s",
-                status ? err.msg : text);
+    test_after(status, &err, same && named && most < 2e-2, graphs ? "engine, graphs" : "engine",
+               "prompts give %s bits, logits of steps off by %.2g of 2e-2, %.0f and %.0f bytes of "
+               "weights",
+               same ? "the same" : "other", most, r[0].engine->facts.weight_bytes,
+               r[1].engine->facts.weight_bytes);
     for (int i = 0; i < 2; i++) {
         if (r[i].engine)
             r[i].engine->free(r[i].engine);
@@ -302,25 +298,15 @@ int main(void)
 {
     if (!gpu_devices("few_rows", 1))
         return 0;
-    static const size_t in[] = {8, 40, 64, 200, 576, 2048}, out[] = {1, 8, 40, 257, 3000};
+    static const size_t in[] = {8, 40, 64, 200, 576, 2048}, out[] = {1, 8, 40, 257, 3000},
+                        units[] = {128, 384, 1152, 4096};
     for (int kind = 0; kind <= KVD_FEW_LOGITS; kind++)
         for (size_t n = 1; n <= KVD_FEW_ROWS; n++) {
             const size_t i = (n + (size_t)kind) % 6, o = (n * 2 + (size_t)kind) % 5;
-            const int sums = kind == KVD_FEW_ADD || kind == KVD_FEW_PUT;
-            const scenario c = {(kvd_few_kind)kind, n, in[i], out[o], n % 2 == 1 && !sums, false};
-            test(&c);
-        }
-    static const size_t units[] = {128, 384, 1152, 4096};
-    for (int kind = 0; kind <= KVD_FEW_LOGITS; kind++)
-        for (size_t n = 1; n <= KVD_FEW_ROWS; n++) {
-            const int sums = kind == KVD_FEW_ADD || kind == KVD_FEW_PUT;
-            const scenario c = {(kvd_few_kind)kind,
-                                n,
-                                units[(n + (size_t)kind) % 4],
-                                out[(n * 2 + (size_t)kind) % 5],
-                                n % 2 == 1 && !sums,
-                                true};
-            test(&c);
+            const int norm = n % 2 == 1 && kind != KVD_FEW_ADD && kind != KVD_FEW_PUT;
+            test(&(scenario){(kvd_few_kind)kind, n, in[i], out[o], norm, false});
+            test(&(scenario){(kvd_few_kind)kind, n, units[(n + (size_t)kind) % 4], out[o], norm,
+                             true});
         }
     const scenario wide[] = {
         {KVD_FEW_ADD, 3, 14336, 512, 0, false},      {KVD_FEW_STORE, 8, 4096, 300, 1, false},

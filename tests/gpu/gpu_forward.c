@@ -21,7 +21,6 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
                               kvd_dtype type)
 {
     kvd_err err = {""};
-    char text[128];
     double worst = 0;
     const char *where = "";
     recording got;
@@ -37,10 +36,9 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
                 where = kind_name[kind];
             }
         }
-    (void)snprintf(text, sizeof text, "%s %s off by %.2g of %.0e", kvd_dtype_name(type), where,
-                   worst, limit);
-    test_result(!status && worst <= limit && got.layers == got.c.n_layers, name, "Transformers: %s",
-                status ? err.msg : text);
+    test_after(status, &err, worst <= limit && got.layers == got.c.n_layers, name,
+               "Transformers: %s %s off by %.2g of %.0e", kvd_dtype_name(type), where, worst,
+               limit);
     recording_release(&got);
 }
 
@@ -50,7 +48,6 @@ static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
-    char text[160];
     const char *where = "";
     double worst = 0;
     const double limit = bar_of(&kvd_gpu_forward_weights(f, 0)->config, type);
@@ -66,10 +63,9 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
         worst = e > worst ? e : worst;
         recording_release(&one);
     }
-    (void)snprintf(text, sizeof text, "%s %s off by %.2g of %.0e", kvd_dtype_name(type), where,
-                   worst, limit);
-    test_result(!status && worst <= limit, name, "sequences alone and in a batch: %s",
-                status ? err.msg : text);
+    test_after(status, &err, worst <= limit, name,
+               "sequences alone and in a batch: %s %s off by %.2g of %.0e", kvd_dtype_name(type),
+               where, worst, limit);
     recording_release(&all);
     free(id);
 }
@@ -98,10 +94,8 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
         to_host(z, parts, size);
         same = same && !memcmp(a, z, size);
     }
-    test_result(!status && same, name, "%s: %s", kvd_dtype_name(type),
-                status ? err.msg
-                : same ? "the same bits in two parts"
-                       : "other bits in two parts");
+    test_after(status, &err, same, name, "%s: %s bits in two parts", kvd_dtype_name(type),
+               same ? "the same" : "other");
     device_free(whole, parts, residual);
     host_free(a, z, id);
 }
@@ -137,8 +131,7 @@ static double median_of_rows(const float *x, const float *y, size_t n, size_t d)
     double *const e = need(n * sizeof *e);
     for (size_t i = 0; i < n; i++)
         e[i] = distance(x + i * d, y + i * d, d);
-    kvd_sort(e, n);
-    const double median = e[n / 2];
+    const double median = kvd_quantile(e, n, 0.5);
     free(e);
     return median;
 }
@@ -163,9 +156,8 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
     }
     kvd_dense_attention_release(&dense);
     kvd_forward_free(cpu);
-    check(cudaFree(device), "cudaFree");
-    free(host);
-    free(want);
+    device_free(device);
+    host_free(host, want);
     return e;
 }
 
@@ -219,7 +211,6 @@ enum { N3 = 304 };
 static void test_cpu(const char *path, kvd_dtype type)
 {
     kvd_err err = {""};
-    char text[160];
     const char *where = "";
     kvd_checkpoint *c = checkpoint_or_end(path);
     kvd_gpu_forward *f = open_pass(c, type, 1, N3);
@@ -228,9 +219,8 @@ static void test_cpu(const char *path, kvd_dtype type)
     recording cpu, gpu;
     const int status = run_cpu(c, &b, -1, &cpu, &err) || run_on(f, &b, 1, -1, &gpu, &err);
     const double worst = status ? INFINITY : worst_distance(&gpu, 0, &cpu, &where);
-    (void)snprintf(text, sizeof text, "%s %s off by %.2g of %.0e", kvd_dtype_name(type), where,
-                   worst, bar[type]);
-    test_result(worst <= bar[type], path, "the CPU's pass: %s", status ? err.msg : text);
+    test_after(status, &err, worst <= bar[type], path, "the CPU's pass: %s %s off by %.2g of %.0e",
+               kvd_dtype_name(type), where, worst, bar[type]);
     test_two_parts(f, path, type);
     recording_release(&cpu);
     recording_release(&gpu);
@@ -255,8 +245,8 @@ static void test_last_layer(void)
                        (size_t)some.layers * N_BATCH * width_of(&all.c, O) * sizeof(float));
         recording_release(&some);
     }
-    test_result(!status && same, "falcon-40b", "first layers alone: %s",
-                status ? err.msg : "the same bits");
+    test_after(status, &err, same, "falcon-40b", "first layers alone: %s bits",
+               same ? "the same" : "other");
     recording_release(&all);
     free(id);
     kvd_gpu_forward_free(f);
@@ -267,7 +257,6 @@ static void test_logits_in_pieces(void)
 {
     enum { N = 90, PIECE = 32 };
     kvd_err err = {""};
-    char text[64];
     kvd_checkpoint *c = family_or_end("opt-after");
     const kvd_config *config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size, d = (size_t)config->d_model;
@@ -284,8 +273,7 @@ static void test_logits_in_pieces(void)
     check(cudaStreamSynchronize(kvd_gpu_forward_stream(f, 0)), "logits");
     to_host(z, logits, N * vocab * sizeof *z);
     const double e = status ? INFINITY : distance(z, a, N * vocab);
-    (void)snprintf(text, sizeof text, "off by %.2g", e);
-    test_result(e <= bar[KVD_F32], "opt-after", "logits in pieces: %s", status ? err.msg : text);
+    test_after(status, &err, e <= bar[KVD_F32], "opt-after", "logits in pieces: off by %.2g", e);
     kvd_forward_free(cpu);
     kvd_gpu_forward_free(f);
     device_free(hidden, logits);

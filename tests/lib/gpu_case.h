@@ -45,6 +45,10 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
     failures += !ok;
 }
 
+/* As test_result(), or "not ok" with the error's message if status is not 0. */
+#define test_after(status, err, ok, name, ...)                                                     \
+    ((status) ? test_result(0, name, "%s", (err)->msg) : test_result(ok, name, __VA_ARGS__))
+
 /*
  * Returns the number of GPUs; below `needed`, prints a skip line and returns 0. Makes output
  * unbuffered.
