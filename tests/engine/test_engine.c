@@ -26,6 +26,8 @@ typedef struct {
     size_t longest; /* longest request, with its last output token */
     uint32_t *id;
     float *want; /* expected logits, [tokens][vocab] */
+    kvd_spectrum spectrum;
+    kvd_dims dims; /* of make_dims() */
 } texts;
 
 static void open_lengths(texts *t, const char *path, const uint32_t *input, const uint32_t *output)
@@ -63,6 +65,8 @@ static void close_texts(texts *t)
 {
     free(t->id);
     free(t->want);
+    kvd_dims_release(&t->dims);
+    kvd_spectrum_release(&t->spectrum);
     kvd_checkpoint_close(t->checkpoint);
 }
 
@@ -219,24 +223,38 @@ TEST(test_families)
     }
 }
 
-static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
+static void make_dims(texts *t, const kvd_dims_method *m)
 {
     kvd_err err = {""};
     kvd_widths w;
     const int d = t->config->d_head, n = t->config->n_layers * t->config->n_kv_heads;
-    if (fixture_spectrum(s, t->config, 3, &err) ||
+    if (fixture_spectrum(&t->spectrum, t->config, 3, &err) ||
         kvd_widths_alloc(&w, t->config->n_layers, t->config->n_kv_heads, d, &err))
         fail_msg("%s", err.msg);
     if (t->config->positions != KVD_POSITIONS_ROPE)
-        strcpy(s->rope, "none");
+        strcpy(t->spectrum.rope, "none");
     for (int i = 0; i < n; i++) {
         w.kept[0][i] = i % 3 == 2 ? d : 1 + (5 * i + 3) % d;
         w.kept[1][i] = 1 + (7 * i + 6) % d;
     }
-    *dims = (kvd_dims){.n_layers = 0};
-    if (kvd_dims_build(dims, m, s, &w, &err))
+    if (kvd_dims_build(&t->dims, m, &t->spectrum, &w, &err))
         fail_msg("%s", err.msg);
     kvd_widths_release(&w);
+}
+
+/* Opens the plan of a method, which the caller closes. It points into itself. */
+static void open_plan(const texts *t, const char *text, uint32_t prompt, kvd_method *m,
+                      kvd_plan *plan)
+{
+    kvd_err err = {""};
+    const kvd_method_setup setup = {.config = t->config, .seed = 1};
+    assert_int_equal(kvd_method_parse(text, m, &err), 0);
+    *plan = m->plan;
+    plan->dims = m->dims ? &t->dims : NULL;
+    plan->prompt = prompt;
+    plan->seed = 1;
+    if (kvd_plan_open(plan, &setup, &err))
+        fail_msg("%s", err.msg);
 }
 
 TEST(test_plans_of_dims)
@@ -248,15 +266,11 @@ TEST(test_plans_of_dims)
     for (size_t i = 0; i < sizeof model / sizeof *model; i++)
         for (size_t k = 0; k < 3; k++) {
             texts t;
-            kvd_spectrum s;
-            kvd_dims dims;
             open_texts(&t, model[i]);
-            make_dims(&t, method[k], &s, &dims);
-            const kvd_plan plan = {.dims = &dims, .type = KVD_F32};
+            make_dims(&t, method[k]);
+            const kvd_plan plan = {.dims = &t.dims, .type = KVD_F32};
             forward(&t, &plan);
             assert_serves(method[k]->info.name, &t, &plan, 5 * bar);
-            kvd_dims_release(&dims);
-            kvd_spectrum_release(&s);
             close_texts(&t);
         }
 }
@@ -265,20 +279,16 @@ TEST(test_plans_of_dims)
 TEST(test_types_of_the_cache)
 {
     texts t;
-    kvd_spectrum s;
-    kvd_dims dims;
     static const char *const model[] = {"tests/data/families/qwen3-gqa",
                                         "tests/data/families/gemma3-text"};
     for (size_t i = 0; i < 2; i++) {
         open_texts(&t, model[i]);
-        make_dims(&t, &kvd_dims_zack, &s, &dims);
+        make_dims(&t, &kvd_dims_zack);
         for (int type = 1; type < 3; type++) {
-            const kvd_plan plan = {.dims = &dims, .type = (kvd_dtype)type};
+            const kvd_plan plan = {.dims = &t.dims, .type = (kvd_dtype)type};
             forward(&t, &plan);
             assert_serves(kvd_dtype_name(plan.type), &t, &plan, type == KVD_F16 ? 1e-3 : 8e-3);
         }
-        kvd_dims_release(&dims);
-        kvd_spectrum_release(&s);
         close_texts(&t);
     }
 }
@@ -320,22 +330,13 @@ TEST(test_plans_row_by_row)
                                        "strawman",
                                        "gear"};
     texts t;
-    kvd_spectrum s;
-    kvd_dims dims;
     open_lengths(&t, "data/models/kvdim-6m", input, output);
-    make_dims(&t, &kvd_dims_zack, &s, &dims);
+    make_dims(&t, &kvd_dims_zack);
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
-        kvd_err err = {""};
         kvd_method m;
-        const kvd_method_setup setup = {.config = t.config, .seed = 1};
         double held = 0;
-        assert_int_equal(kvd_method_parse(name[i], &m, &err), 0);
-        kvd_plan plan = m.plan;
-        plan.dims = m.dims ? &dims : NULL;
-        plan.prompt = input[0];
-        plan.seed = 1;
-        if (kvd_plan_open(&plan, &setup, &err))
-            fail_msg("%s", err.msg);
+        kvd_plan plan;
+        open_plan(&t, name[i], input[0], &m, &plan);
         forward(&t, &plan);
         const double allowed = m.plan.bits ? 1e-3 : 5 * bar;
         const double error = serve(&t, &plan, 2, 200, 0, NULL, &held);
@@ -347,8 +348,6 @@ TEST(test_plans_row_by_row)
             fail_msg("%s holds %.0f bytes, uncompressed %.0f", name[i], held, dense);
         kvd_plan_close(&plan);
     }
-    kvd_dims_release(&dims);
-    kvd_spectrum_release(&s);
     close_texts(&t);
 }
 
@@ -359,14 +358,11 @@ TEST(test_preempted_requests)
                           output[REQUESTS] = {20, 25, 40, 10, 50};
     static const size_t chunk[] = {0, 70};
     texts t;
-    kvd_spectrum s;
-    kvd_dims dims;
-    kvd_err err = {""};
     kvd_method m;
     open_lengths(&t, "data/models/kvdim-6m", input, output);
-    make_dims(&t, &kvd_dims_zack, &s, &dims);
+    make_dims(&t, &kvd_dims_zack);
     for (int cut = 0; cut < 2; cut++) {
-        const kvd_plan plan = {.dims = cut ? &dims : NULL, .type = KVD_F32};
+        const kvd_plan plan = {.dims = cut ? &t.dims : NULL, .type = KVD_F32};
         forward(&t, &plan);
         for (int c = 0; c < 2; c++) {
             size_t preempted = 0;
@@ -378,19 +374,12 @@ TEST(test_preempted_requests)
                          chunk[c], error);
         }
     }
-    assert_int_equal(kvd_method_parse("h2o", &m, &err), 0);
-    const kvd_method_setup setup = {.config = t.config, .seed = 1};
-    kvd_plan plan = m.plan;
-    plan.prompt = input[0];
-    plan.seed = 1;
-    if (kvd_plan_open(&plan, &setup, &err))
-        fail_msg("%s", err.msg);
+    kvd_plan plan;
+    open_plan(&t, "h2o", input[0], &m, &plan);
     size_t preempted = 0;
     (void)serve_within(&t, &plan, REQUESTS, 200, 0, 5, &preempted, NULL, NULL);
     assert_true(preempted >= 2);
     kvd_plan_close(&plan);
-    kvd_dims_release(&dims);
-    kvd_spectrum_release(&s);
     close_texts(&t);
 }
 
@@ -400,21 +389,14 @@ TEST(test_refused_plans)
     kvd_method m;
     texts t;
     open_texts(&t, "data/models/kvdim-6m");
-    const kvd_method_setup setup = {.config = t.config, .seed = 1};
     kvd_engine_spec spec = {
         .limits = {.max_batch = 2, .chunk = 64}, .max_len = t.longest, .type = KVD_F32};
-    assert_int_equal(kvd_method_parse("h2o", &m, &err), 0);
-    kvd_plan plan = m.plan;
-    plan.prompt = 8;
-    plan.seed = 1;
-    assert_int_equal(kvd_plan_open(&plan, &setup, &err), 0);
+    kvd_plan plan;
+    open_plan(&t, "h2o", 8, &m, &plan);
     assert_null(kvd_engine_open_cpu(t.checkpoint, &plan, &spec, &err));
     assert_non_null(strstr(err.msg, "'h2o' compresses a prompt in one piece"));
     kvd_plan_close(&plan);
-    assert_int_equal(kvd_method_parse("minicache", &m, &err), 0);
-    plan = m.plan;
-    plan.prompt = 8;
-    assert_int_equal(kvd_plan_open(&plan, &setup, &err), 0);
+    open_plan(&t, "minicache", 8, &m, &plan);
     assert_null(kvd_engine_open_cpu(t.checkpoint, &plan, &spec, &err));
     assert_non_null(strstr(err.msg, "'minicache' wants a first pass"));
     kvd_plan_close(&plan);
@@ -424,19 +406,17 @@ TEST(test_refused_plans)
 TEST(test_facts)
 {
     texts t;
-    kvd_spectrum s;
-    kvd_dims dims;
     kvd_engine_facts whole, cut;
     open_texts(&t, "tests/data/families/qwen3-gqa");
-    make_dims(&t, &kvd_dims_zack, &s, &dims);
-    const kvd_plan none = {.type = KVD_F16}, plan = {.dims = &dims, .type = KVD_F16};
+    make_dims(&t, &kvd_dims_zack);
+    const kvd_plan none = {.type = KVD_F16}, plan = {.dims = &t.dims, .type = KVD_F16};
     forward(&t, &none);
     (void)serve(&t, &none, 2, 512, 0, &whole, NULL);
     forward(&t, &plan);
     (void)serve(&t, &plan, 2, 512, 0, &cut, NULL);
     size_t kept = 0;
-    for (int i = 0; i < dims.n_layers * dims.n_kv_heads; i++)
-        kept += (size_t)dims.head[i].d_qk + (size_t)dims.head[i].d_v;
+    for (int i = 0; i < t.dims.n_layers * t.dims.n_kv_heads; i++)
+        kept += (size_t)t.dims.head[i].d_qk + (size_t)t.dims.head[i].d_v;
     assert_int_equal((size_t)whole.bytes_per_token,
                      2 * 2 * t.config->n_layers * t.config->n_kv_heads * t.config->d_head);
     assert_int_equal((size_t)cut.bytes_per_token, 2 * kept);
@@ -444,8 +424,6 @@ TEST(test_facts)
     assert_int_equal((size_t)cut.cache_bytes, 2 * kept * PAGE * cut.pages);
     assert_true(cut.weight_bytes < whole.weight_bytes);
     assert_true(cut.peak_bytes > cut.weight_bytes + cut.cache_bytes);
-    kvd_dims_release(&dims);
-    kvd_spectrum_release(&s);
     close_texts(&t);
 }
 
