@@ -248,10 +248,9 @@ static int check_choice(fixture *f, const double *want, const float *rank, int n
 
 static void report(const fixture *f, const char *part, int wrong)
 {
-    const int ok = !wrong && f->worst < 2e-4;
-    printf("%s evict %s, %s: scores off by %.2g, %zu choices by rounding, %d wrong\n",
-           ok ? "ok" : "not ok", f->c->name, part, f->worst, f->near, wrong);
-    failures += !ok;
+    test_result(!wrong && f->worst < 2e-4, f->c->name,
+                "%s: scores off by %.2g, %zu choices by rounding, %d wrong", part, f->worst,
+                f->near, wrong);
 }
 
 static int check_rows(const fixture *f, const uint16_t *after, int b, int g, const int32_t *kept,
@@ -356,15 +355,12 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     check(kvd_evict_score_any(&a, NULL), "kvd_evict_score_any");
     check(kvd_evict_choose(&a, NULL), "kvd_evict_choose");
     check(cudaDeviceSynchronize(), "prompts");
-    float *const mass = need(heads * rows * sizeof *mass), *const score =
-                                                               need(kv * rows * sizeof *score);
-    int32_t *const kept = need(kv * rows * sizeof *kept);
-    fetch(mass, a.mass, heads * rows * sizeof *mass);
-    fetch(score, a.score, kv * rows * sizeof *score);
+    float *const mass = from_device(a.mass, heads * rows * sizeof *mass),
+                 *const score = from_device(a.score, kv * rows * sizeof *score);
+    int32_t *const kept = from_device(a.kept, kv * rows * sizeof *kept);
     fetch(lse, other.mass, heads * rows * sizeof *lse);
     wrong += attends ? (int)differences(f, lse, score) : 0;
     device_free(other.lse, other.mass);
-    fetch(kept, a.kept, kv * rows * sizeof *kept);
     uint16_t *const after = from_device(pool, f->pool_n * 2);
     if (notes(f)) {
         fetch(f->score, state->score, f->state_n * sizeof *f->score);
@@ -386,7 +382,6 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
                         double *want)
 {
     const kvd_evict_rule *const r = &f->c->rule;
-    const int d = f->map.d_qk[g];
     const double steps = f->c->steps > 1 ? f->c->steps - 1 : 1;
     const double tau =
         (double)r->tau0 + ((double)r->tau1 - (double)r->tau0) * ((double)now - f->len[b]) / steps;
@@ -396,17 +391,11 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
             i < n - 1 && !r->whole_layer ? (double)f->score[state_at(f, b, g) + (size_t)i] : 0;
     for (int j = 0; j < f->map.group; j++) {
         const int h = g * f->map.group + j;
-        double top = -INFINITY, sum = 0;
-        for (int i = 0; i < n; i++) {
+        double top = scores_of(f, b, g, q + f->map.q_offset[h], NULL, n, x), sum = 0;
+        for (int i = 0; i < n && r->tau0 > 0; i++) {
             const uint32_t t = i < n - 1 ? f->position[state_at(f, b, g) + (size_t)i] : now;
-            x[i] = 0;
-            for (int c = 0; c < d; c++)
-                x[i] += (double)bf16_wide(q[f->map.q_offset[h] + c]) *
-                        (double)bf16_wide(*cell(f, f->pool, b, g, 0, i, c));
-            x[i] *= (double)f->map.scale;
-            if (r->tau0 > 0)
-                x[i] = (x[i] + kvd_gumbel(kvd_gumbel_head(r->seed, LAYER, h), t)) / tau;
-            top = fmax(top, x[i]);
+            x[i] = (x[i] + kvd_gumbel(kvd_gumbel_head(r->seed, LAYER, h), t)) / tau;
+            top = i ? fmax(top, x[i]) : x[i];
         }
         for (int i = 0; i < n; i++)
             sum += x[i] = exp(x[i] - top);
@@ -494,9 +483,7 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
     const size_t q_n = ((size_t)f->batch + 1) * (size_t)f->map.q_pitch;
     int32_t kv_len[BATCH + 1];
     uint32_t now[BATCH + 1];
-    uint16_t *const q = need(q_n * 2), *const after = need(f->pool_n * 2);
-    float *const score = need(f->state_n * sizeof *score);
-    uint32_t *const position = need(f->state_n * sizeof *position);
+    uint16_t *const q = need(q_n * 2);
     int wrong = 0;
     kvd_evict_steps_args a = steps_of(f, &f->c->rule, state, pool);
     f->worst = 0;
@@ -505,21 +492,19 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
         draw_step(f, s, q, kv_len, now, &a);
         check(kvd_evict_steps(&a, NULL), "kvd_evict_steps");
         check(cudaDeviceSynchronize(), "steps");
-        fetch(after, pool, f->pool_n * 2);
-        if (notes(f)) {
-            fetch(score, state->score, f->state_n * sizeof *score);
-            fetch(position, state->position, f->state_n * sizeof *position);
-        }
+        const size_t bytes = notes(f) ? f->state_n * sizeof(float) : 0;
+        uint16_t *const after = from_device(pool, f->pool_n * 2);
+        float *const score = from_device(state->score, bytes);
+        uint32_t *const position = from_device(state->position, bytes);
         for (int b = 0; b < f->batch; b++)
             for (int g = 0; g < f->map.n_kv_heads; g++)
                 wrong += !notes(f) ? check_first(f, b, g, now[b], kv_len[b], after)
                                    : check_step(f, b, g, q + (size_t)b * (size_t)f->map.q_pitch,
                                                 now[b], kv_len[b], score, position, after);
         memcpy(f->pool, after, f->pool_n * 2);
-        if (notes(f)) {
-            memcpy(f->score, score, f->state_n * sizeof *score);
-            memcpy(f->position, position, f->state_n * sizeof *position);
-        }
+        memcpy(f->score, score, bytes);
+        memcpy(f->position, position, bytes);
+        host_free(after, score, position);
         free_step(&a);
     }
     for (int b = 0; b < f->batch; b++) {
@@ -529,7 +514,7 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
     }
     report(f, "steps", wrong);
     free_steps(&a);
-    host_free(q, after, score, position);
+    free(q);
 }
 
 static void test_noise(void)
@@ -538,8 +523,7 @@ static void test_noise(void)
     const uint64_t head = kvd_gumbel_head(9, 3, 4);
     for (uint32_t t = 0; t < 1u << 20; t++)
         worst = worse(worst, fabs((double)kvd_gumbelf(head, t) - kvd_gumbel(head, t)));
-    printf("%s evict noise: off by %.2g\n", worst < 4e-6 ? "ok" : "not ok", worst);
-    failures += !(worst < 4e-6);
+    test_result(worst < 4e-6, "noise", "off by %.2g", worst);
 }
 
 static int is_quick(const char *name)
@@ -559,6 +543,7 @@ static int is_quick(const char *name)
  */
 int main(int argc, char **argv)
 {
+    test_subject = "evict";
     test_noise();
     if (!gpu_devices("evict", 1))
         return failures ? 1 : 0;

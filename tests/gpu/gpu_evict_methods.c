@@ -154,9 +154,8 @@ static void check_merged(method_run *r)
 static void close_run(method_run *r)
 {
     fixture *const f = &r->f;
-    for (int i = 0; i < f->batch * f->map.n_kv_heads; i++) {
+    for (int i = 0; i < f->batch * f->map.n_kv_heads; i++)
         host_free(r->head[i].position, r->head[i].state);
-    }
     free(r->head);
     kvd_tokens_close(r->tokens, r->self);
     device_free(r->state.score, r->state.position, r->state.rows, r->merging.into,
@@ -414,7 +413,6 @@ static void run_prompts(method_run *r)
     float *const lse = need(heads * rows * sizeof *lse);
     float *const mass = need(heads * rows * sizeof *mass), *const last =
                                                                need(heads * rows * sizeof *last);
-    int32_t *const kept = need(kv * rows * sizeof *kept);
     check_masses(r, NULL, lse);
     kvd_evict_prompts_args a = prompts_of(f, &r->shape.rule, LAYER, lse, r->pool);
     a.state = r->state;
@@ -433,7 +431,7 @@ static void run_prompts(method_run *r)
         check(kvd_evict_choose(&a, NULL), "kvd_evict_choose");
     }
     check(cudaDeviceSynchronize(), "choice");
-    fetch(kept, a.kept, kv * rows * sizeof *kept);
+    int32_t *const kept = from_device(a.kept, kv * rows * sizeof *kept);
     uint16_t *const after = from_device(r->pool, f->pool_n * 2);
     for (int b = 0; b < f->batch; b++)
         check_prompt(r, b, mass, last, kept, after);
@@ -445,14 +443,13 @@ static void run_prompts(method_run *r)
 
 static void report(const method_run *r, const char *part)
 {
-    const bool acted = r->dropped > 0 && (r->merged > 0 || !r->tokens->merge),
-               ok = !r->wrong && acted && r->rounded * 20 <= r->compared &&
-                    r->rows_off * 50 <= r->rows;
-    printf("%s evict %s, %s: %zu KV heads compared, %zu decided by rounding, %zu tokens dropped, "
-           "%zu merged into %zu, %zu of these rows differ by rounding, %zu wrong\n",
-           ok ? "ok" : "not ok", r->c->method, part, r->compared, r->rounded, r->dropped, r->merged,
-           r->rows, r->rows_off, r->wrong);
-    failures += !ok;
+    const bool acted = r->dropped > 0 && (r->merged > 0 || !r->tokens->merge);
+    test_result(
+        !r->wrong && acted && r->rounded * 20 <= r->compared && r->rows_off * 50 <= r->rows,
+        r->c->method,
+        "%s: %zu KV heads compared, %zu decided by rounding, %zu tokens dropped, %zu merged "
+        "into %zu, %zu of these rows differ by rounding, %zu wrong",
+        part, r->compared, r->rounded, r->dropped, r->merged, r->rows, r->rows_off, r->wrong);
 }
 
 /* Computes probabilities prob [group][n]. Returns true if one nearly equals the mean. */
@@ -463,15 +460,8 @@ static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, con
     bool near = false;
     for (int j = 0; j < f->map.group; j++) {
         const uint16_t *const row = q + f->map.q_offset[g * f->map.group + j];
-        double top = -INFINITY, sum = 0;
-        for (size_t i = 0; i < n; i++) {
-            x[i] = 0;
-            for (int c = 0; c < f->map.d_qk[g]; c++)
-                x[i] += (double)bf16_wide(row[c]) *
-                        (double)bf16_wide(*cell(f, f->pool, b, g, 0, place[i], c));
-            x[i] *= (double)f->map.scale;
-            top = fmax(top, x[i]);
-        }
+        const double top = scores_of(f, b, g, row, place, (int)n, x);
+        double sum = 0;
         for (size_t i = 0; i < n; i++)
             sum += x[i] = exp(x[i] - top);
         for (size_t i = 0; i < n; i++) {
@@ -575,19 +565,17 @@ static void run_steps(method_run *r)
                  bytes = f->state_n * sizeof(uint32_t);
     int32_t kv_len[BATCH + 1];
     uint32_t now[BATCH + 1];
-    uint16_t *const q = need(q_n * 2), *const after = need(f->pool_n * 2);
-    uint32_t *const before = need(bytes), *const position = need(bytes);
-    float *const score = need(bytes);
+    uint16_t *const q = need(q_n * 2);
     kvd_evict_steps_args a = steps_of(f, &r->shape.rule, &r->state, r->pool);
     a.merging = r->merging;
     for (int s = 0; s < r->shape.steps; s++) {
         draw_step(f, s, q, kv_len, now, &a);
-        fetch(before, r->state.position, bytes);
-        fetch(score, r->state.score, bytes);
+        uint32_t *const before = from_device(r->state.position, bytes);
+        float *const score = from_device(r->state.score, bytes);
         check(kvd_evict_steps(&a, NULL), "kvd_evict_steps");
         check(cudaDeviceSynchronize(), "steps");
-        fetch(after, r->pool, f->pool_n * 2);
-        fetch(position, r->state.position, bytes);
+        uint16_t *const after = from_device(r->pool, f->pool_n * 2);
+        uint32_t *const position = from_device(r->state.position, bytes);
         for (int b = 0; b < f->batch; b++) {
             for (int g = 0; g < f->map.n_kv_heads; g++) {
                 const step_case x = {
@@ -599,10 +587,11 @@ static void run_steps(method_run *r)
             }
         }
         memcpy(f->pool, after, f->pool_n * 2);
+        host_free(after, before, position, score);
         free_step(&a);
     }
     free_steps(&a);
-    host_free(q, after, before, position, score);
+    free(q);
 }
 
 static void run_case(const method_case *c)

@@ -256,23 +256,34 @@ static inline void fetch(void *to, const void *from, size_t bytes)
     to_host(to, from, bytes);
 }
 
+/*
+ * Computes scores x [n] of a query row of KV head g and the cached tokens at `place` (NULL: in
+ * order). Returns the largest.
+ */
+static inline double scores_of(const fixture *f, int b, int g, const uint16_t *q,
+                               const int32_t *place, int n, double *x)
+{
+    double top = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        x[i] = 0;
+        for (int c = 0; c < f->map.d_qk[g]; c++)
+            x[i] += (double)bf16_wide(q[c]) *
+                    (double)bf16_wide(*cell(f, f->pool, b, g, 0, place ? place[i] : i, c));
+        x[i] *= (double)f->map.scale;
+        top = fmax(top, x[i]);
+    }
+    return top;
+}
+
 static inline float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
 {
     float *const lse = need((size_t)(f->batch + 1) * (size_t)f->map.n_heads * sizeof *lse);
     double *const x = need((size_t)f->room * sizeof *x);
     for (int b = 0; b < f->batch; b++)
         for (int h = 0; h < f->map.n_heads; h++) {
-            const int g = h / f->map.group;
             const uint16_t *const row = q + (size_t)b * (size_t)f->map.q_pitch + f->map.q_offset[h];
-            double top = -INFINITY, sum = 0;
-            for (int i = 0; i < kv_len[b]; i++) {
-                x[i] = 0;
-                for (int c = 0; c < f->map.d_qk[g]; c++)
-                    x[i] += (double)bf16_wide(row[c]) *
-                            (double)bf16_wide(*cell(f, f->pool, b, g, 0, i, c));
-                x[i] *= (double)f->map.scale;
-                top = fmax(top, x[i]);
-            }
+            const double top = scores_of(f, b, h / f->map.group, row, NULL, kv_len[b], x);
+            double sum = 0;
             for (int i = 0; i < kv_len[b]; i++)
                 sum += exp(x[i] - top);
             lse[b * f->map.n_heads + h] = (float)(top + log(fmax(sum, 1)));

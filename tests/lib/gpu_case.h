@@ -134,7 +134,8 @@ static inline void *zeros(size_t bytes)
 static inline void *from_device(const void *p, size_t bytes)
 {
     void *const x = need(bytes);
-    check(cudaMemcpy(x, p, bytes, cudaMemcpyDeviceToHost), "copy to the host");
+    if (bytes)
+        check(cudaMemcpy(x, p, bytes, cudaMemcpyDeviceToHost), "copy to the host");
     return x;
 }
 
