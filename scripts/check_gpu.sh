@@ -104,24 +104,28 @@ done
 asked() { case " $PARTS " in *" $1 "*) ;; *) return 1 ;; esac; }
 measures='gpu_ceilings gpu_engine gpu_forward gpu_forward_experts gpu_engine_zdc_layers gpu_exchange gpu_forward_several gpu_engine_by_head'
 : >"$OUT/tests.log"
+begun=
 if asked alone; then
   for test in $measures; do entry alone "$test"; done
   entry alone gpu_generate gpus
 fi >"$list"
 run_all 1 "$OUT/tests.log" <"$list"
-for program in "$T"/gpu_*; do
-  test=$(basename "$program")
-  case " $measures " in *" $test "*) continue ;; esac
-  asked together && [ -f "$program" ] && [ -x "$program" ] || continue
-  if [ "$test" != gpu_generate ]; then
-    entry alone "$test"
-    continue
-  fi
-  # Its cases take minutes, so its parts run side by side.
-  for part in 'f32 1/3' 'f32 2/3' 'f32 3/3' 'bf16 1/2' 'bf16 2/2' gpt-oss; do
-    # shellcheck disable=SC2086
-    entry alone gpu_generate $part
-  done
+# Programs that take a minute or more run in parts side by side, and begin first.
+long='gpu_generate gpu_engine_evict gpu_engine_packed gpu_packed'
+others=$(for program in "$T"/gpu_*; do basename "$program"; done)
+for test in $long $others; do
+  case " $measures $begun " in *" $test "*) continue ;; esac
+  asked together && [ -f "$T/$test" ] && [ -x "$T/$test" ] || continue
+  begun="$begun $test"
+  case $test in
+  gpu_generate) set -- 'bf16 1/5' 'bf16 2/5' 'bf16 3/5' 'bf16 4/5' 'bf16 5/5' 'f32 1/4' 'f32 2/4' 'f32 3/4' 'f32 4/4' gpt-oss ;;
+  gpu_engine_evict) set -- 1/4 2/4 3/4 4/4 ;;
+  gpu_engine_packed) set -- windows models ;;
+  gpu_packed) set -- 1/2 2/2 ;;
+  *) set -- '' ;;
+  esac
+  # shellcheck disable=SC2086
+  for part; do entry alone "$test" $part; done
 done >"$list"
 run_all "${JOBS:-$((4 * CARDS))}" "$OUT/tests.log" <"$list"
 echo "# the tests took $(($(date +%s) - started)) s"

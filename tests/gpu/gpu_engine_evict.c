@@ -320,10 +320,11 @@ static void test_windows(int quick)
 }
 
 /*
- * usage: gpu_engine_evict [quick|windows|METHOD]
+ * usage: gpu_engine_evict [quick|windows|METHOD] [I/N]
  * quick    few requests and methods, for compute-sanitizer
  * windows  a model with sliding windows; also `quick windows`
  * METHOD   comparisons with the CPU of methods whose text contains METHOD
+ * I/N      part I of N, from 1 on
  */
 int main(int argc, char **argv)
 {
@@ -346,12 +347,13 @@ int main(int argc, char **argv)
         "mpcache,threshold=0,budget=0.3,large=16,small=4 "
         "mpcache,threshold=0.003,budget=0.3,large=16,small=4";
     static const kvd_plan none = {.type = KVD_BF16};
+    argc -= argc > 1 && read_part(argv[argc - 1]);
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
     const int windows = argc > 1 && !strcmp(argv[argc - 1], "windows");
     kvd_err err = {""};
     if (!gpu_devices("evicting engine", 1))
         return 0;
-    if (windows || argc < 2)
+    if (windows || (argc < 2 && in_this_part(0)))
         test_windows(quick);
     if (windows)
         return failures ? 1 : 0;
@@ -371,10 +373,12 @@ int main(int argc, char **argv)
         by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
         test_result(0, "none", "%s", err.msg);
     const double median = logits_off(&l, got.logits, want.logits, &most);
+    size_t next = 0;
     for (char *rest = texts, *text; (text = strsep(&rest, " "));)
-        if (quick
-                ? !strcmp(text, "h2o") || strstr(text, "adakv,window=16") || strstr(text, "page=16")
-                : argc < 2 || strstr(text, argv[1]))
+        if ((quick ? !strcmp(text, "h2o") || strstr(text, "adakv,window=16") ||
+                         strstr(text, "page=16")
+                   : argc < 2 || strstr(text, argv[1])) &&
+            in_this_part(next++))
             against_cpu(c, &l, text, median);
     kvd_spectrum s = {0};
     kvd_dims d = {0};
@@ -385,7 +389,7 @@ int main(int argc, char **argv)
     }
     all_stay(c, &l, "h2o,heavy=400,recent=400", NULL);
     all_stay(c, &l, "keyformer,keys=400,recent=400", quick ? NULL : &d);
-    if (!quick) {
+    if (!quick && in_this_part(1)) {
         with_dims(c, &l, "keyformer,keys=40,recent=24", &d);
         with_dims(c, &l, "tova,budget=64", &d);
         with_dims(c, &l, "ems,window=16,budget=48", &d);
@@ -395,17 +399,21 @@ int main(int argc, char **argv)
         with_dims(c, &l, "kvcrush,window=16,budget=48", &d);
         with_dims(c, &l, "streaming,sink=4,recent=60", &d);
     }
-    alone(c, &l, "prefixkv,budget=0.4");
-    alone(c, &l, "cake,window=16,budget=48");
-    alone(c, &l, "kvzip,budget=0.4");
-    if (!quick) {
+    if (in_this_part(2)) {
+        alone(c, &l, "prefixkv,budget=0.4");
+        alone(c, &l, "cake,window=16,budget=48");
+        alone(c, &l, "kvzip,budget=0.4");
+    }
+    if (!quick && in_this_part(2)) {
         alone(c, &l, "windowkv,window=16,review=8,budget=48,layers=2,beta=4");
         alone(c, &l, "windowkv,window=16,review=8,budget=0.3,layers=3,beta=6,largest=1");
+        alone(c, &l, "kvzip,budget=48,sink=0");
+    }
+    if (!quick && in_this_part(3)) {
         all_near(c, &l, "prefixkv,budget=500", median);
         all_near(c, &l, "cake,window=16,budget=500", median);
         all_near(c, &l, "windowkv,budget=500", median);
         all_near(c, &l, "kvzip,budget=500", median);
-        alone(c, &l, "kvzip,budget=48,sink=0");
         all_near(c, &l, "quest,budget=500,page=8", median);
         all_near(c, &l, "quest,budget=500,page=64", median);
         all_near(c, &l, "alisa,budget=500", median);

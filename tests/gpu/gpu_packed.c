@@ -767,12 +767,13 @@ static size_t marks_left(const bench *w)
 
 static void test(const test_case *t, const widths *narrow, layer_kind kind)
 {
+    static size_t next;
     kvd_err err = {""};
     bench w;
     result r = {0};
     double sums = 0;
     char name[160], text[256];
-    if (only && !strstr(t->method, only))
+    if ((only && !strstr(t->method, only)) || !in_this_part(next++))
         return;
     (void)snprintf(name, sizeof name, "%s, heads of %d, %d to a KV head%s%s, window %d%s",
                    t->method, t->d, t->group, t->peak ? ", a peak" : "", narrow ? ", cut" : "",
@@ -894,10 +895,11 @@ static void test_windows(bool quick)
 }
 
 /*
- * usage: gpu_packed [quick] [windows | METHOD]
+ * usage: gpu_packed [quick] [windows | METHOD] [I/N]
  * quick    small cases, for compute-sanitizer
  * windows  sliding windows and attention sinks
  * METHOD   part of a method's text
+ * I/N      part I of N, from 1 on
  */
 int main(int argc, char **argv)
 {
@@ -1023,6 +1025,7 @@ int main(int argc, char **argv)
         {"gear,rank=3,rank2=5,buffer=3,bits=8,iterations=5", 16, LEN(1, 2, 3, 4, 61, 64, 128), 8,
          0.01, 4, 0},
     };
+    argc -= argc > 1 && read_part(argv[argc - 1]);
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0,
                windows = argc > 1 && strcmp(argv[argc - 1], "windows") == 0;
     const size_t n = quick ? 10 : sizeof cases / sizeof *cases;

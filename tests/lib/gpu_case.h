@@ -49,6 +49,25 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
 #define test_after(status, err, ok, name, ...)                                                     \
     ((status) ? test_result(0, name, "%s", (err)->msg) : test_result(ok, name, __VA_ARGS__))
 
+/* The program runs every `case_parts`-th case, from number `case_part` (0 to case_parts - 1) on. */
+static size_t case_part, case_parts = 1;
+
+/* Reads "I/N", part I of N from 1 on. Returns false for other arguments. */
+static inline int read_part(const char *arg)
+{
+    size_t i, n;
+    if (sscanf(arg, "%zu/%zu", &i, &n) != 2 || i < 1 || i > n)
+        return 0;
+    case_part = i - 1;
+    case_parts = n;
+    return 1;
+}
+
+static inline int in_this_part(size_t number)
+{
+    return number % case_parts == case_part;
+}
+
 /*
  * Returns the number of GPUs; below `needed`, prints a skip line and returns 0. Makes output
  * unbuffered.
