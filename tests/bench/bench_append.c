@@ -3,6 +3,7 @@
  * Times kvd_append (relative to a copy), kvd_prefill_mma, and kvd_append within decode steps in a
  * CUDA graph.
  */
+#include "common/stats.h"
 #include "engine/cuda/few_rows.h"
 #include "gpu_case.h"
 #include "kernels/cuda/append.h"
@@ -31,32 +32,20 @@ static void *random_bf16(size_t elements)
     return p;
 }
 
-static int rising(const void *a, const void *b)
-{
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
 static float copy_gb_s;
 
 static void measure_copy(void)
 {
     const size_t bytes = (size_t)1 << 30;
     void *a = device(bytes), *b = device(bytes);
-    float ms[12];
-    cudaEvent_t e[2];
+    double ms[12];
     check(cudaMemset(a, 0x3c, bytes), "cudaMemset");
-    for (int i = 0; i < 2; i++)
-        check(cudaEventCreate(&e[i]), "cudaEventCreate");
     for (int i = 0; i < 12; i++) {
-        check(cudaEventRecord(e[0], NULL), "cudaEventRecord");
+        timer_start(NULL);
         check(cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice, NULL), "cudaMemcpyAsync");
-        check(cudaEventRecord(e[1], NULL), "cudaEventRecord");
-        check(cudaEventSynchronize(e[1]), "cudaEventSynchronize");
-        check(cudaEventElapsedTime(&ms[i], e[0], e[1]), "cudaEventElapsedTime");
+        ms[i] = timer_ms(NULL);
     }
-    qsort(ms, 12, sizeof *ms, rising);
-    copy_gb_s = (float)(2.0 * (double)bytes / (double)ms[6] / 1e6);
+    copy_gb_s = (float)(2.0 * (double)bytes / kvd_quantile(ms, 12, 0.5) / 1e6);
     printf("copy %.0f GB/s (read + write)\n", (double)copy_gb_s);
     device_free(a, b);
 }
@@ -114,28 +103,19 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     }
     if (rotated)
         a.r_qk = r;
-    float us[LAUNCHES];
-    cudaEvent_t e[2];
-    for (int i = 0; i < 2; i++)
-        check(cudaEventCreate(&e[i]), "cudaEventCreate");
+    double us[LAUNCHES];
     /* Launching many times between two CUDA events hides the overhead of the events. */
     const int many = decode ? 20 : 1;
     for (int i = -3, k = 0; i < LAUNCHES; i++) {
-        check(cudaEventRecord(e[0], NULL), "cudaEventRecord");
+        timer_start(NULL);
         for (int j = 0; j < many; j++, k++) {
             a.x = x[k % BUFFERS];
             a.q = q[k % BUFFERS];
             a.pool = pool[k % BUFFERS];
             check(kvd_append(&a, NULL), "kvd_append");
         }
-        check(cudaEventRecord(e[1], NULL), "cudaEventRecord");
-        check(cudaEventSynchronize(e[1]), "cudaEventSynchronize");
-        if (i >= 0) {
-            check(cudaEventElapsedTime(&us[i], e[0], e[1]), "cudaEventElapsedTime");
-            us[i] *= 1000.0F / (float)many;
-        }
+        us[i < 0 ? 0 : i] = timer_ms(NULL) * 1000 / many;
     }
-    qsort(us, LAUNCHES, sizeof *us, rising);
     double read = 0;
     for (int g = 0; g < 8; g++)
         read += (rotated || rope ? 128 : heads.d_qk[g]) * 5 + heads.d_v[g];
@@ -144,7 +124,7 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     for (int i = 0; i < BUFFERS; i++)
         device_free(x[i], q[i], pool[i]);
     device_free(angles, r, dev);
-    return (double)us[LAUNCHES / 2];
+    return kvd_quantile(us, LAUNCHES, 0.5);
 }
 
 static double prefill_ms(int w, int batch, int n, int rows)
@@ -189,23 +169,16 @@ static double prefill_ms(int w, int batch, int n, int rows)
     a.work.next = next;
     check(cudaDeviceGetAttribute(&a.work.n_ctas, cudaDevAttrMultiProcessorCount, 0),
           "cudaDeviceGetAttribute");
-    float ms[LAUNCHES];
-    cudaEvent_t e[2];
-    for (int i = 0; i < 2; i++)
-        check(cudaEventCreate(&e[i]), "cudaEventCreate");
+    double ms[LAUNCHES];
     for (int i = -3; i < LAUNCHES; i++) {
         check(cudaMemsetAsync(next, 0, 4, NULL), "cudaMemsetAsync");
-        check(cudaEventRecord(e[0], NULL), "cudaEventRecord");
+        timer_start(NULL);
         check(kvd_prefill_mma(&a, NULL), "kvd_prefill_mma");
-        check(cudaEventRecord(e[1], NULL), "cudaEventRecord");
-        check(cudaEventSynchronize(e[1]), "cudaEventSynchronize");
-        if (i >= 0)
-            check(cudaEventElapsedTime(&ms[i], e[0], e[1]), "cudaEventElapsedTime");
+        ms[i < 0 ? 0 : i] = timer_ms(NULL);
     }
-    qsort(ms, LAUNCHES, sizeof *ms, rising);
     device_free(q, pool, o, tiles, dev, next);
     host_free(ints, tile);
-    return (double)ms[LAUNCHES / 2];
+    return kvd_quantile(ms, LAUNCHES, 0.5);
 }
 
 static void prefill_table(void)
@@ -344,11 +317,8 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     cudaStream_t s;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    cudaEvent_t e[2];
-    float us[STEP_REPLAYS];
+    double us[STEP_REPLAYS];
     check(cudaStreamCreate(&s), "cudaStreamCreate");
-    for (int i = 0; i < 2; i++)
-        check(cudaEventCreate(&e[i]), "cudaEventCreate");
     /* The first launch of a kernel loads code, which a graph capture must not contain. */
     step_layer(m, d, a, 0, 0, s);
     check(cudaStreamSynchronize(s), "cudaStreamSynchronize");
@@ -359,29 +329,21 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     check(cudaStreamEndCapture(s, &graph), "capture");
     check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
     for (int i = -2; i < STEP_REPLAYS; i++) {
-        check(cudaEventRecord(e[0], s), "cudaEventRecord");
+        timer_start(s);
         check(cudaGraphLaunch(exec, s), "cudaGraphLaunch");
-        check(cudaEventRecord(e[1], s), "cudaEventRecord");
-        check(cudaEventSynchronize(e[1]), "cudaEventSynchronize");
-        if (i < 0)
-            continue;
-        check(cudaEventElapsedTime(&us[i], e[0], e[1]), "cudaEventElapsedTime");
-        us[i] *= 1000.0F / STEP_LAYERS;
-        if (!timed)
+        us[i < 0 ? 0 : i] = timer_ms(s) * 1000 / STEP_LAYERS;
+        if (i < 0 || !timed)
             continue;
         unsigned long long time[2 * STEP_LAYERS], sum = 0;
         to_host(time, d->time, sizeof time);
         for (int l = 0; l < STEP_LAYERS; l++)
             sum += time[2 * l + 1] - time[2 * l];
-        us[i] = (float)sum / 1000.0F / STEP_LAYERS;
+        us[i] = (double)sum / 1000 / STEP_LAYERS;
     }
-    qsort(us, STEP_REPLAYS, sizeof *us, rising);
     check(cudaGraphExecDestroy(exec), "cudaGraphExecDestroy");
     check(cudaGraphDestroy(graph), "cudaGraphDestroy");
     check(cudaStreamDestroy(s), "cudaStreamDestroy");
-    for (int i = 0; i < 2; i++)
-        check(cudaEventDestroy(e[i]), "cudaEventDestroy");
-    return (double)us[STEP_REPLAYS / 2];
+    return kvd_quantile(us, STEP_REPLAYS, 0.5);
 }
 
 /* Returns the times of a layer for n requests. If not `rotated`, all heads keep 128 dimensions. */

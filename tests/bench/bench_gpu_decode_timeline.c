@@ -54,27 +54,16 @@ static const struct {
     {"1x32768 p=0", 32768, FULL},
 };
 
-static double median(double *x, size_t n)
-{
-    kvd_sort(x, n);
-    return x[n / 2];
-}
-
 static cudaStream_t stream;
-static cudaEvent_t from, to;
 static void *flush;
 
 /* Returns microseconds between CUDA events, with a cold L2 cache. */
 static double timed(const kvd_decode_args *args)
 {
-    float ms;
     check(kvd_l2_flush(flush, (size_t)FLUSH_MIB << 20, stream), "flush");
-    check(cudaEventRecord(from, stream), "event");
+    timer_start(stream);
     check(kvd_decode(args, stream), "decode");
-    check(cudaEventRecord(to, stream), "event");
-    check(cudaEventSynchronize(to), "run");
-    check(cudaEventElapsedTime(&ms, from, to), "event");
-    return 1e3 * (double)ms;
+    return 1e3 * timer_ms(stream);
 }
 
 static double timed_median(const kvd_decode_args *args)
@@ -82,7 +71,7 @@ static double timed_median(const kvd_decode_args *args)
     double us[RUNS];
     for (int i = 0; i < RUNS; i++)
         us[i] = timed(args);
-    return median(us, RUNS);
+    return kvd_quantile(us, RUNS, 0.5);
 }
 
 static void run(int at)
@@ -94,10 +83,7 @@ static void run(int at)
     }
     kvd_decode_args args = {
         .dtype = KVD_BF16, .batch = 1, .max_pages = cases[at].len / KVD_PAGE_TOKENS};
-    if (kvd_attn_map_make(&heads, &args.map)) {
-        printf("not ok decode_timeline: heads refused\n");
-        exit(1);
-    }
+    or_end(kvd_attn_map_make(&heads, &args.map), "decode_timeline", "heads refused");
     const size_t n_pages = (size_t)args.max_pages;
     int32_t *table = need(n_pages * sizeof *table);
     for (size_t i = 0; i < n_pages; i++)
@@ -157,10 +143,11 @@ static void run(int at)
            args.ctas_per_task, "step", "CTAs", "min", "median", "max");
     for (int s = 0; s < STEPS; s++)
         if (count[s])
-            printf("%-32s %5d %7.2f %7.2f %7.2f\n", step_name[s], count[s], median(us[s][0], RUNS),
-                   median(us[s][1], RUNS), median(us[s][2], RUNS));
+            printf("%-32s %5d %7.2f %7.2f %7.2f\n", step_name[s], count[s],
+                   kvd_quantile(us[s][0], RUNS, 0.5), kvd_quantile(us[s][1], RUNS, 0.5),
+                   kvd_quantile(us[s][2], RUNS, 0.5));
     printf("between events: %.2f us with stamps, %.2f without, %.2f of a launch without work\n",
-           median(with, RUNS), without, idle);
+           kvd_quantile(with, RUNS, 0.5), without, idle);
     fflush(stdout);
     device_free(args.kv_len, args.page_table, args.live, pool, q, args.o, args.workspace, stamps);
     host_free(table, host, all);
@@ -171,8 +158,6 @@ int main(int argc, char **argv)
     if (!gpu_devices("decode_timeline", 1))
         return 0;
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-    check(cudaEventCreate(&from), "event");
-    check(cudaEventCreate(&to), "event");
     flush = on_device(NULL, (size_t)FLUSH_MIB << 20);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (argc < 2 || strstr(cases[i].name, argv[1]))

@@ -32,7 +32,6 @@ static char *matrices;
 static float *residual, *gain, *y;
 static void *x;
 static kvd_gpu_bad *bad;
-static cudaEvent_t begin, end;
 static cudaStream_t stream;
 static const kvd_cublas *lib;
 static cublasHandle_t blas;
@@ -77,16 +76,12 @@ static void cublas(const shape *s, size_t n, const void *w)
 static double measure(const shape *s, size_t n, void (*run)(const shape *, size_t, const void *))
 {
     const size_t bytes = rows_of(s) * s->in * 2, places = room / bytes;
-    float ms = 0;
     for (int i = -WARM_UP; i < LAUNCHES; i++) {
         if (i == 0)
-            check(cudaEventRecord(begin, stream), "cudaEventRecord");
+            timer_start(stream);
         run(s, n, matrices + (size_t)(i + WARM_UP) % places * bytes);
     }
-    check(cudaEventRecord(end, stream), "cudaEventRecord");
-    check(cudaEventSynchronize(end), "cudaEventSynchronize");
-    check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-    return 1e-3 * (double)ms / LAUNCHES;
+    return 1e-3 * timer_ms(stream) / LAUNCHES;
 }
 
 static void fill(kvd_dtype type, const char *name, float size, size_t n, void *to)
@@ -107,8 +102,6 @@ int main(void)
         return 1;
     }
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
     lib->cublasSetStream_v2(blas, stream);
     matrices = on_device(NULL, room);
     residual = on_device(NULL, ROWS * LONGEST * sizeof *residual);

@@ -3,6 +3,7 @@
  * Times Palu's decode kernel, but not its planning.
  * Prints a CSV line per shape, with the least times that operations and bytes allow.
  */
+#include "common/stats.h"
 #include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"
 
@@ -24,12 +25,6 @@ static uint16_t *numbers(size_t n, int dtype, double gain)
     return h;
 }
 
-static int by_size(const void *x, const void *y)
-{
-    const float a = *(const float *)x, b = *(const float *)y;
-    return (a > b) - (a < b);
-}
-
 static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int repeats,
                   const uint16_t *random)
 {
@@ -42,7 +37,7 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
     int32_t *kv_len = need((size_t)batch * sizeof *kv_len), *table = shuffled(&rng, (int)pages);
     float *cosine = need((size_t)rows * HALF * sizeof *cosine),
           *sine = need((size_t)rows * HALF * sizeof *sine);
-    float *us = need((size_t)repeats * sizeof *us);
+    double *us = need((size_t)repeats * sizeof *us);
     for (int b = 0; b < batch; b++)
         kv_len[b] = len;
     rope_tables((size_t)rows, KVD_PALU_D_HEAD, cosine, sine);
@@ -65,33 +60,23 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
     a.workspace = on_device(NULL, kvd_palu_decode_workspace_bytes(s, batch, a.n_clusters));
     check(kvd_palu_decode_plan(&a, 0), "plan");
 
-    cudaEvent_t from, to;
-    check(cudaEventCreate(&from), "event");
-    check(cudaEventCreate(&to), "event");
     for (int i = -5; i < repeats; i++) {
-        check(cudaEventRecord(from, 0), "event");
+        timer_start(0);
         check(kvd_palu_decode(&a, 0), "launch");
-        check(cudaEventRecord(to, 0), "event");
-        check(cudaEventSynchronize(to), "run");
-        float ms;
-        check(cudaEventElapsedTime(&ms, from, to), "time");
-        if (i >= 0)
-            us[i] = 1e3f * ms;
+        us[i < 0 ? 0 : i] = 1e3 * timer_ms(0);
     }
-    qsort(us, (size_t)repeats, sizeof *us, by_size);
+    kvd_sort(us, (size_t)repeats);
     const double tokens = (double)batch * len;
     const double flop = tokens * s->n_kv_heads * s->rank_k * 256.0;
     const double bytes = tokens * (s->n_kv_heads / 4) * (s->rank_k + s->rank_v) * 2.0;
     const double rebuild = flop / gemm_flops * 1e6, read = bytes / bytes_per_s * 1e6,
-                 median = (double)us[repeats / 2];
+                 median = us[repeats / 2];
     printf("%s,%d,%d,%d,%d,%d,%d,%.1f,%.1f,%.1f,%.1f,%.1f,%.3f,%.1f,%.0f\n",
            kvd_dtype_name((kvd_dtype)dtype), batch, len, s->n_heads, s->n_kv_heads, s->rank_k,
-           s->rank_v, median, (double)us[repeats / 10], (double)us[repeats * 9 / 10], rebuild, read,
+           s->rank_v, median, us[repeats / 10], us[repeats * 9 / 10], rebuild, read,
            fmax(rebuild, read) / median, flop / median * 1e-6, bytes / median * 1e-3);
     fflush(stdout);
 
-    check(cudaEventDestroy(from), "event");
-    check(cudaEventDestroy(to), "event");
     device_free(a.kv_len, a.page_table, a.q, a.pool, a.up, a.rope_cos, a.rope_sin, a.o,
                 a.workspace);
     host_free(kv_len, table, cosine, sine, us, q, up);

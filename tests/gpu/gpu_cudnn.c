@@ -5,6 +5,7 @@
  */
 #include <math.h>
 
+#include "common/stats.h"
 #include "gpu_case.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cuda/device.h"
@@ -229,12 +230,6 @@ static void check_refusals(void)
     }
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
 /* Returns n random 16-bit numbers on the device, copies of one block. */
 static void *random_device(size_t n, int dtype)
 {
@@ -263,42 +258,30 @@ enum { COLD = 31, HOT = 15, HOT_RUN = 10 };
 static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_t scratch_bytes,
                     double *hot, double *cold, double *mhz)
 {
-    float ms[COLD];
-    cudaEvent_t begin, end;
+    double ms[COLD];
     kvd_err err;
-    check(cudaEventCreate(&begin), "cudnn");
-    check(cudaEventCreate(&end), "cudnn");
     io->workspace = on_device(NULL, kvd_cudnn_workspace(plan));
     for (int i = -3; i < COLD; i++) {
         check(cudaMemset(scratch, i & 0xff, scratch_bytes), "cudnn");
-        check(cudaEventRecord(begin, NULL), "cudnn");
+        timer_start(NULL);
         or_end(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", err.msg);
-        check(cudaEventRecord(end, NULL), "cudnn");
-        check(cudaEventSynchronize(end), "cudnn");
-        if (i >= 0)
-            check(cudaEventElapsedTime(&ms[i], begin, end), "cudnn");
+        ms[i < 0 ? 0 : i] = timer_ms(NULL);
     }
-    qsort(ms, COLD, sizeof *ms, ascending);
-    *cold = (double)ms[COLD / 2] * 1e3;
+    *cold = kvd_quantile(ms, COLD, 0.5) * 1e3;
     check(cudaMemset(scratch, 0, 2 * sizeof(kvd_clock_stamp)), "cudnn");
     check((cudaError_t)kvd_clock_stamp_launch(scratch, NULL), "cudnn");
     for (int i = 0; i < HOT; i++) {
-        check(cudaEventRecord(begin, NULL), "cudnn");
+        timer_start(NULL);
         for (int j = 0; j < HOT_RUN; j++)
             or_end(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", err.msg);
-        check(cudaEventRecord(end, NULL), "cudnn");
-        check(cudaEventSynchronize(end), "cudnn");
-        check(cudaEventElapsedTime(&ms[i], begin, end), "cudnn");
+        ms[i] = timer_ms(NULL);
     }
-    qsort(ms, HOT, sizeof *ms, ascending);
-    *hot = (double)ms[HOT / 2] * 1e3 / HOT_RUN;
+    *hot = kvd_quantile(ms, HOT, 0.5) * 1e3 / HOT_RUN;
     check((cudaError_t)kvd_clock_stamp_launch((kvd_clock_stamp *)scratch + 1, NULL), "cudnn");
     kvd_clock_stamp *stamps = from_device(scratch, 2 * sizeof(kvd_clock_stamp));
     *mhz = kvd_clock_between(stamps, stamps + 1);
     free(stamps);
-    check(cudaFree(io->workspace), "cudnn");
-    check(cudaEventDestroy(begin), "cudnn");
-    check(cudaEventDestroy(end), "cudnn");
+    device_free(io->workspace);
 }
 
 static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ragged, int list)

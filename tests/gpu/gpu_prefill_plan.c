@@ -208,24 +208,15 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {
     enum { WARM = 300, RUNS = 200 };
-    cudaEvent_t e[2];
-    float ms;
-    check(cudaEventCreate(&e[0]), "event");
-    check(cudaEventCreate(&e[1]), "event");
     for (int i = 0; i < WARM + RUNS; i++) {
         if (i == WARM)
-            check(cudaEventRecord(e[0], 0), "record");
+            timer_start(0);
         if (layers)
             check(kvd_prefill_plan_layers(layers, n_layers, 0), "plan of layers");
         else
             layer_plan(l, schedule);
     }
-    check(cudaEventRecord(e[1], 0), "record");
-    check(cudaEventSynchronize(e[1]), "wait");
-    check(cudaEventElapsedTime(&ms, e[0], e[1]), "elapsed");
-    check(cudaEventDestroy(e[0]), "event");
-    check(cudaEventDestroy(e[1]), "event");
-    return 1e3 * (double)ms / RUNS;
+    return 1e3 * timer_ms(0) / RUNS;
 }
 
 static void time_plans(const char *name, const kvd_attn_heads *heads, const kvd_attn_batch *batch,

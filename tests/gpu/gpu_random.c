@@ -65,28 +65,19 @@ static void time_fill(kvd_dtype type)
     const size_t n = (size_t)1 << 30;
     const kvd_random_tensor t = kvd_random_tensor_of(1, "x", 0.01f, 0);
     void *out = NULL;
-    cudaEvent_t a, b;
-    float best = 1e30f, ms = 0;
+    double best = 1e30;
     if (cudaMalloc(&out, n * kvd_dtype_bytes(type)) != cudaSuccess) {
         (void)cudaGetLastError();
         printf("skip time of a fill, %s: no memory for it\n", kvd_dtype_name(type));
         return;
     }
-    check(cudaEventCreate(&a), "event");
-    check(cudaEventCreate(&b), "event");
     for (int i = 0; i < 5; i++) {
-        check(cudaEventRecord(a, 0), "event");
+        timer_start(0);
         check(kvd_gpu_random_fill(type, &t, 0, n, out, 0), "fill");
-        check(cudaEventRecord(b, 0), "event");
-        check(cudaEventSynchronize(b), "event");
-        check(cudaEventElapsedTime(&ms, a, b), "event");
-        best = ms < best ? ms : best;
+        best = fmin(best, timer_ms(0));
     }
-    printf("# %s: %.3g elements per second\n", kvd_dtype_name(type),
-           (double)n / (double)best * 1e3);
-    check(cudaEventDestroy(a), "event");
-    check(cudaEventDestroy(b), "event");
-    check(cudaFree(out), "cudaFree");
+    printf("# %s: %.3g elements per second\n", kvd_dtype_name(type), (double)n / best * 1e3);
+    device_free(out);
 }
 
 int main(int argc, char **argv)

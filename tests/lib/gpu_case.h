@@ -112,6 +112,29 @@ static inline void check(cudaError_t e, const char *what)
 #define to_device(to, from, bytes)                                                                 \
     check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "copy of " #from)
 
+static inline cudaEvent_t timer_event(int end)
+{
+    static cudaEvent_t event[2];
+    if (!event[end])
+        check(cudaEventCreate(&event[end]), "event");
+    return event[end];
+}
+
+static inline void timer_start(cudaStream_t stream)
+{
+    check(cudaEventRecord(timer_event(0), stream), "event");
+}
+
+/* Returns milliseconds on the GPU since timer_start(). */
+static inline double timer_ms(cudaStream_t stream)
+{
+    float ms;
+    check(cudaEventRecord(timer_event(1), stream), "event");
+    check(cudaEventSynchronize(timer_event(1)), "run");
+    check(cudaEventElapsedTime(&ms, timer_event(0), timer_event(1)), "event");
+    return (double)ms;
+}
+
 /* Ends a benchmark with the message of an error. */
 static inline void end_on(int status, const kvd_err *err)
 {
