@@ -30,13 +30,13 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
     const int status = run_on(f, &b, 1, -1, &got, &err);
     for (int kind = 0; !status && kind < N_KINDS; kind++)
         for (size_t l = 0; l < expected_layers(e, kind); l++) {
-            const double error = expected_error(e, &got.c, kind, l, got.x[kind]);
+            const double error = expected_error(e, got.c, kind, l, got.x[kind]);
             if (!isnan(worst) && !(error <= worst)) {
                 worst = error;
                 where = kind_name[kind];
             }
         }
-    test_after(status, &err, worst <= limit && got.layers == got.c.n_layers, name,
+    test_after(status, &err, worst <= limit && got.layers == got.c->n_layers, name,
                "Transformers: %s %s off by %.2g of %.0e", kvd_dtype_name(type), where, worst,
                limit);
     recording_release(&got);
@@ -116,8 +116,8 @@ static size_t make_batch(const kvd_config *c, size_t *offset)
 static double add_kind(const recording *gpu, const recording *cpu, int kind, char *text,
                        size_t size)
 {
-    const size_t width = width_of(&cpu->c, kind), n = cpu->n * width,
-                 layers = kind == LOGITS ? 1 : (size_t)cpu->c.n_layers;
+    const size_t width = width_of(cpu->c, kind), n = cpu->n * width,
+                 layers = kind == LOGITS ? 1 : (size_t)cpu->c->n_layers;
     double worst = 0;
     for (size_t l = 0; l < layers; l++)
         worst = fmax(worst, distance(gpu->x[kind] + l * n, cpu->x[kind] + l * n, n));
@@ -242,7 +242,7 @@ static void test_last_layer(void)
         status = run_on(f, &b, 1, last, &some, &err);
         same = same && some.layers == last + 1 &&
                !memcmp(all.x[O], some.x[O],
-                       (size_t)some.layers * N_BATCH * width_of(&all.c, O) * sizeof(float));
+                       (size_t)some.layers * N_BATCH * width_of(all.c, O) * sizeof(float));
         recording_release(&some);
     }
     test_after(status, &err, same, "falcon-40b", "first layers alone: %s bits",

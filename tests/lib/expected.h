@@ -1,6 +1,6 @@
 /*
  * Activations that Transformers computes for checkpoints of tests/data
- * (tests/oracle/make_family_fixtures.py).
+ * (tests/oracle/make_family_fixtures.py), and those of the CPU's forward pass.
  */
 #ifndef KVD_TESTS_EXPECTED_H
 #define KVD_TESTS_EXPECTED_H
@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/checkpoint/config.h"
+#include "common/rng.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/pass/forward.h"
 
 enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
@@ -148,6 +149,98 @@ static inline double expected_error(const expectation *e, const kvd_config *c, i
         }
     const double relative = sqrt(error / square);
     return square > 0 && isfinite(relative) ? relative : INFINITY;
+}
+
+/* Activations x[kind] [n_layers][n][width_of(kind)], 0 for layers that did not run. */
+typedef struct {
+    const kvd_config *c;
+    size_t n;
+    int layers; /* layers that ran (on the first GPU) */
+    float *x[N_KINDS];
+} recording;
+
+static inline void recording_init(recording *to, const kvd_config *c, size_t n)
+{
+    *to = (recording){.c = c, .n = n};
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const size_t layers = kind == LOGITS ? 1 : (size_t)c->n_layers;
+        to->x[kind] = calloc(layers * n * width_of(c, kind), sizeof *to->x[kind]);
+        if (!to->x[kind])
+            abort();
+    }
+}
+
+static inline void recording_release(recording *to)
+{
+    for (int kind = 0; kind < N_KINDS; kind++)
+        free(to->x[kind]);
+}
+
+static inline void recording_keep(recording *to, int kind, int layer, const float *x)
+{
+    const size_t size = to->n * width_of(to->c, kind);
+    memcpy(to->x[kind] + (size_t)layer * size, x, size * sizeof *x);
+}
+
+static inline int record_cpu(void *ctx, const kvd_attention_in *in, kvd_err *err)
+{
+    recording *const to = ctx;
+    if (in->layer != to->layers++)
+        return kvd_fail(err, "layer %d ran instead of %d", in->layer, to->layers - 1);
+    recording_keep(to, Q_PRE, in->layer, in->q_pre);
+    recording_keep(to, K_PRE, in->layer, in->k_pre);
+    recording_keep(to, Q, in->layer, in->q);
+    recording_keep(to, K, in->layer, in->k);
+    recording_keep(to, V, in->layer, in->v);
+    return 0;
+}
+
+static inline int output_cpu(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err)
+{
+    (void)err;
+    recording_keep(ctx, O, in->layer, out);
+    return 0;
+}
+
+/* Records a batch. last_layer < 0: all layers and logits. Release with recording_release. */
+static inline int run_cpu(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
+                          recording *to, kvd_err *err)
+{
+    const kvd_config *const c = kvd_checkpoint_config(checkpoint);
+    const size_t n = b->offset[b->n_sequences], most = (size_t)c->max_positions;
+    kvd_dense_attention dense;
+    kvd_capture capture;
+    kvd_forward *const f = kvd_forward_new(checkpoint, n, n < most ? n : most, err);
+    float *const hidden = calloc(n * (size_t)c->d_model, sizeof *hidden);
+    if (!hidden)
+        abort();
+    recording_init(to, c, n);
+    kvd_dense_attention_init(&dense);
+    kvd_capture_init(&capture, &dense.hook);
+    capture.hook.wants_pre = 1;
+    capture.record = record_cpu;
+    capture.output = output_cpu;
+    capture.ctx = to;
+    int status =
+        !f || kvd_forward_run(f, b, &capture.hook, last_layer, last_layer < 0 ? hidden : NULL, err);
+    if (!status && last_layer < 0)
+        status = kvd_forward_logits(f, hidden, n, to->x[LOGITS], err);
+    kvd_dense_attention_release(&dense);
+    kvd_forward_free(f);
+    free(hidden);
+    return status ? -1 : 0;
+}
+
+static inline uint32_t *some_ids(size_t n, size_t vocab, uint64_t seed)
+{
+    uint32_t *const id = malloc(n * sizeof *id);
+    kvd_rng rng;
+    if (!id)
+        abort();
+    kvd_rng_seed(&rng, seed, 0);
+    for (size_t i = 0; i < n; i++)
+        id[i] = (uint32_t)kvd_rng_below(&rng, vocab);
+    return id;
 }
 
 #endif

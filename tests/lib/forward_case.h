@@ -5,104 +5,16 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/rng.h"
 #include "expected.h"
-#include "model/pass/forward.h"
 #include "unit.h"
 
 static double bar = 2e-5; /* largest relative Frobenius distance that is accepted */
 static double worst;      /* largest relative Frobenius distance so far */
 
-/* Recorded activations of each kind, [n_layers][n][width]; logits [n][vocab]. */
-typedef struct {
-    const kvd_config *c;
-    size_t n;
-    int layers;
-    float *x[N_KINDS];
-} recording;
-
-static inline void keep(recording *to, int kind, int layer, const float *x)
-{
-    const size_t size = to->n * width_of(to->c, kind);
-    memcpy(to->x[kind] + (size_t)layer * size, x, size * sizeof *x);
-}
-
-static inline int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
-{
-    recording *to = ctx;
-    (void)err;
-    assert_int_equal(in->layer, to->layers);
-    to->layers++;
-    keep(to, Q_PRE, in->layer, in->q_pre);
-    keep(to, K_PRE, in->layer, in->k_pre);
-    keep(to, Q, in->layer, in->q);
-    keep(to, K, in->layer, in->k);
-    keep(to, V, in->layer, in->v);
-    return 0;
-}
-
-static inline int output(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err)
-{
-    (void)err;
-    keep(ctx, O, in->layer, out);
-    return 0;
-}
-
-static inline void recording_init(recording *to, const kvd_checkpoint *checkpoint, size_t n)
-{
-    *to = (recording){.c = kvd_checkpoint_config(checkpoint), .n = n};
-    for (int kind = 0; kind < N_KINDS; kind++) {
-        const size_t layers = kind == LOGITS ? 1 : (size_t)to->c->n_layers;
-        to->x[kind] = calloc(layers * n * width_of(to->c, kind), sizeof *to->x[kind]);
-        assert_non_null(to->x[kind]);
-    }
-}
-
-static inline void recording_release(recording *to)
-{
-    for (int kind = 0; kind < N_KINDS; kind++)
-        free(to->x[kind]);
-}
-
 static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                       recording *to, kvd_err *err)
 {
-    const size_t n = b->offset[b->n_sequences];
-    const kvd_config *c = kvd_checkpoint_config(checkpoint);
-    const size_t longest = n < (size_t)c->max_positions ? n : (size_t)c->max_positions;
-    recording_init(to, checkpoint, n);
-    kvd_forward *f = kvd_forward_new(checkpoint, n, longest, err);
-    if (!f)
-        return -1;
-    float *hidden = malloc(n * (size_t)c->d_model * sizeof *hidden);
-    assert_non_null(hidden);
-    kvd_dense_attention dense;
-    kvd_capture capture;
-    kvd_dense_attention_init(&dense);
-    kvd_capture_init(&capture, &dense.hook);
-    capture.hook.wants_pre = 1;
-    capture.record = record;
-    capture.output = output;
-    capture.ctx = to;
-    int status =
-        kvd_forward_run(f, b, &capture.hook, last_layer, last_layer < 0 ? hidden : NULL, err);
-    if (!status && last_layer < 0)
-        status = kvd_forward_logits(f, hidden, n, to->x[LOGITS], err);
-    kvd_dense_attention_release(&dense);
-    free(hidden);
-    kvd_forward_free(f);
-    return status;
-}
-
-static inline uint32_t *some_ids(size_t n, size_t vocab, uint64_t seed)
-{
-    uint32_t *id = malloc(n * sizeof *id);
-    kvd_rng rng;
-    assert_non_null(id);
-    kvd_rng_seed(&rng, seed, 0);
-    for (size_t i = 0; i < n; i++)
-        id[i] = (uint32_t)kvd_rng_below(&rng, vocab);
-    return id;
+    return run_cpu(checkpoint, b, last_layer, to, err);
 }
 
 static inline void assert_error(const char *what, const char *kind, double error)

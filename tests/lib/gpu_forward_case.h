@@ -7,7 +7,6 @@
 #include "make_checkpoint.h"
 #include "model/checkpoint/shapes.h"
 #include "model/pass/cuda/forward.h"
-#include "model/pass/forward.h"
 #include "temp_folder.h"
 
 static inline kvd_checkpoint *opened_or_end(kvd_checkpoint *c, const kvd_err *err)
@@ -45,33 +44,11 @@ static inline kvd_checkpoint *family_or_end(const char *name)
     return checkpoint_or_end(path);
 }
 
-/* Activations x[kind] [n_layers][n][width_of(kind)], 0 for layers that did not run. */
-typedef struct {
-    kvd_config c;
-    size_t n;
-    int layers; /* layers that ran on the first GPU */
-    float *x[N_KINDS];
-} recording;
-
-static inline void recording_init(recording *to, const kvd_config *c, size_t n)
-{
-    *to = (recording){.c = *c, .n = n};
-    for (int kind = 0; kind < N_KINDS; kind++)
-        to->x[kind] = need((kind == LOGITS ? 1 : (size_t)c->n_layers) * n * width_of(c, kind) *
-                           sizeof(float));
-}
-
-static inline void recording_release(recording *to)
-{
-    for (int kind = 0; kind < N_KINDS; kind++)
-        free(to->x[kind]);
-}
-
 /* Copies one kind of activation of a layer. Rows of `from` are ld elements apart. */
 static inline int fetch(recording *to, const kvd_gpu_attention_in *in, int kind, int first,
                         int heads, const void *from, size_t ld, kvd_err *err)
 {
-    const size_t d = (size_t)to->c.d_head, n = (size_t)heads * d, width = width_of(&to->c, kind);
+    const size_t d = (size_t)to->c->d_head, n = (size_t)heads * d, width = width_of(to->c, kind);
     const size_t bytes = kvd_dtype_bytes(in->type);
     char *bits = need(to->n * n * bytes);
     int status = kvd_cuda_check(cudaMemcpy2DAsync(bits, n * bytes, from, ld * bytes, n * bytes,
@@ -167,57 +144,8 @@ static inline int run_gpu(const kvd_checkpoint *c, kvd_dtype type, const kvd_bat
 {
     kvd_gpu_forward *f = open_pass(c, type, 1, b->offset[b->n_sequences]);
     const int status = run_on(f, b, 1, last_layer, to, err);
+    to->c = kvd_checkpoint_config(c);
     kvd_gpu_forward_free(f);
-    return status;
-}
-
-/* Attention callback that records Q, K and V of the CPU's forward pass. */
-static inline int record_cpu(void *ctx, const kvd_attention_in *in, kvd_err *err)
-{
-    recording *to = ctx;
-    const float *const from[] = {
-        [Q_PRE] = in->q_pre, [Q] = in->q, [K_PRE] = in->k_pre, [K] = in->k, [V] = in->v};
-    (void)err;
-    to->layers++;
-    for (int kind = 0; kind < O; kind++) {
-        const size_t size = to->n * width_of(&to->c, kind);
-        memcpy(to->x[kind] + (size_t)in->layer * size, from[kind], size * sizeof(float));
-    }
-    return 0;
-}
-
-static inline int output_cpu(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err)
-{
-    recording *to = ctx;
-    const size_t size = to->n * width_of(&to->c, O);
-    (void)err;
-    memcpy(to->x[O] + (size_t)in->layer * size, out, size * sizeof(float));
-    return 0;
-}
-
-static inline int run_cpu(const kvd_checkpoint *c, const kvd_batch *b, int last_layer,
-                          recording *to, kvd_err *err)
-{
-    const size_t n = b->offset[b->n_sequences],
-                 most = (size_t)kvd_checkpoint_config(c)->max_positions;
-    kvd_dense_attention dense;
-    kvd_capture capture;
-    kvd_forward *f = kvd_forward_new(c, n, n < most ? n : most, err);
-    float *hidden = need(n * (size_t)kvd_checkpoint_config(c)->d_model * sizeof *hidden);
-    recording_init(to, kvd_checkpoint_config(c), n);
-    kvd_dense_attention_init(&dense);
-    kvd_capture_init(&capture, &dense.hook);
-    capture.hook.wants_pre = 1;
-    capture.record = record_cpu;
-    capture.output = output_cpu;
-    capture.ctx = to;
-    int status =
-        !f || kvd_forward_run(f, b, &capture.hook, last_layer, last_layer < 0 ? hidden : NULL, err);
-    if (!status && last_layer < 0)
-        status = kvd_forward_logits(f, hidden, n, to->x[LOGITS], err);
-    kvd_dense_attention_release(&dense);
-    kvd_forward_free(f);
-    free(hidden);
     return status;
 }
 
@@ -239,8 +167,8 @@ static inline double worst_distance(const recording *x, size_t first, const reco
 {
     double worst = 0;
     for (int k = 0; k < N_KINDS; k++)
-        for (int l = 0; l < (k == LOGITS ? 1 : y->c.n_layers); l++) {
-            const size_t width = width_of(&y->c, k);
+        for (int l = 0; l < (k == LOGITS ? 1 : y->c->n_layers); l++) {
+            const size_t width = width_of(y->c, k);
             const double e = distance(x->x[k] + ((size_t)l * x->n + first) * width,
                                       y->x[k] + (size_t)l * y->n * width, y->n * width);
             if (e > worst) {
@@ -249,16 +177,6 @@ static inline double worst_distance(const recording *x, size_t first, const reco
             }
         }
     return worst;
-}
-
-static inline uint32_t *some_ids(size_t n, size_t vocab, uint64_t seed)
-{
-    uint32_t *id = need(n * sizeof *id);
-    kvd_rng rng;
-    kvd_rng_seed(&rng, seed, 0);
-    for (size_t i = 0; i < n; i++)
-        id[i] = (uint32_t)kvd_rng_below(&rng, vocab);
-    return id;
 }
 
 #endif

@@ -397,8 +397,8 @@ static int first_other(const recording *a, const recording *b)
 {
     int kind = 0;
     for (; kind < N_KINDS; kind++) {
-        const size_t layers = kind == LOGITS ? 1 : (size_t)a->c.n_layers,
-                     n = layers * a->n * width_of(&a->c, kind);
+        const size_t layers = kind == LOGITS ? 1 : (size_t)a->c->n_layers,
+                     n = layers * a->n * width_of(a->c, kind);
         if (memcmp(a->x[kind], b->x[kind], n * sizeof(float)) != 0)
             break;
     }
