@@ -44,13 +44,12 @@ static kvd_cudnn_stride token_major(int heads, int tokens, int d)
     return (kvd_cudnn_stride){(int64_t)heads * tokens * d, d, (int64_t)heads * d};
 }
 
-static float *random_rounded(size_t n, int dtype, float gain, uint16_t *half)
+static float *random_rounded(size_t n, int dtype, float gain, uint16_t **half)
 {
     float *x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = gain * (float)kvd_rng_normal(&rng) * (i % 97 == 0 ? 8.0F : 1.0F);
-    kvd_from_f32((kvd_dtype)dtype, x, half, n);
-    kvd_to_f32((kvd_dtype)dtype, half, x, n);
+    *half = round_to((kvd_dtype)dtype, x, n);
     return x;
 }
 
@@ -130,10 +129,10 @@ static void test(test_case *tc, int verbose)
                  nk = span(s->k, s->batch, s->n_kv_heads, s->kv_len, s->d_qk);
     const size_t nv = span(s->v, s->batch, s->n_kv_heads, s->kv_len, s->d_v),
                  no = span(s->o, s->batch, s->n_heads, s->q_len, s->d_v);
-    uint16_t *hq = need(nq * 2), *hk = need(nk * 2), *hv = need(nv * 2), *ho = need(no * 2);
-    float *q = random_rounded(nq, s->dtype, tc->sharp, hq),
-          *k = random_rounded(nk, s->dtype, 1.0F, hk);
-    float *v = random_rounded(nv, s->dtype, 1.0F, hv), *o = need(no * sizeof *o);
+    uint16_t *hq, *hk, *hv, *ho = need(no * 2);
+    float *q = random_rounded(nq, s->dtype, tc->sharp, &hq),
+          *k = random_rounded(nk, s->dtype, 1.0F, &hk);
+    float *v = random_rounded(nv, s->dtype, 1.0F, &hv), *o = need(no * sizeof *o);
     int32_t *q_len = need((size_t)s->batch * 4), *kv_len = need((size_t)s->batch * 4);
     double *want = need((size_t)s->batch * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v *
                         sizeof *want);

@@ -160,15 +160,6 @@ static void run_choices(void)
 
 static kvd_rng rng;
 
-static float *values(int dtype, size_t n, double scale)
-{
-    float *x = need(n * sizeof *x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = (float)(scale * kvd_rng_normal(&rng));
-    free(round_to((kvd_dtype)dtype, x, n));
-    return x;
-}
-
 static void run_case(const test_case *c, int launches, int window, bool sinks)
 {
     const int d_head = strncmp(c->name, "wide", 4) ? 128 : 256;
@@ -207,8 +198,9 @@ static void run_case(const test_case *c, int launches, int window, bool sinks)
         v_n += n_kv * (size_t)heads.d_v[g];
     }
     const size_t q_n = batch * (size_t)args.map.q_pitch, o_n = batch * (size_t)args.map.o_pitch;
-    float *q = values(c->dtype, q_n, c->sharp ? 12 : 1), *k = values(c->dtype, k_n, 1),
-          *v = values(c->dtype, v_n, 1);
+    float *q = rounded_numbers(&rng, (kvd_dtype)c->dtype, q_n, c->sharp ? 12 : 1),
+          *k = rounded_numbers(&rng, (kvd_dtype)c->dtype, k_n, 1),
+          *v = rounded_numbers(&rng, (kvd_dtype)c->dtype, v_n, 1);
     double *want = need(o_n * sizeof *want), *want_lse = need(batch * n_heads * sizeof *want_lse);
     float *const sink = sinks ? some_sinks(&rng, c->n_heads, c->sharp ? 30 : 3) : NULL;
     const kvd_attn_batch requests = {c->batch, one, len};

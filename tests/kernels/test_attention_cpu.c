@@ -42,15 +42,6 @@ static double error_of(const float *x, const double *y, size_t n)
     return e;
 }
 
-static double *reference(const attention_case *c)
-{
-    kvd_err err;
-    double *out = case_get(c->plain.o_elements, sizeof *out);
-    if (kvd_attention_ref(&c->heads, &c->batch, c->q, c->k, c->v, out, NULL, &err))
-        fail_msg("%s", err.msg);
-    return out;
-}
-
 static void compare(const attention_case *c, const double *right, double limit, const char *what)
 {
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
@@ -69,7 +60,7 @@ static void compare(const attention_case *c, const double *right, double limit, 
 
 static void against_reference(attention_case *c, double limit, const char *what)
 {
-    double *right = reference(c);
+    double *right = case_reference(c, NULL);
     compare(c, right, limit, what);
     free(right);
     case_release(c);
@@ -352,7 +343,7 @@ TEST(test_infinite)
     for (size_t t = 0; t < N; t++)
         if (t < 110 || t % 7 == 0)
             c.k[t * D + t % D] = -INFINITY;
-    double *right = reference(&c);
+    double *right = case_reference(&c, NULL);
     compare(&c, right, 5e-7, "-inf");
     free(right);
     for (size_t t = 0; t < N; t++)

@@ -7,17 +7,6 @@
 #include "kernels/attention_ref.h"
 #include "unit.h"
 
-static double *reference(const attention_case *c, double *lse)
-{
-    kvd_err err;
-    double *out = case_get(c->plain.o_elements, sizeof *out);
-    for (size_t i = 0; i < c->plain.o_elements; i++)
-        out[i] = NAN;
-    if (kvd_attention_ref(&c->heads, &c->batch, c->q, c->k, c->v, out, lse, &err))
-        fail_msg("%s", err.msg);
-    return out;
-}
-
 static void ragged(attention_case *c, double factor)
 {
     static const int d_qk[] = {16, 7, 48}, d_v[] = {24, 32, 1};
@@ -33,7 +22,7 @@ TEST(test_pytorch)
         attention_case c;
         case_next(f, &c);
         const size_t n_lse = (size_t)c.heads.n_heads * c.plain.n_q;
-        double *lse = case_get(n_lse, sizeof *lse), *out = reference(&c, lse);
+        double *lse = case_get(n_lse, sizeof *lse), *out = case_reference(&c, lse);
         assert_true(case_error(out, c.out, c.plain.o_elements) < 1e-14);
         for (size_t j = 0; j < n_lse; j++)
             assert_true(fabs(lse[j] - c.lse[j]) <= 1e-13 * (1 + fabs(c.lse[j])));
@@ -50,7 +39,7 @@ TEST(test_row_is_a_row)
     attention_case c;
     kvd_err err;
     ragged(&c, 1);
-    double *out = reference(&c, NULL), row[32];
+    double *out = case_reference(&c, NULL), row[32];
     size_t first = 0;
     for (int b = 0; b < c.batch.batch; b++) {
         for (int h = 0; h < c.heads.n_heads; h++)
@@ -73,14 +62,14 @@ TEST(test_convex)
     ragged(&c, 10);
     for (size_t i = 0; i < c.plain.v_elements; i++)
         c.v[i] = 1.5f;
-    double *out = reference(&c, NULL);
+    double *out = case_reference(&c, NULL);
     for (size_t i = 0; i < c.plain.o_elements; i++)
         assert_true(fabs(out[i] - 1.5) < 1e-14);
     free(out);
     case_release(&c);
 
     ragged(&c, 1e6);
-    out = reference(&c, NULL);
+    out = case_reference(&c, NULL);
     for (int h = 0; h < c.heads.n_heads; h++)
         for (int i = 0; i < c.heads.d_v[h / 2]; i++)
             assert_true(out[c.plain.o_at[h] + (size_t)i] ==
@@ -99,7 +88,7 @@ TEST(test_sinks)
     const size_t n_q = c.plain.n_q;
     double *lse = case_get((size_t)c.heads.n_heads * n_q, sizeof *lse),
            *got_lse = case_get((size_t)c.heads.n_heads * n_q, sizeof *got_lse),
-           *out = reference(&c, lse), *got = case_get(c.plain.o_elements, sizeof *got);
+           *out = case_reference(&c, lse), *got = case_get(c.plain.o_elements, sizeof *got);
     assert_int_equal(
         kvd_attention_ref_sinks(&c.heads, &c.batch, sink, c.q, c.k, c.v, got, got_lse, &err), 0);
     for (int h = 0; h < c.heads.n_heads; h++)
@@ -129,7 +118,7 @@ TEST(test_equal_scores)
         c.q[i] = 2;
         c.k[i] = 3;
     }
-    double lse[N], *out = reference(&c, lse);
+    double lse[N], *out = case_reference(&c, lse);
     for (size_t t = 0; t < N; t++) {
         assert_true(fabs(lse[t] - (6. * D_QK / 5 + log((double)t + 1))) < 1e-13);
         for (size_t i = 0; i < D_V; i++) {
@@ -149,7 +138,7 @@ TEST(test_chunks)
     static const int d_qk[] = {5, 16}, d_v[] = {8, 3};
     attention_case c, part;
     case_make(&c, 4, 2, 16, d_qk, d_v, 1, (int32_t[]){N}, (int32_t[]){N}, 2, 4);
-    double *whole = reference(&c, NULL);
+    double *whole = case_reference(&c, NULL);
     for (int chunk = 1; chunk <= 6; chunk += 5)
         for (int first = 0; first < N; first += chunk) {
             const int32_t n = first + chunk < N ? chunk : N - first, end = first + n;
@@ -163,7 +152,7 @@ TEST(test_chunks)
                 memcpy(part.v + part.plain.v_at[g], c.v + c.plain.v_at[g],
                        (size_t)(end * d_v[g]) * sizeof *c.v);
             }
-            double *out = reference(&part, NULL);
+            double *out = case_reference(&part, NULL);
             for (int h = 0; h < 4; h++)
                 assert_memory_equal(out + part.plain.o_at[h],
                                     whole + c.plain.o_at[h] + first * d_v[h / 2],
@@ -180,7 +169,7 @@ TEST(test_key_order)
     enum { N = 31, D = 8 };
     attention_case c;
     case_make(&c, 1, 1, 64, (int[]){D}, (int[]){D}, 1, (int32_t[]){1}, (int32_t[]){N}, 3, 6);
-    double *before = reference(&c, NULL);
+    double *before = case_reference(&c, NULL);
     for (size_t t = 0; t < N / 2; t++)
         for (size_t i = 0; i < D; i++) {
             float *const m[] = {c.k, c.v};
@@ -190,7 +179,7 @@ TEST(test_key_order)
                 m[x][(N - 1 - t) * D + i] = kept;
             }
         }
-    double *after = reference(&c, NULL);
+    double *after = case_reference(&c, NULL);
     assert_true(case_error(after, before, D) < 1e-14);
     free(before);
     free(after);
@@ -205,7 +194,7 @@ TEST(test_nan)
         case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 7);
         float *const m[] = {c.q, c.k, c.v};
         m[where][3 * D + 1] = NAN;
-        double *out = reference(&c, NULL);
+        double *out = case_reference(&c, NULL);
         for (size_t t = 0; t < N; t++)
             for (size_t i = 0; i < D; i++) {
                 const bool spoilt = where == 0 ? t == 3 : where == 1 ? t >= 3 : t >= 3 && i == 1;

@@ -120,6 +120,18 @@ static inline FILE *case_open(int32_t *n_cases)
     return f;
 }
 
+/* Returns outputs of the reference. lse: log-sum-exps, or NULL. */
+static inline double *case_reference(const attention_case *c, double *lse)
+{
+    kvd_err err;
+    double *const out = case_get(c->plain.o_elements, sizeof *out);
+    for (size_t i = 0; i < c->plain.o_elements; i++)
+        out[i] = NAN;
+    if (kvd_attention_ref(&c->heads, &c->batch, c->q, c->k, c->v, out, lse, &err))
+        fail_msg("%s", err.msg);
+    return out;
+}
+
 /* Returns || x - y || / || y ||, or infinity if the quotient is NaN. */
 static inline double case_error(const double *x, const double *y, size_t n)
 {

@@ -225,14 +225,19 @@ static inline void *round_to(kvd_dtype type, float *x, size_t n)
     return narrow;
 }
 
-/* Returns n normal random numbers of standard deviation `size`, rounded to bf16. */
-static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
+/* Returns n normal random numbers of standard deviation `size`, rounded to a type. */
+static inline float *rounded_numbers(kvd_rng *r, kvd_dtype type, size_t n, double size)
 {
     float *const x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(size * kvd_rng_normal(r));
-    free(round_to(KVD_BF16, x, n));
+    free(round_to(type, x, n));
     return x;
+}
+
+static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
+{
+    return rounded_numbers(r, KVD_BF16, n, size);
 }
 
 /* Returns the numbers 0 .. n - 1 in random order. */
