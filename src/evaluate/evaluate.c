@@ -9,6 +9,14 @@
 #include "common/clock.h"
 #include "common/run.h"
 
+static void *room(size_t n, size_t bytes, const char *what, kvd_err *err)
+{
+    void *p = calloc(n ? n : 1, bytes);
+    if (!p)
+        kvd_no_memory(err, what, (unsigned long long)n * bytes);
+    return p;
+}
+
 /* Returns how many sequences form the next batch. Their prompts must fit twice into max_tokens. */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
@@ -181,13 +189,11 @@ static int prepare(kvd_evaluator *e, kvd_choice *choice, size_t n, bool errors, 
 {
     for (size_t i = 0; i < n; i++) {
         kvd_choice *const c = &choice[i];
-        if (!(c->per_sequence = calloc(e->n_sequences, sizeof *c->per_sequence)))
-            return kvd_no_memory(err, "sums per sequence",
-                                 e->n_sequences * sizeof *c->per_sequence);
-        if (!(c->each = calloc(e->n_scored, sizeof *c->each)))
-            return kvd_no_memory(err, "changes of predictions", e->n_scored * sizeof *c->each);
         c->n_each = e->n_scored;
-        if (ready(e, c, err) ||
+        if (!(c->per_sequence =
+                  room(e->n_sequences, sizeof *c->per_sequence, "sums per sequence", err)) ||
+            !(c->each = room(e->n_scored, sizeof *c->each, "changes of predictions", err)) ||
+            ready(e, c, err) ||
             (errors && kvd_attention_error_init(&c->error, NULL, e->config, err)))
             return -1;
     }
@@ -338,14 +344,6 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 done:
     put_away(e, &c);
     return status;
-}
-
-static void *room(size_t n, size_t bytes, const char *what, kvd_err *err)
-{
-    void *p = calloc(n ? n : 1, bytes);
-    if (!p)
-        kvd_no_memory(err, what, (unsigned long long)n * bytes);
-    return p;
 }
 
 static int keep_rows(kvd_evaluator *e, kvd_err *err)

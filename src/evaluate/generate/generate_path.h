@@ -77,13 +77,11 @@ struct kvd_generate_pass {
     void (*free)(kvd_generate_pass *p);
 };
 
-/*
- * Creates a pass on the CPU in float32, or on GPU s->first_gpu in s->compute. The checkpoint must
- * stay open. `piece` is the largest n of `logits`. Returns NULL on failure.
- */
-kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
-                                         kvd_err *err);
 #ifdef KVD_CUDA
+/*
+ * Creates a pass on GPU s->first_gpu in s->compute. The checkpoint must stay open. `piece` is the
+ * largest n of `logits`. Returns NULL on failure.
+ */
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const struct kvd_gpu_weights *weights, size_t piece,
                                           kvd_err *err);
@@ -118,8 +116,5 @@ void kvd_generate_weights_free(struct kvd_gpu_weights *w, const kvd_generator_sp
 /* Makes GPU s->first_gpu current for the calling thread. */
 void kvd_generate_use_gpu(const kvd_generator_spec *s);
 #endif
-
-/* Returns the index of the largest element, the first of equal ones. */
-size_t kvd_generate_largest(const float *x, size_t n);
 
 #endif

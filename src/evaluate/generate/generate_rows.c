@@ -64,8 +64,9 @@ static int cpu_logits(kvd_generate_pass *p, size_t from, size_t n, float *logits
     return kvd_forward_logits(c->forward, c->last + from * c->d, n, logits, err);
 }
 
-kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
-                                         kvd_err *err)
+/* Creates a pass on the CPU in float32. The checkpoint must stay open. */
+static kvd_generate_pass *pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
+                                   kvd_err *err)
 {
     const size_t d = (size_t)kvd_checkpoint_config(c)->d_model;
     cpu_pass *const p = calloc(1, sizeof *p);
@@ -106,7 +107,8 @@ static by_rows *of(kvd_generate_path *p)
     return (by_rows *)(void *)p;
 }
 
-size_t kvd_generate_largest(const float *x, size_t n)
+/* Returns the index of the largest element, the first of equal ones. */
+static size_t largest(const float *x, size_t n)
 {
     size_t best = 0;
     for (size_t j = 1; j < n; j++)
@@ -174,7 +176,7 @@ static int read(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, fl
     if (r->pass->logits(r->pass, from, n, x, err))
         return -1;
     for (size_t i = 0; i < n; i++)
-        token[i] = (uint32_t)kvd_generate_largest(x + i * vocab, vocab);
+        token[i] = (uint32_t)largest(x + i * vocab, vocab);
     return 0;
 }
 
@@ -232,7 +234,7 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
         r->pass = kvd_generate_pass_cuda(c, s, weights, piece, err);
 #endif
     if (!s->gpu)
-        r->pass = kvd_generate_pass_cpu(c, s, err);
+        r->pass = pass_cpu(c, s, err);
     if (r->pass && r->logits)
         return &r->path;
     if (r->pass)

@@ -119,45 +119,41 @@ void kvd_jct_sweep_close(kvd_jct_sweep *s)
     s->rows_path = NULL;
 }
 
-static bool is(double a, size_t b)
+typedef struct {
+    const char *column;
+    double value;
+} cell;
+
+/* Returns true if a row of this kind and method has the n values. */
+static bool has_row(const kvd_jct_sweep *s, const candidate *c, const char *kind, const cell *x,
+                    size_t n)
 {
-    return fabs(a - (double)b) < 0.5;
+    for (size_t i = 0; i < kvd_rows_count(s->out); i++) {
+        size_t same = 0;
+        while (same < n && fabs(kvd_row_real(s->out, i, x[same].column) - x[same].value) < 0.5)
+            same++;
+        if (same == n && !strcmp(kvd_row_text(s->out, i, "kind"), kind) &&
+            !strcmp(kvd_row_text(s->out, i, "method"), c->method->label))
+            return true;
+    }
+    return false;
 }
 
 static bool has_job(const kvd_jct_sweep *s, const candidate *c, size_t batch, size_t input,
                     size_t output)
 {
-    for (size_t i = 0; i < kvd_rows_count(s->out); i++)
-        if (!strcmp(kvd_row_text(s->out, i, "kind"), "job") &&
-            !strcmp(kvd_row_text(s->out, i, "method"), c->method->label) &&
-            is(kvd_row_real(s->out, i, "batch"), batch) &&
-            is(kvd_row_real(s->out, i, "input"), input) &&
-            is(kvd_row_real(s->out, i, "output"), output))
-            return true;
-    return false;
+    const cell x[] = {
+        {"batch", (double)batch}, {"input", (double)input}, {"output", (double)output}};
+    return has_row(s, c, "job", x, 3);
 }
 
 static bool has_iteration(const kvd_jct_sweep *s, const candidate *c, const kvd_jct_point *p)
 {
-    for (size_t i = 0; i < kvd_rows_count(s->out); i++)
-        if (!strcmp(kvd_row_text(s->out, i, "kind"), "iteration") &&
-            !strcmp(kvd_row_text(s->out, i, "method"), c->method->label) &&
-            is(kvd_row_real(s->out, i, "batch"), p->batch) &&
-            is(kvd_row_real(s->out, i, "piece"), p->piece) &&
-            (p->piece ? is(kvd_row_real(s->out, i, "before"), p->tokens)
-                      : is(kvd_row_real(s->out, i, "context") - (double)(s->cfg->repeats + 1) / 2,
-                           p->tokens)))
-            return true;
-    return false;
-}
-
-static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
-{
-    for (size_t i = 0; i < kvd_rows_count(s->out); i++)
-        if (!strcmp(kvd_row_text(s->out, i, "kind"), "request") &&
-            !strcmp(kvd_row_text(s->out, i, "method"), c->method->label))
-            return true;
-    return false;
+    const double tokens = (double)p->tokens;
+    const cell last = p->piece ? (cell){"before", tokens}
+                               : (cell){"context", tokens + (double)(s->cfg->repeats + 1) / 2};
+    const cell x[] = {{"batch", (double)p->batch}, {"piece", (double)p->piece}, last};
+    return has_row(s, c, "iteration", x, 3);
 }
 
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
@@ -456,7 +452,7 @@ static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err
 static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
 {
     kvd_jct_served served = {0};
-    if (has_requests(s, c)) {
+    if (has_row(s, c, "request", NULL, 0)) {
         s->done++;
         return 0;
     }
