@@ -75,11 +75,11 @@ fails "frequencies without calibration" "'cachegen' needs activations of calibra
 fails "a stream that loses entries" "'cachegen' codes a block of entries as one stream, from which 'h2o' cannot drop" --prompt 50 --calibration "$D/d.h5" --method h2o+cachegen
 
 # ---- waterfill: finer steps lose less, the finest is the model --------------------------------------
-$B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --fisher="$D/f.h5" -q -o "$D/of-fisher.h5" || bad "squared gradients"
+$B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --fisher="$D/f.h5" -q -o "$D/of-fisher.h5" || not_ok "squared gradients"
 if rows --prompt 50 --calibration "$D/d.h5" --fisher "$D/f.h5" --method waterfill,step=0.02/0.005/0.00001; then
   if awk 'NR == 2 { ok += $3 < 0.1 && $2 < 0.12 } NR == 3 { ok += $3 < kl / 4 && $2 > share && $2 < 0.3 } NR == 4 { ok += $3 < 1e-5 } { kl = $3; share = $2 } END { exit !(NR == 4 && ok == 3) }' "$D/rows"
-  then ok "waterfill's steps"; else bad "waterfill's steps" "$(cat "$D/rows")"; fi
-else bad "waterfill runs" "$(cat "$D/err")"; fi
+  then ok "waterfill's steps"; else not_ok "waterfill's steps" "$(cat "$D/rows")"; fi
+else not_ok "waterfill runs" "$(cat "$D/err")"; fi
 fails "waterfill without gradients" "'waterfill' needs squared gradients" --calibration "$D/d.h5" --method waterfill
 
 # ---- settings under which nothing is coded, and rows that save nothing ------------------------------

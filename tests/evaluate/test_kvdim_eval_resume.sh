@@ -1,20 +1,15 @@
 #!/bin/sh
 # kvdim-eval --sweep, --resume and --target: killed without warning and continued, rows are those of a run that nobody disturbed.
-set -u
-B=${BUILD:-build}
-PYTHON=${PYTHON:-/usr/bin/python3}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
+. tests/lib/cases.sh
 export OMP_WAIT_POLICY=passive
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 100 --prompt 40 --cache f16 --threads 1"
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
+# values KEY FILE.json: the values of a key, also empty ones
 values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }
 # rows FILE.json: what must be the same whatever happened: all but the time and the path
 rows() { grep -v -e '"seconds"' -e '"output"' "$1"; }
 
 "$B/bin/kvdim-collect" data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both -q -o "$D/d.h5" &&
-"$B/bin/kvdim-spectrum" "$D/d.h5" --pair qk,vw,wv,bqk,bvw -q -o "$D/s.h5" || { bad prepare; exit 1; }
+"$B/bin/kvdim-spectrum" "$D/d.h5" --pair qk,vw,wv,bqk,bvw -q -o "$D/s.h5" || { not_ok prepare; exit 1; }
 
 # ---- a sweep: bytes fall with every value of every method's key ---------------------------------------
 sweep="--spectrum $D/s.h5 --calibration $D/d.h5 --sweep 2 --method zack --method palu --method think,window=8 --method h2o --method kivi,residual=32
@@ -23,18 +18,18 @@ sweep=$(echo $sweep | sed 's/snapkv,window=8+balanced/snapkv+balanced,window=8/'
 if $EVAL $sweep -q --json -o "$D/at-once.h5" >"$D/at-once.json" 2>"$D/err" &&
    values cache_share "$D/at-once.json" >"$D/c" && values rate_key "$D/at-once.json" >"$D/k" &&
    [ "$(wc -l <"$D/c")" -eq 21 ] && awk 'NR > 1 && NR % 2 == 1 && !($1 < last) { wrong = 1 } { last = $1 } END { exit wrong }' "$D/c"
-then ok "a sweep goes from many bytes to few"; else bad "a sweep goes from many bytes to few" "$(paste "$D/k" "$D/c")" "$(cat "$D/err")"; fi
+then ok "a sweep goes from many bytes to few"; else not_ok "a sweep goes from many bytes to few" "$(paste "$D/k" "$D/c")" "$(cat "$D/err")"; fi
 if [ "$(sort -u "$D/k" | tr '\n' ' ')" = " h2o.heavy kivi.bits lower.heavy p palu.p sparsity.tl think.p xkv.rank_k " ]
-then ok "rows name the key"; else bad "rows name the key" "$(sort -u "$D/k" | tr '\n' ' ')"; fi
+then ok "rows name the key"; else not_ok "rows name the key" "$(sort -u "$D/k" | tr '\n' ' ')"; fi
 
 # ---- one by one, all at once: the same rows -------------------------------------------------------------
 if $EVAL $sweep -q --json --resume -o "$D/one.h5" >"$D/one.json" 2>"$D/err" && rows "$D/at-once.json" >"$D/1" && rows "$D/one.json" >"$D/2" &&
    cmp -s "$D/1" "$D/2" && [ ! -e "$D/one.h5.rows" ]
-then ok "rows one by one are those of one pass"; else bad "rows one by one are those of one pass" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
+then ok "rows one by one are those of one pass"; else not_ok "rows one by one are those of one pass" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
 
 # ---- killed, twice, and continued, in the points and in the search -------------------------------------
 search="--spectrum $D/s.h5 --method h2o --method uniform --method kivi,residual=32 --sweep 3 --target 0.9"
-$EVAL $search -q --json --resume -o "$D/whole.h5" >"$D/whole.json" 2>"$D/err" || bad "search" "$(cat "$D/err")"
+$EVAL $search -q --json --resume -o "$D/whole.h5" >"$D/whole.json" 2>"$D/err" || not_ok "search" "$(cat "$D/err")"
 rows "$D/whole.json" >"$D/whole.rows"
 # interrupt N: starts the run and kills it when it has saved at least N rows
 interrupt() {
@@ -51,15 +46,15 @@ interrupt() {
 }
 : >"$D/seen"
 if interrupt 3 && interrupt 14; then ok "killed in the points and in the search"
-else bad "killed in the points and in the search" "$(sort -u "$D/seen" | wc -l) states seen" "$(cat "$D/err")"; fi
+else not_ok "killed in the points and in the search" "$(sort -u "$D/seen" | wc -l) states seen" "$(cat "$D/err")"; fi
 if $EVAL $search --json --resume -o "$D/killed.h5" >"$D/killed.json" 2>"$D/err" && rows "$D/whole.json" >"$D/1" && rows "$D/killed.json" >"$D/2" &&
    cmp -s "$D/1" "$D/2" && [ ! -e "$D/killed.h5.rows" ] && grep -q "going on after" "$D/err"
-then ok "continued, the same rows and targets"; else bad "continued, the same rows and targets" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
+then ok "continued, the same rows and targets"; else not_ok "continued, the same rows and targets" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
 
 cksum "$D/killed.h5" >"$D/1"
 if $EVAL $search --json --resume -o "$D/killed.h5" >"$D/out" 2>"$D/err" && cksum "$D/killed.h5" | cmp -s - "$D/1" && grep -q "is complete: nothing to do" "$D/err" &&
    grep -q '"complete": true' "$D/out"
-then ok "complete: nothing to do"; else bad "complete: nothing to do" "$(cat "$D/err")"; fi
+then ok "complete: nothing to do"; else not_ok "complete: nothing to do" "$(cat "$D/err")"; fi
 
 # ---- a link where the rows are saved -------------------------------------------------------------------
 echo precious >"$D/victim"
@@ -71,10 +66,9 @@ for name in taken.h5.rows taken.h5.rows.partial; do
     [ "$(cat "$D/victim")" = precious ] && [ ! -e "$D/taken.h5" ] || taken="$taken $name: $(cat "$D/err")"
   rm "$D/$name"
 done
-if [ -z "$taken" ]; then ok "rows are not saved through a link"; else bad "rows are not saved through a link" "$taken"; fi
+if [ -z "$taken" ]; then ok "rows are not saved through a link"; else not_ok "rows are not saved through a link" "$taken"; fi
 
-if "$PYTHON" -c 'import h5py' 2>/dev/null; then
-  if "$PYTHON" - "$D/whole.h5" "$D/killed.h5" >"$D/log" 2>&1 <<'END'
+by_python "bit for bit by h5py" "$D/whole.h5" "$D/killed.h5" <<'END'
 import sys, h5py
 a, b = (h5py.File(p) for p in sys.argv[1:])
 for group in ('rows', 'sequences', 'attention_error'):
@@ -94,10 +88,6 @@ for t in (h, u):
     if t['value_misses'] == t['value_misses'] and t['value'] == t['value']:
         assert t['saving'] < t['saving_misses']
 END
-  then ok "bit for bit by h5py"; else bad "bit for bit by h5py" "$(cat "$D/log")"; fi
-else
-  echo "skip bit for bit by h5py: no h5py"
-fi
 
 # ---- the report's fronts, from its own points by another way --------------------------------------------
 if "$B/bin/kvdim-report" "$D/whole.h5" --no-plots -q -o "$D/report" 2>"$D/err" && "$PYTHON" - "$D/report/tables" >"$D/log" 2>&1 <<'END'
@@ -121,14 +111,14 @@ assert set(saving) == {'h2o', 'kivi', 'uniform'}
 target = {(r['method'], r['how']): r for r in csv.DictReader(open(sys.argv[1] + '/target.csv'))}
 assert target['uniform', 'search']['key'] == 'p' and target['h2o', 'search']['p'] == '' and target['h2o', 'search']['key'] == 'h2o.heavy'
 END
-then ok "fronts in the report"; else bad "fronts in the report" "$(cat "$D/err" "$D/log")"; fi
+then ok "fronts in the report"; else not_ok "fronts in the report" "$(cat "$D/err" "$D/log")"; fi
 
 # ---- what is refused -------------------------------------------------------------------------------------
 # fails NAME STATUS TEXT OPTIONS...
 fails() {
   name=$1 want=$2 text=$3; shift 3
   "$@" >"$D/out" 2>"$D/err"; rc=$?
-  if [ $rc -eq "$want" ] && grep -q -- "$text" "$D/err"; then ok "$name"; else bad "$name" "status $rc" "$(cat "$D/err")"; fi
+  if [ $rc -eq "$want" ] && grep -q -- "$text" "$D/err"; then ok "$name"; else not_ok "$name" "status $rc" "$(cat "$D/err")"; fi
 }
 cp "$D/copy" "$D/other.h5.rows"
 fails "rows of other options" 1 "cannot be resumed: method was 'none h2o uniform kivi,residual=32', is now 'none h2o'" \
@@ -147,7 +137,7 @@ for seed in 1 2 3 4 5 6; do
   fi
   rm -f "$D/other.h5"
 done
-if [ -z "$wrong" ] && [ $refused -gt 0 ]; then ok "flipped rows"; else bad "flipped rows" "$refused refused, $unharmed unharmed$wrong"; fi
+if [ -z "$wrong" ] && [ $refused -gt 0 ]; then ok "flipped rows"; else not_ok "flipped rows" "$refused refused, $unharmed unharmed$wrong"; fi
 fails "a key that trades nothing" 2 "key 'kivi.group' is none that trades bytes for quality (--list-methods names them after --target)" $EVAL --method kivi --target 0.9 --target-key kivi.group -o "$D/x.h5"
 fails "a method without such a key" 1 "needs --spectrum" $EVAL --sweep 2 -o "$D/x.h5"
 fails "a key without a search" 2 "--target-key requires --target" $EVAL --method kivi --target-key bits -o "$D/x.h5"

@@ -1,16 +1,16 @@
 #!/bin/sh
 # kvdim-eval --weights-bits: the same numbers as a checkpoint whose weights NumPy quantised, a row that says what it is, and its table of the report.
 . tests/lib/cases.sh
-EVAL=$B/bin/kvdim-eval TEXT=data/texts/stories.txt PY=${PYTHON:-/usr/bin/python3}
+EVAL=$B/bin/kvdim-eval TEXT=data/texts/stories.txt
 export OMP_WAIT_POLICY=passive
 
 "$B/tests/tool_checkpoint" --untied --seed 5 "$D/model" || exit 1
 data="--text $TEXT --tokens 600 --seq-len 100 --prompt 40 --cache f16 -q"
-if ! "$PY" -c 'import h5py' 2>/dev/null; then echo "skip weights of few bits: python3 has no h5py"; exit 0; fi
+if ! "$PYTHON" -c 'import h5py' 2>/dev/null; then echo "skip weights of few bits: python3 has no h5py"; exit 0; fi
 
 # Groups of 20 divide neither 64 nor 96 columns.
 if $EVAL "$D/model" $data --method hetero,k=4,v=4 --weights-bits 4,8 --weights-group 20 -o "$D/w.h5" 2>"$D/err" &&
-   "$PY" - "$D/model" "$D/numpy" 4 20 >"$D/log" 2>&1 <<'END'
+   "$PYTHON" - "$D/model" "$D/numpy" 4 20 >"$D/log" 2>&1 <<'END'
 import json, os, shutil, struct, sys
 import numpy as np
 source, to, bits, group = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -33,7 +33,7 @@ open(os.path.join(to, "model.safetensors"), "wb").write(f[:8 + n] + bytes(data))
 END
 then ok "weights of few bits are evaluated"; else not_ok "weights of few bits are evaluated" "$(cat "$D/err" "$D/log")"; fi
 
-if $EVAL "$D/numpy" $data --method none -o "$D/n.h5" 2>"$D/err" && "$PY" - "$D/w.h5" "$D/n.h5" >"$D/log" 2>&1 <<'END'
+if $EVAL "$D/numpy" $data --method none -o "$D/n.h5" 2>"$D/err" && "$PYTHON" - "$D/w.h5" "$D/n.h5" >"$D/log" 2>&1 <<'END'
 import sys, h5py
 import numpy as np
 w, n = h5py.File(sys.argv[1]), h5py.File(sys.argv[2])
@@ -57,7 +57,7 @@ assert bytes_[0] - bytes_[3] == weights * (4 - 1) - groups * 4
 END
 then ok "as a checkpoint that NumPy quantised"; else not_ok "as a checkpoint that NumPy quantised" "$(cat "$D/err" "$D/log")"; fi
 
-if "$B/bin/kvdim-report" "$D/w.h5" --no-plots -q -o "$D/r" >"$D/log" 2>&1 && "$PY" - "$D/r/tables" >>"$D/log" 2>&1 <<'END'
+if "$B/bin/kvdim-report" "$D/w.h5" --no-plots -q -o "$D/r" >"$D/log" 2>&1 && "$PYTHON" - "$D/r/tables" >>"$D/log" 2>&1 <<'END'
 import csv, sys
 weights, all_ = [list(csv.DictReader(open(f"{sys.argv[1]}/{n}.csv"))) for n in ("accuracy-weights", "accuracy")]
 assert [t["shortened"] for t in weights] == ["nothing", "cache", "weights", "weights"], weights
@@ -72,7 +72,7 @@ then ok "the report keeps weights and caches apart"; else not_ok "the report kee
 
 # Points are saved, weights come after them.
 if $EVAL "$D/model" $data --method hetero,k=4,v=4 --weights-bits 4,8 --weights-group 20 --resume -o "$D/again.h5" 2>"$D/err" &&
-   "$PY" - "$D/w.h5" "$D/again.h5" >"$D/log" 2>&1 <<'END'
+   "$PYTHON" - "$D/w.h5" "$D/again.h5" >"$D/log" 2>&1 <<'END'
 import sys, h5py
 a, b = (h5py.File(p) for p in sys.argv[1:])
 assert (a["sequences/nll"][:] == b["sequences/nll"][:]).all() and (a["rows/weight_bytes"][:] == b["rows/weight_bytes"][:]).all()

@@ -1,13 +1,8 @@
 #!/bin/sh
 # kvdim-tasks: texts generated, pass keys retrieved and documents classified with the cache of a method, against the uncompressed model and references.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 MODEL=data/models/kvdim-6m
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
 # column NAME: of all rows of the JSON summary
 column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { "$B/bin/kvdim-tasks" $MODEL -q --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
@@ -16,7 +11,7 @@ refused() {
   want=$1 name=$2 text=$3; shift 3
   "$B/bin/kvdim-tasks" $MODEL -q -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq "$want" ] && grep -q -- "$text" "$D/err" && [ ! -e "$D/none.h5" ]; then ok "$name"
-  else bad "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
+  else not_ok "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
 }
 STORIES="--text data/texts/stories.txt --tokens 600 --seq-len 120"
 
@@ -29,25 +24,23 @@ if run $STORIES --prompt 50 --generate 20 --method h2o,heavy=0.05,recent=0.05 --
           NR == 2 { good += $1 < 1 && $2 < 1 && $3 < 1 && $4 >= 1 && $4 < 20; r = $1; p = $4 }
           NR == 3 { good += $1 > r && $4 >= p; r = $1; p = $4 }
           NR == 4 { good += $1 > r && $4 > p } END { exit !(NR == 4 && good == 4) }' "$D/rows"
-  then ok "nearer with more kept"; else bad "nearer with more kept" "$(cat "$D/rows")"; fi
+  then ok "nearer with more kept"; else not_ok "nearer with more kept" "$(cat "$D/rows")"; fi
   cp "$D/a.h5" "$D/first.h5"
-else bad "nearer with more kept" "$(cat "$D/err")"; fi
+else not_ok "nearer with more kept" "$(cat "$D/err")"; fi
 column rouge1_lo >"$D/1"; column agree_prefix >>"$D/1"
 run $STORIES --prompt 50 --generate 20 --method h2o,heavy=0.05,recent=0.05 --method h2o,heavy=0.3,recent=0.3 --method hetero,k=8,v=8 --threads 1 --batch 71
 column rouge1_lo >"$D/2"; column agree_prefix >>"$D/2"
-if cmp -s "$D/1" "$D/2"; then ok "threads and batches change nothing"; else bad "threads and batches change nothing" "$(paste "$D/1" "$D/2")" "$(cat "$D/err")"; fi
+if cmp -s "$D/1" "$D/2"; then ok "threads and batches change nothing"; else not_ok "threads and batches change nothing" "$(paste "$D/1" "$D/2")" "$(cat "$D/err")"; fi
 
 # ---- one SIGTERM ends a group of long texts, which would take half a minute --------------------------------
 "$B/bin/kvdim-tasks" $MODEL --text data/texts/stories.txt --prompt 16 --generate 1000 --seq-len 1024 --batch 16384 --method none -q -o "$D/none.h5" >"$D/out" 2>"$D/err" & pid=$!
 sleep 1; kill -TERM $pid; (sleep 8; kill -KILL $pid) 2>/dev/null & watch=$!
 wait $pid; rc=$?; kill $watch 2>/dev/null
 if [ $rc -eq 1 ] && grep -q ': interrupted$' "$D/err" && ! ls "$D"/none.h5* >/dev/null 2>&1; then ok "SIGTERM ends a group of texts"
-else bad "SIGTERM ends a group of texts" "status $rc" "$(cat "$D/err")"; fi
+else not_ok "SIGTERM ends a group of texts" "status $rc" "$(cat "$D/err")"; fi
 
 # ---- the raw values are what the columns are made of, and the tokens what the scores are made of -----------
-PYTHON=${PYTHON:-/usr/bin/python3}
-if "$PYTHON" -c 'import h5py' 2>/dev/null; then
-  if "$PYTHON" - "$D/first.h5" >"$D/log" 2>&1 <<'P'
+by_python "columns are means of the file's raw values" "$D/first.h5" <<'P'
 import sys
 import h5py
 import numpy as np
@@ -68,13 +61,11 @@ np.testing.assert_array_equal(~different.any(axis=2), g["exact"][:])
 assert (token[:, :, 0] == own[:, 0]).all(), "the first token comes from the prompt's own rows"
 assert f.attrs["free_running_engine"] in (b"CPU, f32, row by row", "CPU, f32, row by row")
 P
-  then ok "columns are means of the file's raw values"; else bad "columns are means of the file's raw values" "$(cat "$D/log")"; fi
-else echo "skip columns are means of the file's raw values: no h5py"; fi
 
 # ---- the report's table has what the file has -------------------------------------------------------------------
 if "$B/bin/kvdim-report" "$D/first.h5" --no-plots -q -o "$D/rep" >"$D/log" 2>&1 && sed 's/"[^"]*"/settings/g' "$D/rep/tables/free-running.csv" | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
      NR > 1 { n++; if ($at["exact"] <= 1 && $at["agree_prefix"] >= 1 && $at["rouge1_lo"] <= $at["rouge1"] + 1e-9) good++ } END { exit !(n == 4 && good == 4) }'
-then ok "the report's table"; else bad "the report's table" "$(cat "$D/log")" "$(cat "$D/rep/tables/free-running.csv")"; fi
+then ok "the report's table"; else not_ok "the report's table" "$(cat "$D/log")" "$(cat "$D/rep/tables/free-running.csv")"; fi
 
 # ---- several seeds -------------------------------------------------------------------------------------------
 if run $STORIES --prompt 50 --generate 12 --seeds 3 --seed 5 --method h2o --method keyformer; then
@@ -85,8 +76,8 @@ if run $STORIES --prompt 50 --generate 12 --seeds 3 --seed 5 --method h2o --meth
           NR > 3 { good += $1 == "seed" && $2 == 1 && $3 == NR + 1; sl += $4; sr += $5; ql += $4 * $4; qr += $5 * $5 }
           function near(a, b) { return a - b < 1e-6 && b - a < 1e-6 }
           END { good += near(l, sl / 3) + near(r, sr / 3) + near(e * e, (qr - sr * sr / 3) / 2) + near(d * d, (ql - sl * sl / 3) / 2); exit !(NR == 6 && good == 10 && e > 0) }' "$D/rows"
-  then ok "mean and spread over seeds"; else bad "mean and spread over seeds" "$(cat "$D/rows")"; fi
-else bad "mean and spread over seeds" "$(cat "$D/err")"; fi
+  then ok "mean and spread over seeds"; else not_ok "mean and spread over seeds" "$(cat "$D/rows")"; fi
+else not_ok "mean and spread over seeds" "$(cat "$D/err")"; fi
 
 # ---- needles -----------------------------------------------------------------------------------------------------
 if run $STORIES --prompt 20 --needle 3 --items 4 --method h2o,heavy=0.02,recent=0.02 --method hetero,k=8,v=8; then
@@ -94,9 +85,9 @@ if run $STORIES --prompt 20 --needle 3 --items 4 --method h2o,heavy=0.02,recent=
   paste -d' ' "$D/n" "$D/a" "$D/r" "$D/c" >"$D/rows"
   if awk 'NR == 1 { good += $2 == 1 && $4 * $4 < 1e-6; n = $1 } NR == 2 { good += $1 > n + 0.3 && $2 < 0.95 && $3 > 1 && $4 > 0.3 }
           NR == 3 { good += $1 < n + 0.3 && $2 > 0.8 } END { exit !(NR == 3 && good == 3) }' "$D/rows"
-  then ok "evicted needles are lost"; else bad "evicted needles are lost" "$(cat "$D/rows")"; fi
-else bad "evicted needles are lost" "$(cat "$D/err")"; fi
-if run $STORIES --needle 1 --items 2 --method snapkv,budget=24,window=8; then ok "a prompt of every needle"; else bad "a prompt of every needle" "$(cat "$D/err")"; fi
+  then ok "evicted needles are lost"; else not_ok "evicted needles are lost" "$(cat "$D/rows")"; fi
+else not_ok "evicted needles are lost" "$(cat "$D/err")"; fi
+if run $STORIES --needle 1 --items 2 --method snapkv,budget=24,window=8; then ok "a prompt of every needle"; else not_ok "a prompt of every needle" "$(cat "$D/err")"; fi
 
 # ---- classes, references ---------------------------------------------------------------------------------------------
 cat >"$D/c.csv" <<'C'
@@ -110,13 +101,13 @@ if run --text "$D/c.csv" --field review --prompt 3 --classify kind --ask " This 
   column class_correct >"$D/k"; column class_agree >"$D/a"; column reference_rouge1 >"$D/r"; column exact >"$D/x"
   paste -d' ' "$D/k" "$D/a" "$D/r" "$D/x" >"$D/rows"
   if awk 'NR == 1 { good += $1 >= 0 && $2 == 1 && $4 == 1 } NR > 1 { good += $1 <= 1 && $2 <= 1 && $3 <= 1 } END { exit !(NR == 3 && good == 3) }' "$D/rows"
-  then ok "classes and references"; else bad "classes and references" "$(cat "$D/rows")"; fi
-else bad "classes and references" "$(cat "$D/err")"; fi
+  then ok "classes and references"; else not_ok "classes and references" "$(cat "$D/rows")"; fi
+else not_ok "classes and references" "$(cat "$D/err")"; fi
 
 # Labels of one token: the question is read through the cache, or no method could change anything.
 if run --text "$D/c.csv" --field review --prompt 3 --classify kind --method h2o,heavy=0.1,recent=0.1 && column free_cache_share >"$D/s" &&
    awk 'NR == 2 { exit !($1 > 0.3 && $1 < 1) }' "$D/s"
-then ok "the cache is read for a class"; else bad "the cache is read for a class" "$(cat "$D/s" "$D/err")"; fi
+then ok "the cache is read for a class"; else not_ok "the cache is read for a class" "$(cat "$D/s" "$D/err")"; fi
 
 # ---- --target: the setting that keeps a share of a score ------------------------------------------------------------------
 # kept METRIC SHARE: of every search in a.json the value keeps the share, the value that misses does not, and no row is left out.
@@ -139,15 +130,15 @@ assert f["target"]
 P
 }
 target="$STORIES --prompt 50 --generate 20 --method hetero,v=8 --target 0.9 --target-metric rouge1 --batch 71"
-if run $target && kept rouge1 0.9 >"$D/log" 2>&1 && grep -v -E '"(free_seconds|output)": ' "$D/a.json" >"$D/whole"; then ok "a share of ROUGE-1"; else bad "a share of ROUGE-1" "$(cat "$D/err" "$D/log")"; fi
+if run $target && kept rouge1 0.9 >"$D/log" 2>&1 && grep -v -E '"(free_seconds|output)": ' "$D/a.json" >"$D/whole"; then ok "a share of ROUGE-1"; else not_ok "a share of ROUGE-1" "$(cat "$D/err" "$D/log")"; fi
 if "$B/bin/kvdim-report" "$D/a.h5" --no-plots -q -o "$D/rep" >"$D/log" 2>&1 && grep -q '^stories,hetero,.*,search,rouge1,cannot tell$' "$D/rep/tables/target-tasks.csv"
-then ok "the report's table of targets"; else bad "the report's table of targets" "$(cat "$D/log" "$D/rep/tables/target-tasks.csv")"; fi
+then ok "the report's table of targets"; else not_ok "the report's table of targets" "$(cat "$D/log" "$D/rep/tables/target-tasks.csv")"; fi
 # A killed search goes on: with the sequences of whole settings and of a part of one.
 "$B/bin/kvdim-tasks" $MODEL $target --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err" & pid=$!
 n=0; while kill -0 $pid 2>/dev/null && [ "$( (wc -l <"$D/r.h5.items") 2>/dev/null || echo 0)" -lt 8 ] && [ $n -lt 3000 ]; do n=$((n + 1)); sleep 0.02; done
 kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
 if "$B/bin/kvdim-tasks" $MODEL $target --resume --json -o "$D/r.h5" 2>"$D/err" | grep -v -E '"(free_seconds|output)": ' >"$D/again" && grep -q 'going on after' "$D/err" && cmp -s "$D/whole" "$D/again"
-then ok "a search that goes on"; else bad "a search that goes on" "$(cat "$D/err")" "$(diff "$D/whole" "$D/again" | head)"; fi
+then ok "a search that goes on"; else not_ok "a search that goes on" "$(cat "$D/err")" "$(diff "$D/whole" "$D/again" | head)"; fi
 # Items of a benchmark, two tasks of four: the references are the answers of the uncompressed model.
 for task in a b; do
   for i in 1 2 3 4; do printf '{"task": "%s", "prompt": "%s", "references": ["x"], "metric": "rouge-1", "max_new_tokens": 16}\n' $task "$(sed -n "$((2 * i + 1))p" data/texts/stories.txt | tr -d '"' | cut -c 1-200) In the $task end,"; done
@@ -162,9 +153,9 @@ with open(sys.argv[2], "w") as f:
     for x, answer in zip(items, answers):
         f.write(json.dumps({**x, "references": [answer]}) + "\n")
 P
-  if run --benchmark "$D/items.jsonl" --seq-len 120 --method hetero,v=8 --target 0.9 && kept score 0.9 >"$D/log" 2>&1; then ok "a share of a benchmark's score"; else bad "a share of a benchmark's score" "$(cat "$D/err" "$D/log")"; fi
+  if run --benchmark "$D/items.jsonl" --seq-len 120 --method hetero,v=8 --target 0.9 && kept score 0.9 >"$D/log" 2>&1; then ok "a share of a benchmark's score"; else not_ok "a share of a benchmark's score" "$(cat "$D/err" "$D/log")"; fi
 else echo "skip a share of a benchmark's score: no h5py"; fi
-if run $STORIES --needle 2 --items 4 --method hetero,v=8 --target 0.9 --target-metric needle_agree && kept needle_agree 0.9 >"$D/log" 2>&1; then ok "a share of needles"; else bad "a share of needles" "$(cat "$D/err" "$D/log")"; fi
+if run $STORIES --needle 2 --items 4 --method hetero,v=8 --target 0.9 --target-metric needle_agree && kept needle_agree 0.9 >"$D/log" 2>&1; then ok "a share of needles"; else not_ok "a share of needles" "$(cat "$D/err" "$D/log")"; fi
 # The demo model finds no needle of RULER.
 refused 1 "nothing to keep a share of" "the uncompressed model has a score of 0 on all 2 items" --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --method h2o --target 0.9
 refused 2 "no measure for generated text" "\-\-target requires --target-metric with tasks made from texts" $STORIES --prompt 50 --generate 5 --method h2o --target 0.9
@@ -195,4 +186,4 @@ for o in generate reference needle classify classes ask items; do
   "$B/bin/kvdim-eval" $MODEL $STORIES --$o 3 -q -o "$D/none.h5" >"$D/out" 2>"$D/err"
   [ $? -eq 2 ] && [ "$(cat "$D/err")" = "kvdim-eval: kvdim-eval has no option '--$o': kvdim-tasks has it; see kvdim-tasks --help" ] || echo "$o: $(cat "$D/err")"
 done >"$D/log"
-if [ ! -s "$D/log" ]; then ok "kvdim-eval names kvdim-tasks"; else bad "kvdim-eval names kvdim-tasks" "$(cat "$D/log")"; fi
+if [ ! -s "$D/log" ]; then ok "kvdim-eval names kvdim-tasks"; else not_ok "kvdim-eval names kvdim-tasks" "$(cat "$D/log")"; fi

@@ -1,14 +1,8 @@
 #!/bin/sh
 # kvdim-tasks --benchmark: files of every published form, cuts, questions in turn, --resume, the report's table, refusals.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 MODEL=data/models/kvdim-6m
-PYTHON=${PYTHON:-/usr/bin/python3}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
 # column NAME: of all rows of the JSON summary
 column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { "$B/bin/kvdim-tasks" $MODEL -q --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
@@ -16,7 +10,7 @@ refused() { # STATUS NAME TEXT OPTIONS...: that status and one line with the tex
   want=$1 name=$2 text=$3; shift 3
   "$B/bin/kvdim-tasks" $MODEL -q -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq "$want" ] && grep -qF -- "$text" "$D/err" && [ "$(wc -l <"$D/err")" -eq 1 ] && [ ! -e "$D/none.h5" ]; then ok "$name"
-  else bad "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
+  else not_ok "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
 }
 
 # ---- one file of every form; two begin with a byte order mark ------------------------------------------------------------------------
@@ -37,16 +31,15 @@ if run $FILES --max-new-tokens 6 --seq-len 280 --cache f16 --method h2o,heavy=0.
   paste -d' ' "$D/l" "$D/m" "$D/a" "$D/c" >"$D/rows"
   printf '%s\n' "niah_single_1 match-all 1 0" "qasper qa-f1 1 0" "trec classification 1 0" "longbench-v2 choice 1 0" "passkey first-integer 1 0" "gsm8k number 1 0" "scbench_kv match-part 3 0" "own several 2 1" "mean of 8 tasks several 11 1" >"$D/wanted"
   if [ "$(wc -l <"$D/rows")" -eq 27 ] && head -9 "$D/rows" | cmp -s - "$D/wanted" && tail -9 "$D/rows" | cmp -s - "$D/wanted"
-  then ok "every form"; else bad "every form" "$(head -9 "$D/rows" | paste - "$D/wanted")"; fi
+  then ok "every form"; else not_ok "every form" "$(head -9 "$D/rows" | paste - "$D/wanted")"; fi
   # The uncompressed model has no change and the share of 16 bits; the methods hold less.
   if paste -d' ' "$D/d" "$D/s" | awk 'NR <= 9 { good += $1 == 0 && $2 > 0.999 && $2 < 1.001 } NR > 9 && NR <= 18 { good += $2 < 0.6 } NR > 18 { good += $2 < 0.7 } END { exit !(NR == 27 && good == 27) }'
-  then ok "bytes and changes"; else bad "bytes and changes" "$(paste "$D/l" "$D/d" "$D/s")"; fi
+  then ok "bytes and changes"; else not_ok "bytes and changes" "$(paste "$D/l" "$D/d" "$D/s")"; fi
   cp "$D/a.h5" "$D/first.h5"
-else bad "every form" "$(cat "$D/err")"; fi
+else not_ok "every form" "$(cat "$D/err")"; fi
 
 # ---- the file ---------------------------------------------------------------------------------------
-if "$PYTHON" -c 'import h5py' 2>/dev/null; then
-  if "$PYTHON" - "$D/first.h5" >"$D/log" 2>&1 <<'P'
+by_python "answers in the file" "$D/first.h5" <<'P'
 import sys
 import h5py
 import numpy as np
@@ -74,49 +67,47 @@ assert (a["prompt_tokens"][:] + a["steps"][:] <= 280).all() and a["cut"][:].sum(
 assert (a["turn"][:11] == [0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0]).all()
 assert (a["prompt_s"][:] > 0).all() and (a["steps_s"][:] > 0).all()
 P
-  then ok "answers in the file"; else bad "answers in the file" "$(cat "$D/log")"; fi
-else echo "skip answers in the file: no h5py"; fi
 
 # ---- the report's table ---------------------------------------------------------------------------------
 if "$B/bin/kvdim-report" "$D/first.h5" --no-plots -q -o "$D/rep" >"$D/log" 2>&1 && [ "$(wc -l <"$D/rep/tables/benchmarks.csv")" -eq 28 ] && head -1 "$D/rep/tables/benchmarks.csv" | grep -q 'score_change_lo'
-then ok "the report's table"; else bad "the report's table" "$(cat "$D/log" "$D/rep/tables/benchmarks.csv")"; fi
+then ok "the report's table"; else not_ok "the report's table" "$(cat "$D/log" "$D/rep/tables/benchmarks.csv")"; fi
 
 # ---- items of RULER made here: the same results from the file of --write-items; no prompt is cut -----------
 r="--seq-len 320 --max-new-tokens 4 --items 2 --method h2o,heavy=0.1,recent=0.1"
 both() { column label; column n_items; column n_cut; column score; column prompt_tokens; column bytes_stored; }
 if run --ruler niah_single_1,niah_multivalue --essay data/texts/stories.txt --write-items "$D/ruler.jsonl" $r && both >"$D/1" && run --benchmark "$D/ruler.jsonl" --seq-len 320 --max-new-tokens 4 --method h2o,heavy=0.1,recent=0.1 && both >"$D/2" &&
    cmp -s "$D/1" "$D/2" && [ "$(column n_cut | sort -u)" = 0 ] && [ "$(wc -l <"$D/ruler.jsonl")" -eq 4 ] && run --ruler niah_single_1 --compress-at context $r && [ "$(column n_cut | sort -u)" = 0 ]
-then ok "RULER's items"; else bad "RULER's items" "$(cat "$D/err")" "$(paste "$D/1" "$D/2")"; fi
+then ok "RULER's items"; else not_ok "RULER's items" "$(cat "$D/err")" "$(paste "$D/1" "$D/2")"; fi
 # Methods that decide at the end of a prompt take the prompts of the items, whatever their lengths.
 small="budget=0.25,window=8"
 if run --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --batch 256 --cache f16 --method snapkv,budget=64,window=8 --method think --method strawman --method xkv --method minicache \
      --method pyramidkv,$small --method adakv,$small --method cake,$small --method expectedattention --method knorm --method keydiff --method kvzip --method importance+hetero,k=8,v=8 &&
    [ "$(column free_cache_share | awk '$1 < 0.9 { n++ } END { print n }')" -eq 13 ]
-then ok "every method that decides at a prompt"; else bad "every method that decides at a prompt" "$(cat "$D/err"; column free_cache_share)"; fi
+then ok "every method that decides at a prompt"; else not_ok "every method that decides at a prompt" "$(cat "$D/err"; column free_cache_share)"; fi
 # quest stores more than the uncompressed cache and reads a part; h2o reads what it stores. With both cache types.
 for type in f16 f32; do
   if run --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --cache $type --method quest,budget=0.25 --method h2o,heavy=0.1,recent=0.1 && column free_cache_share >"$D/s" && column free_read_share >"$D/r" &&
      paste -d' ' "$D/s" "$D/r" | awk -v unit=$([ $type = f32 ] && echo 2 || echo 1) 'function near(x, y) { return x > y - 0.02 * unit && x < y + 0.02 * unit }
        NR == 1 { good += near($1, unit) && near($2, unit) } NR == 2 { good += $1 > unit && $2 < 0.5 * unit && $2 > 0.25 * unit } NR == 3 { good += $1 < 0.3 * unit && near($2, $1) } END { exit !(NR == 3 && good == 3) }'
-  then ok "bytes that a step reads, $type"; else bad "bytes that a step reads, $type" "$(cat "$D/err"; paste "$D/s" "$D/r")"; fi
+  then ok "bytes that a step reads, $type"; else not_ok "bytes that a step reads, $type" "$(cat "$D/err"; paste "$D/s" "$D/r")"; fi
 done
 refused 1 "a prompt that the model cannot read twice" "method 'kvzip' reads every prompt twice: sequence 0 has a prompt of " --ruler niah_single_1 --seq-len 700 --items 1 --max-new-tokens 4 --method kvzip
 refused 1 "such a prompt, before others run" "method 'kvzip' reads every prompt twice: sequence 0 has a prompt of " --ruler niah_single_1 --seq-len 700 --items 1 --max-new-tokens 4 --method h2o,kvzip --resume
-if [ -e "$D/none.h5.items" ]; then bad "no saved sequences of a refused run" "$(wc -c "$D/none.h5.items")"; else ok "no saved sequences of a refused run"; fi
+if [ -e "$D/none.h5.items" ]; then not_ok "no saved sequences of a refused run" "$(wc -c "$D/none.h5.items")"; else ok "no saved sequences of a refused run"; fi
 # A method that cannot run is found before the methods in front of it have run.
 refused 1 "a method that cannot run, before others run" "method 'importance': entries that 'importance' lowers take no fewer bits" --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --method h2o --method importance --resume
-if [ -e "$D/none.h5.items" ]; then bad "nothing ran before the refusal" "$(wc -c "$D/none.h5.items")"; else ok "nothing ran before the refusal"; fi
+if [ -e "$D/none.h5.items" ]; then not_ok "nothing ran before the refusal" "$(wc -c "$D/none.h5.items")"; else ok "nothing ran before the refusal"; fi
 # Without --output no model runs, and the length may exceed the model's.
 if "$B/bin/kvdim-tasks" $MODEL --ruler vt,fwe --seq-len 2048 --items 3 --write-items "$D/long.jsonl" >"$D/out" 2>"$D/err" && [ "$(wc -l <"$D/long.jsonl")" -eq 6 ] && grep -q '"task": "fwe"' "$D/long.jsonl" && [ ! -s "$D/out" ]
-then ok "items alone"; else bad "items alone" "$(cat "$D/err")"; fi
+then ok "items alone"; else not_ok "items alone" "$(cat "$D/err")"; fi
 
-if "$B/bin/kvdim-tasks" $MODEL --ruler vt --write-items "$D/none.jsonl" --method none >"$D/out" 2>"$D/err"; then bad "no run without --output"
-elif [ $? -eq 2 ] && grep -qF -- '--method requires --output; --write-items alone runs no model' "$D/err" && [ ! -e "$D/none.jsonl" ]; then ok "no run without --output"; else bad "no run without --output" "$(cat "$D/err")"; fi
+if "$B/bin/kvdim-tasks" $MODEL --ruler vt --write-items "$D/none.jsonl" --method none >"$D/out" 2>"$D/err"; then not_ok "no run without --output"
+elif [ $? -eq 2 ] && grep -qF -- '--method requires --output; --write-items alone runs no model' "$D/err" && [ ! -e "$D/none.jsonl" ]; then ok "no run without --output"; else not_ok "no run without --output" "$(cat "$D/err")"; fi
 
 # ---- compressing before the question, questions apart -------------------------------------------------------
 if run --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 4 --method none --compress-at context && column prompt_tokens >"$D/p" && run --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 4 --method none && column prompt_tokens >"$D/q" &&
    run --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 4 --method none --turns apart --compress-at context && column prompt_tokens >"$D/r" && column n_answers >"$D/n" && [ "$(cat "$D/n")" = 3 ] && cmp -s "$D/p" "$D/r" && awk 'NR == FNR { p = $1 } NR > FNR { exit !($1 > p) }' "$D/p" "$D/q"
-then ok "before the question"; else bad "before the question" "$(cat "$D/p" "$D/q" "$D/r" "$D/n" "$D/err")"; fi
+then ok "before the question"; else not_ok "before the question" "$(cat "$D/p" "$D/q" "$D/r" "$D/n" "$D/err")"; fi
 
 # ---- a run that goes on ---------------------------------------------------------------------------------------
 one="$FILES --max-new-tokens 3 --seq-len 280 --method h2o,heavy=0.1,recent=0.1 --batch 1"
@@ -128,22 +119,22 @@ saved=$( (wc -l <"$D/r.h5.items") 2>/dev/null || echo 0)
 printf '{"run": "cut' >>"$D/r.h5.items" # a line that a kill cut
 cp "$D/r.h5.items" "$D/saved.items"
 if "$B/bin/kvdim-tasks" $MODEL $one --resume --json -o "$D/r.h5" >"$D/a.json" 2>"$D/err" && [ "$saved" -ge 5 ] && grep -q 'going on after' "$D/err" && [ ! -e "$D/r.h5.items" ] && { column score; column bytes_stored; } >"$D/2" && cmp -s "$D/1" "$D/2"
-then ok "goes on after a kill"; else bad "goes on after a kill" "saved $saved" "$(cat "$D/err")" "$(paste "$D/1" "$D/2")"; fi
+then ok "goes on after a kill"; else not_ok "goes on after a kill" "saved $saved" "$(cat "$D/err")" "$(paste "$D/1" "$D/2")"; fi
 if "$B/bin/kvdim-tasks" $MODEL $one --resume -o "$D/r.h5" >"$D/out" 2>"$D/err" && grep -q 'is complete: nothing to do' "$D/err"
-then ok "nothing to do"; else bad "nothing to do" "$(cat "$D/err")"; fi
+then ok "nothing to do"; else not_ok "nothing to do" "$(cat "$D/err")"; fi
 # A changed token, a file of the user, a piece of a first line.
 mv "$D/r.h5" "$D/whole.h5"
 sed '3s/"token":\[[0-9]*/"token":[7/' "$D/saved.items" >"$D/r.h5.items"
-if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err"; then bad "a changed token among the items"
-elif grep -q "r.h5.items', line 3 does not match its checksum; remove the file, or run without --resume" "$D/err" && [ ! -e "$D/r.h5" ]; then ok "a changed token among the items"; else bad "a changed token among the items" "$(cat "$D/err")"; fi
+if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err"; then not_ok "a changed token among the items"
+elif grep -q "r.h5.items', line 3 does not match its checksum; remove the file, or run without --resume" "$D/err" && [ ! -e "$D/r.h5" ]; then ok "a changed token among the items"; else not_ok "a changed token among the items" "$(cat "$D/err")"; fi
 printf 'my notes' >"$D/r.h5.items"
-if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err"; then bad "a file of the user among the items"
-elif grep -q "r.h5.items' is no file of saved sequences" "$D/err" && [ "$(cat "$D/r.h5.items")" = 'my notes' ]; then ok "a file of the user among the items"; else bad "a file of the user among the items" "$(cat "$D/err")"; fi
+if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err"; then not_ok "a file of the user among the items"
+elif grep -q "r.h5.items' is no file of saved sequences" "$D/err" && [ "$(cat "$D/r.h5.items")" = 'my notes' ]; then ok "a file of the user among the items"; else not_ok "a file of the user among the items" "$(cat "$D/err")"; fi
 printf '{"ke' >"$D/r.h5.items"
-if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err" && [ ! -e "$D/r.h5.items" ]; then ok "a piece of a first line"; else bad "a piece of a first line" "$(cat "$D/err")"; fi
+if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err" && [ ! -e "$D/r.h5.items" ]; then ok "a piece of a first line"; else not_ok "a piece of a first line" "$(cat "$D/err")"; fi
 printf '{"key": "program=other\\n"}\n' >"$D/k.h5.items"
-if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/k.h5" >"$D/out" 2>"$D/err"; then bad "another run's items"
-elif grep -q "k.h5.items' cannot be resumed: program was 'other', is now" "$D/err"; then ok "another run's items"; else bad "another run's items" "$(cat "$D/err")"; fi
+if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/k.h5" >"$D/out" 2>"$D/err"; then not_ok "another run's items"
+elif grep -q "k.h5.items' cannot be resumed: program was 'other', is now" "$D/err"; then ok "another run's items"; else not_ok "another run's items" "$(cat "$D/err")"; fi
 
 # ---- parts, as on several machines: the merged table is that of one run but for times --------------------------
 untimed() { grep -v -E '"(prompt_s|step_s|free_seconds|output)": '; }
@@ -151,25 +142,25 @@ two="--batch 300 --method hetero,k=8,v=8"
 part() { "$B/bin/kvdim-tasks" $MODEL $one $two --part "$1" -o "$D/p.h5" >"$D/out" 2>"$D/err"; }
 "$B/bin/kvdim-tasks" $MODEL $one $two -q --json -o "$D/w.h5" 2>"$D/err" | untimed >"$D/1"
 if part 1/3 && grep -qF "part 1 of 3 is complete in '$D/p.h5.items.1-of-3'" "$D/err" && part 3/3 && [ ! -e "$D/p.h5" ] && [ ! -e "$D/p.h5.items" ] && lines=$(wc -l <"$D/p.h5.items.3-of-3") && [ "$lines" -gt 4 ]
-then ok "parts"; else bad "parts" "$(cat "$D/err")" "$(ls "$D")"; fi
+then ok "parts"; else not_ok "parts" "$(cat "$D/err")" "$(ls "$D")"; fi
 # A part that was killed goes on: its file loses two lines.
 head -n $((lines - 2)) "$D/p.h5.items.3-of-3" >"$D/short" && cp "$D/p.h5.items.3-of-3" "$D/long" && cp "$D/short" "$D/p.h5.items.3-of-3"
-if part 3/3 && grep -q 'going on after' "$D/err" && [ "$(wc -l <"$D/p.h5.items.3-of-3")" -eq "$lines" ]; then ok "a part that goes on"; else bad "a part that goes on" "$(cat "$D/err")"; fi
+if part 3/3 && grep -q 'going on after' "$D/err" && [ "$(wc -l <"$D/p.h5.items.3-of-3")" -eq "$lines" ]; then ok "a part that goes on"; else not_ok "a part that goes on" "$(cat "$D/err")"; fi
 if part 2/3 && "$B/bin/kvdim-tasks" $MODEL $one $two --resume --json -o "$D/p.h5" 2>"$D/err" | untimed >"$D/2" && grep -q "and 3 files of parts" "$D/err" && [ "$(wc -l <"$D/1")" -gt 500 ] && cmp -s "$D/1" "$D/2" && ! ls "$D" | grep -q 'p.h5.'
-then ok "the table of all parts"; else bad "the table of all parts" "$(cat "$D/err")" "$(diff "$D/1" "$D/2" | head)" "$(ls "$D")"; fi
+then ok "the table of all parts"; else not_ok "the table of all parts" "$(cat "$D/err")" "$(diff "$D/1" "$D/2" | head)" "$(ls "$D")"; fi
 # An array of Slurm jobs makes the same table: two jobs and one job after them.
 rm -f "$D/p.h5"
 slurm() { env SLURM_CPUS_PER_TASK=2 KVDIM_TASKS="$B/bin/kvdim-tasks" "$@" sh experiments/slurm/tasks.sbatch $MODEL -o "$D/p.h5" $one $two $more; }
 more=
 if slurm SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_MAX=2 2>"$D/err" && slurm SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_TASK_MAX=2 2>"$D/err" && [ -e "$D/p.h5.items.2-of-2" ] && more=--json && slurm 2>"$D/err" | untimed >"$D/2" && cmp -s "$D/1" "$D/2" && ! ls "$D" | grep -q 'p.h5.'
-then ok "an array of jobs"; else bad "an array of jobs" "$(cat "$D/err")" "$(ls "$D")"; fi
+then ok "an array of jobs"; else not_ok "an array of jobs" "$(cat "$D/err")" "$(ls "$D")"; fi
 # Without one of the parts its sequences are generated; a part of another run is refused.
 rm -f "$D/p.h5"; part 1/2
 if "$B/bin/kvdim-tasks" $MODEL $one $two --resume --json -o "$D/p.h5" 2>"$D/err" | untimed >"$D/2" && grep -q "and 1 file of parts" "$D/err" && cmp -s "$D/1" "$D/2"
-then ok "the table of some parts"; else bad "the table of some parts" "$(cat "$D/err")" "$(diff "$D/1" "$D/2" | head)"; fi
+then ok "the table of some parts"; else not_ok "the table of some parts" "$(cat "$D/err")" "$(diff "$D/1" "$D/2" | head)"; fi
 rm -f "$D/p.h5"; part 1/2
-if "$B/bin/kvdim-tasks" $MODEL $one $two --seed 5 --resume -q -o "$D/p.h5" >"$D/out" 2>"$D/err"; then bad "another run's part"
-elif grep -q "p.h5.items.1-of-2' cannot be resumed: seed was '1', is now '5'" "$D/err"; then ok "another run's part"; else bad "another run's part" "$(cat "$D/err")"; fi
+if "$B/bin/kvdim-tasks" $MODEL $one $two --seed 5 --resume -q -o "$D/p.h5" >"$D/out" 2>"$D/err"; then not_ok "another run's part"
+elif grep -q "p.h5.items.1-of-2' cannot be resumed: seed was '1', is now '5'" "$D/err"; then ok "another run's part"; else not_ok "another run's part" "$(cat "$D/err")"; fi
 rm -f "$D"/p.h5*
 refused 2 "no such part" "--part 3/2: expected I/N with 1 <= I <= N <= 9999" --benchmark "$D/own.jsonl" --part 3/2 --method none
 refused 2 "a part that resumes" "--part cannot be used with --resume" --benchmark "$D/own.jsonl" --part 1/2 --resume --method none
@@ -185,9 +176,8 @@ J
 turns="--benchmark $D/scbench_kv.jsonl --max-new-tokens 4 --method h2o,heavy=0.1,recent=0.1"
 if "$B/bin/kvdim-tasks" "$D/chat" $turns --chat auto -o "$D/auto.h5" >"$D/out" 2>"$D/err" && grep -qF "tokenizer_config.json' has the chat form chatml" "$D/err" &&
   "$B/bin/kvdim-tasks" "$D/chat" $turns --chat chatml -q --json -o "$D/named.h5" >"$D/named.json" 2>"$D/err" && "$B/bin/kvdim-tasks" "$D/chat" $turns -q --json -o "$D/plain.h5" >"$D/plain.json" 2>"$D/err"
-then ok "a chat form"; else bad "a chat form" "$(cat "$D/err")"; fi
-if "$PYTHON" -c 'import h5py' 2>/dev/null; then
-  if "$PYTHON" - "$D/auto.h5" "$D/named.h5" "$D/plain.h5" >"$D/log" 2>&1 <<'P'
+then ok "a chat form"; else not_ok "a chat form" "$(cat "$D/err")"; fi
+by_python "a chat form in the file" "$D/auto.h5" "$D/named.h5" "$D/plain.h5" <<'P'
 import sys
 import h5py
 files = [h5py.File(path) for path in sys.argv[1:]]
@@ -197,18 +187,16 @@ assert chat == ["chatml", "chatml", "none"], chat
 assert texts[0] == texts[1], texts
 assert texts[0] != texts[2], texts
 P
-  then ok "a chat form in the file"; else bad "a chat form in the file" "$(tail -3 "$D/log")"; fi
-fi
 # The template of DeepSeek-R1 removes reasoning from earlier answers, which the cache holds.
 sed -i 's/<|im_end|>/<｜end▁of▁sentence｜>/; s/<|bos|>/<｜begin▁of▁sentence｜>/' "$D/chat/tokenizer.json"
-if "$B/bin/kvdim-tasks" "$D/chat" $turns --chat deepseek-r1 -q -o "$D/r1.h5" 2>"$D/err"; then bad "a form of one turn" "accepted"
+if "$B/bin/kvdim-tasks" "$D/chat" $turns --chat deepseek-r1 -q -o "$D/r1.h5" 2>"$D/err"; then not_ok "a form of one turn" "accepted"
 elif grep -qF "'deepseek-r1' removes reasoning from earlier answers, which the cache holds: use --turns apart" "$D/err" &&
   "$B/bin/kvdim-tasks" "$D/chat" $turns --turns apart --chat deepseek-r1 -q -o "$D/r1.h5" 2>"$D/err"
-then ok "a form of one turn"; else bad "a form of one turn" "$(cat "$D/err")"; fi
+then ok "a form of one turn"; else not_ok "a form of one turn" "$(cat "$D/err")"; fi
 sed 's/<|eos|>/<|im_end|>/' $MODEL/tokenizer.json >"$D/chat/tokenizer.json"
 # Items of --ruler leave room for the text of the template, so that no prompt loses its middle.
 if "$B/bin/kvdim-tasks" "$D/chat" --ruler niah_single_1 --items 2 --seq-len 400 --max-new-tokens 8 --chat auto --method h2o,heavy=0.1,recent=0.1 -q --json -o "$D/ruler.h5" >"$D/a.json" 2>"$D/err" && [ "$(column n_cut | sort -u)" = 0 ]
-then ok "a chat form around --ruler"; else bad "a chat form around --ruler" "$(cat "$D/err")" "$(column n_cut)"; fi
+then ok "a chat form around --ruler"; else not_ok "a chat form around --ruler" "$(cat "$D/err")" "$(column n_cut)"; fi
 refused 1 "no chat template" "kvdim-6m/tokenizer_config.json' has no chat_template: choose a form with --chat NAME, or --chat none" --benchmark "$D/gsm8k_test.jsonl" --chat auto --method none
 refused 1 "another model's chat form" "--chat chatml: the tokenizer has no token '<|im_end|>' of this form" --benchmark "$D/gsm8k_test.jsonl" --chat chatml --method none
 refused 2 "a chat form without special tokens" "--no-special: --chat chatml writes the special tokens of its template" --benchmark "$D/gsm8k_test.jsonl" --chat chatml --no-special --method none
@@ -265,9 +253,9 @@ refused 2 "no essay" "--ruler niah_single_2 hides needles in a text: give it wit
 refused 2 "an essay for nothing" "--essay: no task of --ruler hides needles in a text" --ruler vt --essay data/texts/stories.txt --method none
 cp data/texts/stories.txt "$D/essay.txt"
 refused 1 "items over the essay" "essay.txt': it is the input '" --ruler niah_single_2 --essay "$D/essay.txt" --seq-len 512 --items 1 --write-items "$D/essay.txt" --method none
-cmp -s data/texts/stories.txt "$D/essay.txt" && ok "the essay is whole" || bad "the essay is whole" "$(ls -l "$D/essay.txt")"
+cmp -s data/texts/stories.txt "$D/essay.txt" && ok "the essay is whole" || not_ok "the essay is whole" "$(ls -l "$D/essay.txt")"
 refused 1 "items in the model's folder" "it would be part of the input folder 'data/models/kvdim-6m'" --ruler niah_single_1 --seq-len 512 --items 1 --write-items data/models/kvdim-6m/items.jsonl --method none
-[ ! -e data/models/kvdim-6m/items.jsonl ] && ok "no file in the model's folder" || bad "no file in the model's folder"
+[ ! -e data/models/kvdim-6m/items.jsonl ] && ok "no file in the model's folder" || not_ok "no file in the model's folder"
 refused 2 "an unknown task" "--ruler: 'qa_1' is none of niah_single_1, " --ruler qa_1 --method none
 refused 2 "two outputs in one" "name the same file" --ruler vt --write-items "$D/none.h5" --method none
 refused 1 "longer than the model" "--seq-len 2048: the model was made for at most 1024 positions" --ruler vt --seq-len 2048 --method none

@@ -1,10 +1,9 @@
 #!/bin/sh
 # kvdim-eval --method projected: files written with h5py, compared with methods that use the same bases; damaged files are refused.
 . tests/lib/cases.sh
-PY=${PYTHON:-python3}
 MODEL=data/models/kvdim-6m
 export OMP_WAIT_POLICY=passive
-if ! $PY -c 'import h5py, numpy' 2>/dev/null; then echo "skip projected: no h5py"; exit; fi
+if ! "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then echo "skip projected: no h5py"; exit; fi
 column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { $B/bin/kvdim-eval $MODEL --text data/texts/stories.txt --tokens 400 --seq-len 200 -q --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
 # pair FIRST SECOND LARGEST OPTIONS...: runs two methods and compares bytes and KL divergence of the two, relative to the first
@@ -21,7 +20,7 @@ fails() { name=$1 text=$2; shift 2; no_output "$name" 1 "$text" $B/bin/kvdim-eva
 $B/bin/kvdim-collect $MODEL --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both --dtype f32 -q -o "$D/d.h5" &&
 $B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw,k,v -q -o "$D/s.h5" &&
 $B/bin/kvdim-spectrum "$D/d.h5" --pair k,v --rope before -q -o "$D/before.h5" || { not_ok prepare; exit 1; }
-write() { $PY docs/examples/write_projections.py "$@"; }
+write() { "$PYTHON" docs/examples/write_projections.py "$@"; }
 write "$D/s.h5" qk vw 32 "$D/uniform.h5" && write "$D/s.h5" qk vw 64 "$D/full.h5" && write "$D/before.h5" k v 24 "$D/palu.h5" && write "$D/before.h5" k v 64 "$D/palu-full.h5" || { not_ok "write files"; exit 1; }
 refused "a rank beyond the bases" 1 "RANK 65: the bases of '$D/s.h5' have 1 .. 64 components" write "$D/s.h5" qk vw 65 "$D/none.h5"
 
@@ -35,7 +34,7 @@ else not_ok "orthogonal matrices of full rank equal the model" "$(column kl)" "$
 if run --prompt 100 --method "projected,file=$D/full.h5,p=0/0.25/0.5" --method "h2o+projected,file=$D/full.h5,p=0.5" && column kl | awk 'NR == 3 { low = $1 } NR == 4 { high = $1 } END { exit !(NR == 5 && low > 1e-5 && high > low) }'; then ok "values of p, and tokens left out"
 else not_ok "values of p, and tokens left out" "$(column kl)" "$(cat "$D/err")"; fi
 if run --method "projected,file=$D/full.h5" --target 0.9 && [ "$(column purpose | grep -c target)" -ge 1 ]; then ok "a search over p"; else not_ok "a search over p" "$(cat "$D/err")"; fi
-run --method "projected,file=$D/uniform.h5" && $PY - "$D/a.h5" "$D/uniform.h5" <<'PYTHON' && ok "the file is an input of the result" || not_ok "the file is an input of the result" "$(cat "$D/err")"
+run --method "projected,file=$D/uniform.h5" && "$PYTHON" - "$D/a.h5" "$D/uniform.h5" <<'PYTHON' && ok "the file is an input of the result" || not_ok "the file is an input of the result" "$(cat "$D/err")"
 import sys, h5py
 with h5py.File(sys.argv[1]) as f:
     inputs = f["provenance/inputs"]
@@ -44,7 +43,7 @@ with h5py.File(sys.argv[1]) as f:
 PYTHON
 
 # ---- unequal ranks, and latents of all heads -----------------------------------------------------
-$PY - "$D" <<'PYTHON' || not_ok "write uneven files"
+"$PYTHON" - "$D" <<'PYTHON' || not_ok "write uneven files"
 import shutil, sys, h5py, numpy as np
 D = sys.argv[1]
 shutil.copy(D + "/full.h5", D + "/uneven.h5")
@@ -72,7 +71,7 @@ else not_ok "ranks of heads, and a latent of two heads" "$(column cache_share; c
 
 # ---- refused -------------------------------------------------------------------------------------
 # change CODE: a copy of uniform.h5 changed by Python
-change() { cp "$D/${2:-uniform}.h5" "$D/bad.h5"; $PY -c "
+change() { cp "$D/${2:-uniform}.h5" "$D/bad.h5"; "$PYTHON" -c "
 import h5py, numpy as np
 with h5py.File('$D/bad.h5', 'r+') as f:
     $1
@@ -98,7 +97,7 @@ fails "a file that is not there" 'No such file' --method "projected,file=$D/noth
 fails "no file" "'projected': it needs file=PATH" --method projected
 
 # ---- docs/formats.md names what a file holds --------------------------------------------------------
-$PY - "$D/uniform.h5" <<'PYTHON' && ok "the schema in docs/formats.md" || not_ok "the schema in docs/formats.md"
+check "the schema in docs/formats.md" "$PYTHON" - "$D/uniform.h5" <<'PYTHON'
 import re, sys, h5py
 text = open("docs/formats.md").read().split("\n## projections\n")[1].split("\n## ")[0]
 rows = [re.sub("`", "", line).strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `/")]

@@ -25,6 +25,11 @@ check() {
 is() { if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "want '$2', got '$3'"; fi; }
 # says FILE TEXT: the file has the text
 says() { grep -qF -- "$2" "$1" || { cat "$1"; return 1; }; }
+# by_python NAME ARGUMENT...: the program on stdin, which needs h5py and NumPy, succeeds
+by_python() {
+  if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then name=$1; shift; check "$name" "$PYTHON" - "$@"
+  else echo "skip $1: no h5py for $PYTHON"; fi
+}
 # refused NAME STATUS TEXT COMMAND...: the command ends with the status, says the text and writes no $D/none.h5
 refused() {
   name=$1 want=$2 text=$3; shift 3

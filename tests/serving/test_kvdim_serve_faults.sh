@@ -1,21 +1,15 @@
 #!/bin/sh
 # kvdim-serve against what customers type: numbers that are cut, options without effect, traces of editors, names that JSON cannot hold; and
 # what must hold of every result, whatever the load.
-set -u
-B=${BUILD:-build}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
+. tests/lib/cases.sh
 SERVE=$B/bin/kvdim-serve
-PYTHON=${PYTHON:-/usr/bin/python3}
 
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do printf '%s\n' "$l" | sed 's/^/# /'; done; }
 # refused NAME STATUS WANTED-TEXT OPTION...: one line on stderr in good time, no file left
 refused() {
   name=$1 want=$2 text=$3; shift 3
   timeout -s KILL 20 "$SERVE" "$@" -o "$D/none.h5" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq "$want" ] && grep -qF -- "$text" "$D/err" && [ ! -e "$D/none.h5" ] && [ "$(grep -c '^kvdim-serve: ' "$D/err")" -eq 1 ]; then ok "$name"
-  else bad "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
+  else not_ok "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
 }
 # values COLUMN FILE: that column of all rows of the JSON summary, on one line
 values() { sed -n "s/^ *\"$1\": \"*\([^\"]*[^\",]\)\"*,*\$/\1/p" "$2" | tr '\n' ' ' | sed 's/ $//'; }
@@ -48,7 +42,7 @@ printf '\357\273\277%s\n' "$line" >"$D/mark.jsonl"
 printf '\n  %s\n' "$line" >"$D/blank.jsonl"
 printf '%s\n' "$line" >"$D/plain.jsonl"
 for f in plain mark blank; do serve $f.json --requests "$D/$f.jsonl"; values jct_mean_s "$D/$f.json"; echo; done >"$D/three"
-[ "$(sort -u "$D/three" | wc -l)" -eq 1 ] && [ "$(wc -l <"$D/three")" -eq 3 ] && ok "JSON lines behind a mark and blanks" || bad "JSON lines behind a mark and blanks" "$(cat "$D/three" "$D/err")"
+[ "$(sort -u "$D/three" | wc -l)" -eq 1 ] && [ "$(wc -l <"$D/three")" -eq 3 ] && ok "JSON lines behind a mark and blanks" || not_ok "JSON lines behind a mark and blanks" "$(cat "$D/three" "$D/err")"
 printf '\357\273\277%s\n\n{"timestamp": 1, "input_length": 0, "output_length": 5}\n' "$line" >"$D/mark.jsonl"
 refused "rows are counted behind a mark" 1 "'$D/mark.jsonl' row 3: input_length: '0' is not within" $C --requests "$D/mark.jsonl"
 
@@ -63,18 +57,18 @@ for pad in "" x xx xxx xxxx xxxxx xxxxxx; do
     ! "$PYTHON" -c '' 2>/dev/null || "$PYTHON" -c 'import json, sys; json.load(open(sys.argv[1], encoding="utf-8"), parse_constant=lambda c: 1 / 0)' "$D/n.json" 2>>"$D/names" || rc=1
   done
 done
-[ $rc -eq 0 ] && ok "long names are cut between characters" || bad "long names are cut between characters" "$(tail -5 "$D/names")"
+[ $rc -eq 0 ] && ok "long names are cut between characters" || not_ok "long names are cut between characters" "$(tail -5 "$D/names")"
 
 # ---- what holds of every result -------------------------------------------------------------------------
 both="--method none,zack,p=0.5"
 for load in "poisson:0.001:fixed:1000:50 --n-requests 50" "poisson:20:sharegpt --n-requests 300 --max-batch 8" "poisson:3:arxiv --n-requests 200 --chunk 512" \
   "poisson:0.5:cocktail-fdc --n-requests 60" "poisson:100:fixed:64:1 --n-requests 2 --max-tokens 1"; do
   set -- --requests $load --slo-ttft 1
-  serve a "$@" && serve again "$@" && serve other "$@" --method zack,p=0.5,none && serve alone "$@" --method zack,p=0.5 && serve two "$@" --replicas 2 --route round-robin || { bad "$load" "$(cat "$D/err")"; continue; }
-  cmp -s "$D/a" "$D/again" || bad "$load: the same again"
+  serve a "$@" && serve again "$@" && serve other "$@" --method zack,p=0.5,none && serve alone "$@" --method zack,p=0.5 && serve two "$@" --replicas 2 --route round-robin || { not_ok "$load" "$(cat "$D/err")"; continue; }
+  cmp -s "$D/a" "$D/again" || not_ok "$load: the same again"
   for c in method ttft_mean_s jct_p99_s utilisation; do
     set -- $(values $c "$D/a") / $(values $c "$D/other") / $(values $c "$D/alone")
-    [ "$1 $2" = "$5 $4" ] && [ "$2" = "$7" ] || bad "$load: $c depends on other methods" "$*"
+    [ "$1 $2" = "$5 $4" ] && [ "$2" = "$7" ] || not_ok "$load: $c depends on other methods" "$*"
   done
   for c in requests refused utilisation kv_share slo_share goodput_per_s served_per_s ttft_mean_s jct_mean_s ttft_p50_s ttft_p90_s ttft_p99_s wait_mean_s; do echo "$c $(values $c "$D/a")"; done |
     awk '{ for (i = 2; i <= 3; i++) v[$1, i] = $i }
@@ -82,22 +76,22 @@ for load in "poisson:0.001:fixed:1000:50 --n-requests 50" "poisson:20:sharegpt -
         if (!(v["refused", i] >= 0 && v["refused", i] < v["requests", i])) exit 1
         if (!(v["utilisation", i] > 0 && v["utilisation", i] <= 1 && v["kv_share", i] > 0 && v["kv_share", i] <= 1 && v["slo_share", i] >= 0 && v["slo_share", i] <= 1)) exit 1
         if (!(v["goodput_per_s", i] <= v["served_per_s", i] && v["wait_mean_s", i] <= v["ttft_mean_s", i] && v["ttft_mean_s", i] <= v["jct_mean_s", i])) exit 1
-        if (!(v["ttft_p50_s", i] <= v["ttft_p90_s", i] && v["ttft_p90_s", i] <= v["ttft_p99_s", i])) exit 1 } }' && ok "$load: shares, orders and sums" || bad "$load: shares, orders and sums" "$(cat "$D/a")"
-  echo "$(values jct_mean_s "$D/a") $(values jct_mean_s "$D/two")" | awk '{ exit !($3 <= $1 * (1 + 1e-9) && $4 <= $2 * (1 + 1e-9)) }' && ok "$load: a second replica does no harm" || bad "$load: a second replica does no harm"
+        if (!(v["ttft_p50_s", i] <= v["ttft_p90_s", i] && v["ttft_p90_s", i] <= v["ttft_p99_s", i])) exit 1 } }' && ok "$load: shares, orders and sums" || not_ok "$load: shares, orders and sums" "$(cat "$D/a")"
+  echo "$(values jct_mean_s "$D/a") $(values jct_mean_s "$D/two")" | awk '{ exit !($3 <= $1 * (1 + 1e-9) && $4 <= $2 * (1 + 1e-9)) }' && ok "$load: a second replica does no harm" || not_ok "$load: a second replica does no harm"
 done
 serve idle --requests poisson:0.001:fixed:1000:50 --n-requests 50 && serve one --requests poisson:1:fixed:1000:50 --n-requests 1
 echo "$(values ttft_mean_s "$D/idle") $(values ttft_mean_s "$D/one") $(values jct_mean_s "$D/idle") $(values jct_mean_s "$D/one")" |
-  awk '{ for (i = 1; i <= 5; i += 4) for (k = 0; k < 2; k++) { r = $(i + k) / $(i + k + 2) - 1; if (r * r > 1e-16) exit 1 } exit NF != 8 }' && ok "few requests find the machine idle" || bad "few requests find the machine idle"
+  awk '{ for (i = 1; i <= 5; i += 4) for (k = 0; k < 2; k++) { r = $(i + k) / $(i + k + 2) - 1; if (r * r > 1e-16) exit 1 } exit NF != 8 }' && ok "few requests find the machine idle" || not_ok "few requests find the machine idle"
 
 # ---- a replay of fewer methods ----------------------------------------------------------------------------
 printf 'arrival_s,input_tokens,output_tokens\n0,400,5\n1,400,5\n' >"$D/own.csv"
 "$B/tests/tool_jct" replay "$D/replay.h5" "$D/own.csv" && "$SERVE" $C --validate "$D/replay.h5" $both -q -o "$D/v.h5" >"$D/out" 2>"$D/err" &&
-  grep -q "^kvdim-serve: zack,p=0.5: not validated, '$D/replay.h5' has no requests of it$" "$D/err" && ok "a method that was named and not replayed" || bad "a method that was named and not replayed" "$(cat "$D/err")"
+  grep -q "^kvdim-serve: zack,p=0.5: not validated, '$D/replay.h5' has no requests of it$" "$D/err" && ok "a method that was named and not replayed" || not_ok "a method that was named and not replayed" "$(cat "$D/err")"
 
 # ---- the report compares like with like -----------------------------------------------------------------------
 mkdir "$D/in"
 "$SERVE" $C --requests "$D/own.csv" --method none -q -o "$D/in/x.h5" 2>/dev/null && "$SERVE" $C --requests "$D/own.csv" --method zack,p=0.5 --memory 40 -q -o "$D/in/y.h5" 2>/dev/null &&
   "$B/bin/kvdim-report" "$D/in" --no-plots -q -o "$D/report" 2>"$D/err" && grep -q 'own.csv (x.h5),none,' "$D/report/tables/serving.csv" && grep -q 'own.csv (y.h5),"zack,p=0.5",' "$D/report/tables/serving.csv" &&
-  ok "services of unequal memory are two places" || bad "services of unequal memory are two places" "$(cat "$D/err" "$D/report/tables/serving.csv")"
+  ok "services of unequal memory are two places" || not_ok "services of unequal memory are two places" "$(cat "$D/err" "$D/report/tables/serving.csv")"
 "$SERVE" $C --requests "$D/own.csv" --method zack,p=0.5 -q -o "$D/in/y.h5" 2>/dev/null && "$B/bin/kvdim-report" "$D/in" --no-plots -q -o "$D/report" 2>"$D/err" && ! grep -q 'own.csv (' "$D/report/tables/serving.csv" &&
-  ok "and equal ones one" || bad "and equal ones one" "$(cat "$D/err" "$D/report/tables/serving.csv")"
+  ok "and equal ones one" || not_ok "and equal ones one" "$(cat "$D/err" "$D/report/tables/serving.csv")"

@@ -7,7 +7,7 @@
 
 #include "common/err.h"
 
-/* Returns `s` from its first character on that is no ASCII white space, with *n bytes to the last. */
+/* Returns `s` without leading ASCII white space. *n: its bytes without trailing white space. */
 const char *kvd_trimmed(const char *s, size_t *n);
 
 /* Unicode code points of a text. An invalid UTF-8 byte becomes 0x110000 + byte. */
