@@ -49,6 +49,20 @@ static void read_one(const char *name, json_t *item, kvd_benchmark *b)
     assert_int_equal(b->n, 1);
 }
 
+static void assert_prompt(const kvd_benchmark_item *x, const char *want)
+{
+    char *prompt = NULL;
+    assert_true(
+        asprintf(&prompt, "%s%s%s", x->context, x->turn[0].question, x->turn[0].answer_prefix) > 0);
+    assert_string_equal(prompt, want);
+    free(prompt);
+}
+
+static const char *text_of(const json_t *x, const char *field)
+{
+    return json_string_value(json_object_get(x, field));
+}
+
 TEST(prompts_as_the_authors)
 {
     json_error_t why;
@@ -57,13 +71,9 @@ TEST(prompts_as_the_authors)
     for (size_t i = 0; i < json_array_size(all); i++) {
         const json_t *const x = json_array_get(all, i), *const later = json_object_get(x, "later");
         kvd_benchmark b;
-        char *prompt = NULL;
-        read_one(json_string_value(json_object_get(x, "file")), json_object_get(x, "item"), &b);
+        read_one(text_of(x, "file"), json_object_get(x, "item"), &b);
         const kvd_benchmark_item *const item = &b.item[0];
-        assert_true(asprintf(&prompt, "%s%s%s", item->context, item->turn[0].question,
-                             item->turn[0].answer_prefix) > 0);
-        if (strcmp(prompt, json_string_value(json_object_get(x, "prompt"))))
-            fail_msg("%s: '%s'", item->task, prompt);
+        assert_prompt(item, text_of(x, "prompt"));
         const char *const end = strstr(item->context, "two lines.");
         if (!end || strcmp(end, "two lines."))
             fail_msg("%s: the context is '%s'", item->task, item->context);
@@ -73,7 +83,6 @@ TEST(prompts_as_the_authors)
         for (size_t t = 1; t < item->n_turns; t++)
             assert_string_equal(item->turn[t].question,
                                 json_string_value(json_array_get(later, t - 1)));
-        free(prompt);
         kvd_benchmark_release(&b);
     }
     json_decref(all);
@@ -88,23 +97,20 @@ TEST(infinitebench_as_the_authors)
     for (size_t i = 0; i < json_array_size(all); i++) {
         const json_t *const x = json_array_get(all, i);
         const json_t *const references = json_object_get(x, "references");
-        const char *const task = json_string_value(json_object_get(x, "task"));
-        char name[80], *prompt = NULL;
+        const char *const task = text_of(x, "task");
+        char name[80];
         kvd_benchmark b;
         snprintf(name, sizeof name, "%s.jsonl", task);
         read_one(name, json_object_get(x, "item"), &b);
         const kvd_benchmark_item *const item = &b.item[0];
         assert_string_equal(item->task, task);
-        assert_true(asprintf(&prompt, "%s%s%s", item->context, item->turn[0].question,
-                             item->turn[0].answer_prefix) > 0);
-        assert_string_equal(prompt, json_string_value(json_object_get(x, "prompt")));
+        assert_prompt(item, text_of(x, "prompt"));
         assert_int_equal(item->max_new_tokens,
                          json_integer_value(json_object_get(x, "max_new_tokens")));
         assert_int_equal(item->turn[0].n_references, json_array_size(references));
         for (size_t k = 0; k < item->turn[0].n_references; k++)
             assert_string_equal(item->turn[0].reference[k],
                                 json_string_value(json_array_get(references, k)));
-        free(prompt);
         kvd_benchmark_release(&b);
     }
     json_decref(root);
@@ -125,17 +131,13 @@ TEST(shots_as_the_harness)
             .metric = -1, .shots = (size_t)json_integer_value(json_object_get(x, "shots"))};
         kvd_benchmark b = {0};
         kvd_err err = {""};
-        char *prompt = NULL;
         assert_int_equal(json_dump_file(item, path, JSON_COMPACT), 0);
         OK(kvd_benchmark_read(&b, path, &s, &err));
-        assert_string_equal(b.item[0].context, json_string_value(json_object_get(x, "context")));
-        assert_true(asprintf(&prompt, "%s%s%s", b.item[0].context, b.item[0].turn[0].question,
-                             b.item[0].turn[0].answer_prefix) > 0);
-        assert_string_equal(prompt, json_string_value(json_object_get(x, "prompt")));
-        assert_string_equal(b.item[0].stop, json_string_value(json_object_get(x, "stop")));
+        assert_string_equal(b.item[0].context, text_of(x, "context"));
+        assert_prompt(&b.item[0], text_of(x, "prompt"));
+        assert_string_equal(b.item[0].stop, text_of(x, "stop"));
         assert_int_equal(b.item[0].max_new_tokens, 256);
         assert_int_equal(b.item[0].metric, KVD_METRIC_NUMBER);
-        free(prompt);
         kvd_benchmark_release(&b);
         json_decref(item);
     }

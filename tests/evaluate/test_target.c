@@ -115,17 +115,23 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     return 0;
 }
 
+static kvd_target_axis axis_of(known *k, double step, bool whole, size_t n_texts)
+{
+    return (kvd_target_axis){.ctx = k,
+                             .largest = 1,
+                             .step = step,
+                             .whole = whole,
+                             .place = place,
+                             .measure = measure,
+                             .n_texts = n_texts,
+                             .method = "known"};
+}
+
 TEST(test_search_ends_at_the_crossing)
 {
     for (int i = 0; i < 40; i++) {
         known k = {.miss = (i + 0.5) / 40, .grain = 1e-4, .dip = -1};
-        const kvd_target_axis axis = {.ctx = &k,
-                                      .largest = 1,
-                                      .step = KVD_TARGET_STEP,
-                                      .whole = i % 2,
-                                      .place = place,
-                                      .measure = measure,
-                                      .method = "known"};
+        const kvd_target_axis axis = axis_of(&k, KVD_TARGET_STEP, i % 2, 0);
         kvd_target t;
         kvd_err err = {""};
         OK(kvd_target_search(&axis, 0.99, &t, NULL, &err));
@@ -139,12 +145,7 @@ TEST(test_search_on_few_settings)
 {
     for (int i = 0; i < 7; i++) {
         known k = {.miss = i / 7.0, .grain = 1 / 7.0, .dip = -1};
-        const kvd_target_axis axis = {.ctx = &k,
-                                      .largest = 1,
-                                      .step = 1.0 / 128,
-                                      .place = place,
-                                      .measure = measure,
-                                      .method = "bits"};
+        const kvd_target_axis axis = axis_of(&k, 1.0 / 128, false, 0);
         kvd_target t;
         kvd_err err = {""};
         OK(kvd_target_search(&axis, 0.99, &t, NULL, &err));
@@ -157,14 +158,7 @@ TEST(test_search_on_few_settings)
 TEST(test_search_of_texts)
 {
     known k = {.miss = 0.4567, .grain = 1e-4, .dip = -1};
-    const kvd_target_axis axis = {.ctx = &k,
-                                  .largest = 1,
-                                  .step = KVD_TARGET_STEP,
-                                  .whole = true,
-                                  .place = place,
-                                  .measure = measure,
-                                  .n_texts = 2,
-                                  .method = "known"};
+    const kvd_target_axis axis = axis_of(&k, KVD_TARGET_STEP, true, 2);
     kvd_target t, of_text[2];
     kvd_err err = {""};
     OK(kvd_target_search(&axis, 0.99, &t, of_text, &err));
