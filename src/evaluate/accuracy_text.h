@@ -9,10 +9,7 @@
 
 enum { KVD_ACCURACY_LINE = 256 };
 
-/*
- * Heading of the table. "B/token": bytes per token at 16 bits a number. "stored": bytes with all
- * side information.
- */
+/* Heading of the table. "B/token": bytes at 16 bits a number. "stored": with side information. */
 extern const char kvd_accuracy_heading[];
 /* Writes a table line into line [KVD_ACCURACY_LINE] and returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);

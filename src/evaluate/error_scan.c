@@ -8,10 +8,7 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/*
- * Writes the numbers of dimensions to try, multiples of d_head / 8 and at least 1. Returns how many
- * they are.
- */
+/* Writes the widths to try, multiples of d_head / 8 and at least 1, and returns how many. */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -51,10 +48,7 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
     return 0;
 }
 
-/*
- * State of a scan that removes dimensions of one head at a time. Measurement u is of K of head u /
- * 2, or of V if u is odd.
- */
+/* Scan that cuts one head at a time. Measurement u is of K of head u / 2, or of V if u is odd. */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;

@@ -30,23 +30,15 @@ int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *lab
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
 
-/*
- * Bytes per number of an uncompressed 16-bit cache, which the columns bytes_per_token_... assume.
- */
+/* Bytes per number of an uncompressed 16-bit cache, assumed by the columns bytes_per_token_... */
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 
-/*
- * Adds a row. full_rank_error is the error of logits with all dimensions kept, or NaN if not
- * measured.
- */
+/* Adds a row. full_rank_error: error of logits with all dimensions kept, or NaN. */
 int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *point,
                      const kvd_choice *choice, const kvd_quality_summary *summary,
                      double full_rank_error, kvd_err *err);
 
-/*
- * Returns 1 - stored bytes / uncompressed bytes. With `read`, counts bytes that a decode step reads
- * (kvd_method_selects).
- */
+/* Returns 1 - stored bytes / uncompressed bytes. With `read`, of bytes that a decode step reads. */
 double kvd_accuracy_saving(const kvd_accuracy *a, size_t row, bool read);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
@@ -126,10 +118,7 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
 /* Prints new results, except with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
-/*
- * Evaluates a setting or copies its saved result. *row becomes the index of the result.
- * full_rank_error is NaN if not measured.
- */
+/* Evaluates a setting or copies its saved result, to *row. full_rank_error: NaN if not measured. */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
 

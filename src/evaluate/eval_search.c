@@ -91,10 +91,7 @@ static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c,
     return 0;
 }
 
-/*
- * Sets t->found from results of listed methods (--points-only). The methods may differ from
- * t->method in the searched parameter only.
- */
+/* Sets t->found from listed methods that differ from t->method in the parameter (--points-only). */
 static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const kvd_method *const base = t->method;

@@ -29,10 +29,7 @@ typedef struct {
     kvd_quality *reference;
     bool reference_known;
     double reference_seconds;
-    /*
-     * Bytes of uncompressed states that did not fit into memory. If above 0, every call runs the
-     * uncompressed model again.
-     */
+    /* Bytes of uncompressed states that did not fit. If above 0, every call computes them again. */
     size_t bytes_not_kept;
     /* [n_sequences + 1] Number of prompt tokens in sequences before i. */
     size_t *prompt_at;

@@ -15,18 +15,14 @@
 
 enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 512, KVD_EVAL_FILES = 16 };
 
-/*
- * Options that kvdim-eval and kvdim-tasks share. Must be the first member of a program's options.
- */
+/* Options that kvdim-eval and kvdim-tasks share. Must be the first member of their options. */
 typedef struct {
     kvd_common_options common;
     const char *model;
     const char *text[KVD_EVAL_TEXTS];
     size_t n_text;
     const char *ids, *label;
-    /*
-     * JSON key or CSV column of the text, one for all files or one per file. NULL means plain text.
-     */
+    /* JSON key or CSV column of the text, one for all files or one per file. NULL: plain text. */
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
@@ -109,10 +105,7 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
 /* Fails, naming the method, if a method cannot run. */
 int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
-/*
- * Checks n prompts, of which number s has at[s + 1] - at[s] tokens. No sequence may exceed max_len
- * tokens.
- */
+/* Checks n prompts of at[s + 1] - at[s] tokens. No sequence may exceed max_len tokens. */
 int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              kvd_err *err);
 /* Opens the plan of a setting with the run's seed plus k. *plan must not be moved afterwards. */

@@ -1,7 +1,4 @@
-/*
- * kvdim-tasks: measures how a compressed KV cache changes generated answers. Writes a kvdim/tasks
- * file.
- */
+/* kvdim-tasks: measures how a compressed KV cache changes answers. Writes a kvdim/tasks file. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -211,10 +208,7 @@ static const kvd_rows *rows_of(const tasks_run *v)
     return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
 }
 
-/*
- * Fails if --target has no uncompressed score. The table must have rows of the uncompressed model
- * only.
- */
+/* Fails if --target has no uncompressed score. The table must have no other rows yet. */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
     const kvd_task_measure m = target_measure(v);

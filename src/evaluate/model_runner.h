@@ -67,10 +67,7 @@ int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b
 
 #define KVD_NOT_KEPT SIZE_MAX
 
-/*
- * Predictions from n final hidden states. target[i] is the true next token. sequence[i] is the
- * sequence, or -1.
- */
+/* Predictions from n final hidden states: true next token target[i] in sequence[i] (or -1). */
 typedef struct {
     size_t n;
     const uint32_t *target;
@@ -89,16 +86,10 @@ struct kvd_model_runner {
     kvd_dtype compute;
     /* Index of the batch's first token among kept attention outputs, set by the caller. */
     size_t kept_row;
-    /*
-     * Index of the batch's first prompt token in keep_prompts' buffer, or KVD_NOT_KEPT. Set by the
-     * caller.
-     */
+    /* Index of the batch's first prompt token in keep_prompts' buffer, or KVD_NOT_KEPT. */
     size_t kept_prompt;
 
-    /*
-     * rows_new allocates n hidden states, or returns NULL on failure. `spare` returns how many
-     * bytes hidden states may take.
-     */
+    /* rows_new allocates n hidden states, or returns NULL. spare: bytes that they may take. */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
     void (*rows_free)(kvd_model_runner *r, float *rows);
     size_t (*spare)(const kvd_model_runner *r);
@@ -178,10 +169,7 @@ struct kvd_model_runner {
 kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                  kvd_err *err);
 #ifdef KVD_CUDA
-/*
- * Creates a runner on the current GPU that computes in KVD_F32 or KVD_BF16. Borrows the checkpoint.
- * Returns NULL on failure.
- */
+/* Creates a runner on the current GPU. Borrows the checkpoint. Returns NULL on failure. */
 kvd_model_runner *kvd_runner_cuda(const kvd_checkpoint *c, kvd_dtype compute, size_t max_tokens,
                                   size_t max_len, kvd_err *err);
 #endif

@@ -178,10 +178,7 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
-/*
- * Returns true if the uncompressed model has no correct prediction on a text, where the ratio is
- * undefined.
- */
+/* Returns true if the uncompressed model has no correct prediction on a text. */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
     for (size_t t = 0; t < n_texts; t++) {

@@ -37,10 +37,7 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_prediction_change *each,
                     kvd_err *err);
 
-/*
- * Distribution of changes, like that of llama-perplexity --kl-divergence but with interpolated
- * quantiles.
- */
+/* Distribution of changes, as llama-perplexity --kl-divergence; quantiles are interpolated. */
 typedef struct {
     /* Median, quantiles and maximum of the KL divergence (nats). Mean of p_change. */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
@@ -88,10 +85,7 @@ void kvd_kept_attention_release(kvd_kept_attention *k);
 /* Stores the outputs of a layer. ctx: a kvd_kept_attention. */
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/*
- * Sums over batches, [n_layers][n_heads]. Outputs are u of the uncompressed model and v of the
- * compressed one.
- */
+/* Sums over batches, [n_layers][n_heads], of outputs u (uncompressed model) and v (compressed). */
 typedef struct {
     const kvd_kept_attention *kept; /* the outputs u, borrowed */
     int n_layers, n_heads, d_head;

@@ -340,9 +340,7 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /*
-     * The text of the settings must not contain the removed fraction p, which has its own column.
-     */
+    /* The settings' text must not contain the removed fraction p, which has its own column. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;

@@ -19,10 +19,7 @@
 
 /* One evaluated setting of the method. */
 typedef struct {
-    /*
-     * Position on the search axis (equal to the removed fraction p if that is searched), and value
-     * of the parameter.
-     */
+    /* Position on the search axis (the removed fraction p if searched), and parameter value. */
     double x, value;
     /* 1 - stored bytes / uncompressed bytes, or bytes read if kvd_method_selects. */
     double saving;
@@ -63,10 +60,7 @@ typedef struct {
     /* True if position 0 is the uncompressed model, which is not evaluated. */
     bool whole;
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
-    /*
-     * Evaluates the setting nearest to `wanted`. of_text [n_texts] gets its share of each text, or
-     * is NULL.
-     */
+    /* Evaluates the setting nearest to `wanted`. of_text [n_texts]: share of each text, or NULL. */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
     /* Number of texts that are also searched alone. */
@@ -120,10 +114,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 /* ---- search of one method, by kvdim-eval or kvdim-tasks ---- */
 
 typedef struct {
-    /*
-     * Name of the method and of its rule for kept dimensions, unless "eq6"; then "-2", ... if
-     * repeated.
-     */
+    /* Name of the method and, unless "eq6", of its rule for widths; then "-2", ... if repeated. */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
@@ -145,10 +136,7 @@ typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
-/*
- * Table entries of --target and --target-key. The structure of options must have members `target`
- * and `target_key`.
- */
+/* Table entries of --target and --target-key, which set members `target` and `target_key`. */
 #define KVD_OPTIONS_TARGET(T, of)                                                                  \
     {"target",                                                                                     \
      .type = KVD_OPT_NUMBER,                                                                       \

@@ -1,6 +1,4 @@
-/*
- * Compares prompts with those of the benchmarks' own code (tests/oracle/make_benchmark_prompts.py).
- */
+/* Compares prompts with the benchmarks' own code (tests/oracle/make_benchmark_prompts.py). */
 #include <jansson.h>
 #include <stdbool.h>
 #include <string.h>

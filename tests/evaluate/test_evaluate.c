@@ -266,10 +266,7 @@ typedef struct {
     kvd_quality *reference;
 } outcome;
 
-/*
- * Evaluates one method. Without `shortcuts`, runs the model even for methods whose result is known
- * beforehand.
- */
+/* Evaluates one method. Without `shortcuts`, runs the model even if the result is known. */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
 {
@@ -438,16 +435,10 @@ TEST(test_attention_error_by_hand)
     OK(kvd_kept_attention_save(&kept, &in, u, &err));
     OK(kvd_attention_error_init(&e, &kept, &c, &err));
     OK(kvd_attention_error_add(&e, &in, v, &err));
-    /*
-     * Expected and actual outputs. Head 0: (3,4) (0,0) and (3,1) (0,5). Head 1: (0,2) (0,-2) and
-     * (1,2) (0,-3).
-     */
+    /* Expected and actual outputs: (3,4) (0,0) and (3,1) (0,5); (0,2) (0,-2) and (1,2) (0,-3). */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
-    /*
-     * Error D of the ZDC paper: mean of |actual - expected| / |expected| over nonzero expected
-     * values.
-     */
+    /* Error D of the ZDC paper: mean of |actual - expected| / |expected| where expected != 0. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
     /* Head 1: 2 is exact and -2 became -3, so the mean is (0 + 1/2) / 2. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);

@@ -433,10 +433,7 @@ TEST(rows_that_do_not_follow)
     kvd_sequence_cache_release(&r);
 }
 
-/*
- * Ends sequence 1 at token 2 and sequence 2 at token 1.
- * The return value 1 feeds the last token to the model, 2 does not.
- */
+/* Ends sequence 1 at token 2 and sequence 2 at token 1. 1 feeds the last token, 2 does not. */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     size_t *const seen = ctx;
@@ -459,10 +456,7 @@ static void count_progress(void *ctx, double n)
     seen->sequences += n;
 }
 
-/*
- * Generates answers after given questions, feeds both again, and compares. ended: value that
- * end_early returns.
- */
+/* Generates answers to questions, feeds both again, and compares. ended: what end_early returns. */
 static void check_questions(size_t ended)
 {
     enum { QUESTION = 2, ANSWER = 4, PLACES = 2 * (QUESTION + ANSWER) };

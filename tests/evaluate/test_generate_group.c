@@ -1,6 +1,4 @@
-/*
- * Tests the division of sequences among workers, parts and groups. Results must not depend on it.
- */
+/* Tests that results do not depend on the division among workers, parts and groups. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>

@@ -222,9 +222,7 @@ static const char *text_of(const json_t *x, const char *field)
     return json_string_value(json_object_get(x, field));
 }
 
-/*
- * The tolerance is RULER's step: 500 words, 25 needles or lines, or 1/32 of a text of coded words.
- */
+/* The tolerance is RULER's step: 500 words, 25 needles or lines, or 1/32 of a coded text. */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
     char field[40];

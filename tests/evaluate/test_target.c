@@ -7,10 +7,7 @@
 #include "evaluate/target.h"
 #include "unit.h"
 
-/*
- * Returns a measurement at parameter x: kept fraction of the accuracy `share`, with confidence
- * interval lo .. hi.
- */
+/* Returns a measurement at x: kept share of the accuracy, with its interval lo .. hi. */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
     return (kvd_target_sample){x, x, x / 2, {share, lo, hi}};
@@ -241,10 +238,7 @@ TEST(test_crossing_by_hand)
 
 enum { SEQUENCES = 60, POINTS = 5 };
 
-/*
- * Simulates correct predictions at fractions p of removed dimensions. Method b loses half as fast
- * as a.
- */
+/* Simulates correct predictions at removed fractions p. Method b loses half as fast as a. */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)
 {

@@ -1,7 +1,4 @@
-/*
- * Compares scores with the benchmarks' own code, rouge-score and rapidfuzz
- * (tests/oracle/make_task_scores.py).
- */
+/* Compares scores with the benchmarks' own code and packages (tests/oracle/make_task_scores.py). */
 #include <jansson.h>
 #include <math.h>
 #include <stdbool.h>

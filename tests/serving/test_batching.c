@@ -229,10 +229,7 @@ TEST(test_properties)
     assert_true(preempted > 3000);
 }
 
-/*
- * Returns the next iteration as text. S: step, P: prompt, request:before+n, '.': emits a token,
- * '!': the last.
- */
+/* Describes the next iteration: S step, P prompt, request:before+n, '.' emits, '!' is the last. */
 static const char *told(kvd_batcher *b)
 {
     static char text[256];
@@ -344,10 +341,7 @@ TEST(test_preemption)
     kvd_batcher_free(b);
 }
 
-/*
- * In windowed layers, a request takes at most window_share pages. If too few of these pages are
- * free, a request waits.
- */
+/* In windowed layers a request takes at most window_share pages, and waits if too few are free. */
 TEST(test_windows)
 {
     kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};

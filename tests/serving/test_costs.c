@@ -28,10 +28,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/*
- * Prompt: 1 ms + 10 us per token + 1 ns per query-key pair. Step: 1 ms + 20 us per request + 5 ns
- * per cached token.
- */
+/* A prompt takes 1 ms + 10 us per token + 1 ns per query-key pair. */
 static double attention_cost(double n, double before)
 {
     return 1e-9 * n * (before + n / 2);
@@ -144,10 +141,7 @@ TEST(test_tables)
     kvd_costs_free(NULL);
 }
 
-/*
- * Returns seconds without attention: 5.12 ms (reading weights) up to 256 tokens, then 20 us per
- * token more.
- */
+/* Seconds without attention: 5.12 ms up to 256 tokens, then 20 us per token more. */
 static double bound_cost(double tokens)
 {
     return 5.12e-3 + 2e-5 * fmax(0, tokens - 256);
@@ -171,9 +165,7 @@ TEST(test_prompts_together)
     jct_fixture x;
     OK(jct_fixture_begin(&x, &err));
     add_bound(&x, false);
-    /*
-     * Four prompts in one iteration take 10 us per token after 2048 tokens, a single prompt 20 us.
-     */
+    /* Four prompts in one iteration take 10 us per token after 2048 tokens, one prompt 20 us. */
     x.setting.method = "measured";
     add_bound(&x, false);
     OK(jct_fixture_prompts(&x, 4, 2048,
@@ -194,10 +186,7 @@ TEST(test_prompts_together)
     takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
     takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
     takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
-    /*
-     * Without measured prompt parts, attention's time is the second difference of the two longest
-     * prompts' times.
-     */
+    /* Without parts of prompts, attention's time is estimated from the two longest prompts. */
     int beyond;
     near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
          bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);

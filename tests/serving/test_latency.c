@@ -122,10 +122,7 @@ TEST(test_statistics)
     assert_true(isnan(l.statistic[0].value) && isnan(l.curve[50]));
 }
 
-/*
- * Waits in a queue are correlated: the interval must be as wide as the mean's variation between
- * runs.
- */
+/* Waits in a queue are correlated: the interval must be as wide as the means of runs vary. */
 TEST(test_intervals_of_a_queue)
 {
     enum { RUNS = 200, LENGTH = 3200 };
@@ -242,9 +239,7 @@ TEST(test_pages)
 {
     const double gib = 1 << 30;
     size_t pages;
-    /*
-     * 16e9 bytes of weights, 1000 bytes of cache per token: 64e6 bytes are 1000 pages of 64 tokens.
-     */
+    /* 16e9 bytes of weights; 1000 bytes of cache per token, so 64e6 are 1000 pages of 64 tokens. */
     OK(kvd_serve_pages(costs, NAN, NAN, &pages, &err));
     assert_int_equal(pages, 1000);
     OK(kvd_serve_pages(costs, 10 * gib, 1 * gib, &pages, &err));

@@ -166,10 +166,7 @@ TEST(test_poisson)
         square += gap * gap;
         before = r.request[i].arrival;
     }
-    /*
-     * Exponential times have equal mean and standard deviation. Tolerance: at least four standard
-     * errors.
-     */
+    /* Exponential times have equal mean and deviation. Tolerance: at least four standard errors. */
     const double mean = sum / (double)n, sd = sqrt(square / (double)n - mean * mean);
     assert_true(fabs(mean - 0.4) < 4 * 0.4 / sqrt((double)n));
     assert_true(fabs(sd - 0.4) < 8 * 0.4 / sqrt((double)n));

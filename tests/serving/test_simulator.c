@@ -93,10 +93,7 @@ static uint32_t prompt_of(const plain *p, const job *j)
     return p->q->request[j - p->job].input + j->again;
 }
 
-/*
- * Returns pages of a request: for stored tokens (at least the prompt) with KVD_ADMIT_STORED, else
- * for prompt and output.
- */
+/* Pages of a request: for stored tokens (at least the prompt), or for prompt and output. */
 static size_t pages_now(const plain *p, const job *j)
 {
     const size_t prompt = prompt_of(p, j), tokens = (size_t)j->in + (j->now ? j->piece : 0);
@@ -141,9 +138,7 @@ static void plain_preempt(plain *p, int replica)
     last->again = last->out;
 }
 
-/*
- * Adds a decode step of request j. Returns true if requests (perhaps j) were preempted for a page.
- */
+/* Adds a decode step of request j. Returns true if requests (perhaps j) were preempted. */
 static bool plain_step(plain *p, job *j)
 {
     bool preempted = false;
@@ -392,10 +387,7 @@ TEST(test_against_the_obvious)
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
 
-/*
- * With enough memory, both admission rules give equal times. With few pages, KVD_ADMIT_STORED runs
- * more requests at once.
- */
+/* With enough memory both admission rules give equal times. With few pages, `stored` runs more. */
 TEST(test_enough_memory)
 {
     kvd_requests q;

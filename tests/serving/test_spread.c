@@ -79,10 +79,7 @@ TEST(test_dealing)
     kvd_spread_release(&s);
 }
 
-/*
- * The file has heads of four dimensions. Heads of two get averages, heads of eight interpolated
- * values.
- */
+/* The file's heads have four dimensions: heads of two get averages, of eight interpolations. */
 TEST(test_other_widths)
 {
     kvd_err err = {""};

@@ -1,7 +1,4 @@
-/*
- * Compares arrays in GPU memory. Each function queues a kernel, whose partial sums the caller adds
- * on the host in a fixed order.
- */
+/* Kernels that compare arrays in GPU memory. The caller adds partial sums in a fixed order. */
 #ifndef KVD_EVALUATE_CUDA_DIFFERENCES_H
 #define KVD_EVALUATE_CUDA_DIFFERENCES_H
 
@@ -24,16 +21,11 @@ typedef struct {
     double largest, sum2;
 } kvd_change;
 
-/*
- * Compares n logits u (uncompressed model) and v. Writes to part [KVD_CHANGE_PARTS] in GPU memory.
- */
+/* Compares n logits u (uncompressed model) and v. Writes part [KVD_CHANGE_PARTS] in GPU memory. */
 cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_change *part,
                              cudaStream_t stream);
 
-/*
- * Sums over attention outputs u (uncompressed) and v: |v - u|^2, |u|^2, |v - u| / |u| where u != 0,
- * and the number of u = 0.
- */
+/* Sums over outputs u (uncompressed) and v: |v - u|^2, |u|^2, |v - u| / |u|; number of u = 0. */
 typedef struct {
     double diff2, norm2, relative, n_zero;
 } kvd_error_sums;

@@ -26,10 +26,7 @@ typedef struct {
     /* [n_layers][KVD_ERROR_PARTS][n_heads] Partial sums of attention errors. */
     kvd_error_sums *error;
     kvd_device_memory kept;
-    /*
-     * [n_layers][kept_tokens][n_heads * d_head] Attention outputs of the uncompressed model, or
-     * NULL.
-     */
+    /* [n_layers][kept_tokens][n_heads * d_head] Uncompressed attention outputs, or NULL. */
     char *kept_out;
     size_t kept_tokens;
     /* Copy of a kernel's partial sums in host memory. */

@@ -43,9 +43,7 @@ typedef struct {
      */
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;
-    /*
-     * [n_sequences] True for sequences already generated, or NULL for none. Does not change groups.
-     */
+    /* [n_sequences] True for sequences already generated, or NULL. Does not change groups. */
     const bool *done;
 } kvd_continuations;
 
@@ -82,9 +80,7 @@ typedef struct {
 
 /* Results per generated token, [end[n_sequences]]. Arrays that are NULL are not filled. */
 typedef struct {
-    /*
-     * Token with the largest logit, the first of equal ones. Required with kvd_continuations.ended.
-     */
+    /* First token with the largest logit. Required with kvd_continuations.ended. */
     uint32_t *token;
     /* Log probability of the token that is fed next. */
     double *log_p;
@@ -98,10 +94,7 @@ typedef struct {
     bool gpu;
     /* Number type of the forward pass: KVD_F32, or KVD_BF16 on a GPU. */
     kvd_dtype compute;
-    /*
-     * First GPU, and the number of GPUs (0 means 1), each with a copy of the model. On the CPU, the
-     * number of threads.
-     */
+    /* First GPU, and number of GPUs with a copy of the model (0 means 1), or of CPU threads. */
     int first_gpu, n_gpus;
     /*
      * Which part of the work this process does, and the number of parts (0 or 1: all of it). Group
@@ -124,10 +117,7 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
                                  kvd_err *err);
 void kvd_generator_free(kvd_generator *g);
 
-/*
- * Returns which implementation runs a plan. `why` receives the reason why the GPU engine cannot run
- * the plan, or "".
- */
+/* Returns which implementation runs a plan. `why`: why the GPU engine does not, or "". */
 enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);

@@ -12,10 +12,7 @@ static bool is_own(const kvd_continuations *c, size_t at)
     return !c->forced || c->forced[at] == KVD_FREE_TOKEN;
 }
 
-/*
- * Stores one output token at `at` and returns the next input. x [vocab] are its logits, or NULL if
- * only tokens are wanted.
- */
+/* Stores one output token at `at` and returns the next input. x [vocab]: its logits, or NULL. */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
 {
@@ -51,10 +48,7 @@ typedef struct {
     size_t *at;
     /* [n] Number of each sequence's tokens in the cache. */
     size_t *rows;
-    /*
-     * Batch of the pass (kvd_batch). row [n]: index in *c of each sequence. slot [n]: index in the
-     * group.
-     */
+    /* Batch of the pass (kvd_batch). row [n]: index of a sequence in *c. slot [n]: in the group. */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     /* [n] */
@@ -65,10 +59,7 @@ typedef struct {
     kvd_stepwise_account *account;
     /* Inputs of a single sequence that outgrows its RoPE table (longrope models), or NULL. */
     uint32_t *text;
-    /*
-     * Input tokens of the whole group, input tokens of finished passes, and sequences reported to
-     * c->advanced.
-     */
+    /* Input tokens of the group and of finished passes, and sequences reported to c->advanced. */
     double all_tokens, tokens, told;
     double pass_tokens; /* input tokens of the current pass */
 } group;
@@ -83,10 +74,7 @@ static size_t length_of(const kvd_continuations *c, size_t s)
     return c->end[s + 1] - c->end[s];
 }
 
-/*
- * Returns the length of the first cache. In longrope models it ends at rope_original_positions,
- * where RoPE changes.
- */
+/* Returns the length of the first cache, which in longrope models ends where RoPE changes. */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     const size_t n = prompt_of(c, s), all = n + length_of(c, s),
@@ -206,10 +194,7 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/*
- * Appends a token to u->text. If the text outgrows first_length, begins a new cache with all of
- * it as the prompt.
- */
+/* Appends a token to u->text. Beyond first_length, begins a new cache with the whole text. */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];

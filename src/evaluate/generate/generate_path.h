@@ -1,6 +1,4 @@
-/*
- * Interface between the generator and the two places of its cache: the CUDA engine and host memory.
- */
+/* Interface between the generator and the places of its cache: CUDA engine and host memory. */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 #define KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 
@@ -25,10 +23,7 @@ struct kvd_generate_path {
      * would not help, -1 on failure. May be NULL.
      */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
-    /*
-     * Returns how many of n sequences from `first` on run together, at least 1. If NULL, all run
-     * together.
-     */
+    /* Returns how many of n sequences from `first` on run together, at least 1. If NULL, all do. */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins n sequences in slots 0 .. n - 1. The plan must stay open until `end`. */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
@@ -47,10 +42,7 @@ struct kvd_generate_path {
     void (*free)(kvd_generate_path *p);
 };
 
-/*
- * Returns true if sequence s outgrows the short RoPE table of longrope models. K and V are then
- * recomputed, as by Hugging Face.
- */
+/* Returns true if sequence s outgrows longrope's short RoPE table: K and V are then recomputed. */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
 /*
@@ -64,10 +56,7 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
 /* Forward pass of a model whose attention is a callback on the CPU. */
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
-    /*
-     * Records the prompts' Q, K and V for kvd_plan_first_pass. With `twice`, the batch has each
-     * prompt two times.
-     */
+    /* Records Q, K and V for kvd_plan_first_pass. With `twice`, the batch repeats each prompt. */
     int (*first)(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
                  kvd_err *err);
     /* Runs a batch. Keeps the final hidden state of each sequence's last token. */
@@ -101,10 +90,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 /* Returns the name of the path of a plan that the GPU engine supports. */
 const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
                                      const kvd_plan *p);
-/*
- * Returns a path on the CUDA engine, or NULL on failure. Borrows `weights`. `scores` is true if
- * `read` shall return logits.
- */
+/* Returns a path on the CUDA engine, or NULL. Borrows `weights`. scores: `read` returns logits. */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);

@@ -28,10 +28,7 @@ typedef struct {
     size_t n_choices;
     kvd_metric metric;
     size_t max_new_tokens; /* limit of each answer's tokens, at least 1 */
-    /*
-     * Text that ends an answer. "": only the end-of-text token does. If it is a line feed, leading
-     * line feeds are dropped.
-     */
+    /* Text that ends an answer, or "". If a line feed, leading line feeds are dropped. */
     char *stop;
 } kvd_benchmark_item;
 
@@ -80,17 +77,11 @@ typedef struct {
     size_t shots;
 } kvd_benchmark_settings;
 
-/*
- * Appends the items of a file of JSON objects, one per line or in a list (.json). Errors name the
- * file, the line and unknown fields.
- */
+/* Appends the items of a file of JSON objects, one per line or in a list (.json). */
 int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_settings *s,
                        kvd_err *err);
 
-/*
- * Replaces metric, answer tokens and stop text as `s` says. Fails for an empty prompt or unsuitable
- * references.
- */
+/* Applies the settings `s`. Fails for an empty prompt or unsuitable references. */
 int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s, kvd_err *err);
 
 #endif

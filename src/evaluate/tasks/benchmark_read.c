@@ -130,10 +130,7 @@ static int fill(reader *r, const char *template, const slot *slots, kvd_err *err
                : -1;
 }
 
-/*
- * Sets the limit of answer tokens to max_new_tokens. If the field is missing, keeps the item's
- * limit or, if there is none, sets 128.
- */
+/* Sets the limit of answer tokens to the field's value, else the item's limit, else 128. */
 static int answer_tokens(reader *r, kvd_err *err)
 {
     const json_t *const most = json_object_get(r->x, "max_new_tokens");

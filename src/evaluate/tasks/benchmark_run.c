@@ -13,10 +13,7 @@ static int encode(const kvd_benchmark_run *r, const char *text, size_t len, bool
     return kvd_tokenizer_encode(r->tokenizer, text, len, special, ids, err);
 }
 
-/*
- * Returns the prompt's text in the chat template. *split becomes the number of bytes before the
- * question.
- */
+/* Returns the prompt in the chat template. *split: number of bytes before the question. */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
 {
@@ -54,10 +51,7 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
     return status;
 }
 
-/*
- * Tokenizes one question of an item. `prompt` gets what is compressed at once, `question` the rest
- * up to the answer.
- */
+/* Tokenizes a question. `prompt`: what is compressed at once; `question`: the rest. */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
 {
@@ -77,10 +71,7 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
     return status ? -1 : 0;
 }
 
-/*
- * Removes the middle of the prompt, so that it fits into max_len with the question and `taken`
- * tokens.
- */
+/* Removes the prompt's middle, so that it fits max_len with the question and `taken` tokens. */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
 {

@@ -32,10 +32,7 @@ typedef struct {
     /* Settings of the generator. Its max_len is computed from the items. */
     kvd_generator_spec generator;
     bool no_special; /* leaves out the begin-of-text token */
-    /*
-     * Chat template with begin-of-text token, or NULL. The answer prefix follows the assistant's
-     * header.
-     */
+    /* Chat template, or NULL. The answer prefix follows the assistant's header. */
     const kvd_chat *chat;
 } kvd_benchmark_run_settings;
 

@@ -129,10 +129,7 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
     return task == ALL_TASKS || t->task_of[item] == task;
 }
 
-/*
- * Computes the mean score in *r, minus that of *less unless NULL. With ALL_TASKS, resamples items
- * within each task.
- */
+/* Mean score of *r, less that of *less unless NULL. ALL_TASKS resamples within each task. */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
 {

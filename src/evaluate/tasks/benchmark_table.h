@@ -1,7 +1,4 @@
-/*
- * Benchmark results in a kvdim/tasks file: lines /rows per setting and task, and arrays
- * /answers/... per setting and answer.
- */
+/* Benchmark results in kvdim/tasks: /rows per setting and task, /answers per setting and answer. */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 

@@ -18,10 +18,7 @@ int kvd_last_integer(const char *answer, const char *reference, double *score, k
 /* Scores task math_find: 1 if the first number, without its sign, is `reference`. */
 double kvd_first_number(const char *answer, const char *reference);
 
-/*
- * Scores task math_calc: the fraction of reference integers before the first wrong one, without
- * signs.
- */
+/* Scores task math_calc: the share of reference integers before the first wrong one, unsigned. */
 double kvd_leading_numbers(const char *answer, const kvd_metric_key *key);
 
 /*

@@ -15,9 +15,7 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /*
-     * JSON objects with "run", "account" and "sequences", and the "file" and "line" that have them.
-     */
+    /* JSON objects with "run", "account" and "sequences", and "file" and "line" of each. */
     json_t *groups;
     size_t n_saved;
     char **part;
@@ -89,10 +87,7 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
     return status;
 }
 
-/*
- * Reads all lines. *whole becomes the bytes of complete lines, as a killed run may leave half a
- * line at the end.
- */
+/* Reads all lines. *whole: bytes of complete lines; a killed run may leave half a line. */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
 {

@@ -1,7 +1,4 @@
-/*
- * Scores of an answer from 0 to 1, as the benchmarks' own code computes them (sources:
- * docs/tasks.md).
- */
+/* Scores of an answer, 0 to 1, as the benchmarks' own code computes them (see docs/tasks.md). */
 #ifndef KVD_EVALUATE_TASKS_METRICS_H
 #define KVD_EVALUATE_TASKS_METRICS_H
 
@@ -71,9 +68,7 @@ typedef struct {
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);
 
-/*
- * Fails if the metric cannot score with the references of *key. The message does not name the item.
- */
+/* Fails, without naming the item, if the metric cannot score with the references of *key. */
 int kvd_metric_check(kvd_metric metric, const kvd_metric_key *key, kvd_err *err);
 
 #endif

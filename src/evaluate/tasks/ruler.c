@@ -9,14 +9,9 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/*
- * Random streams. Task k draws from TASK_STREAM + k. ORDER_STREAM shuffles and restarts for each
- * item.
- */
+/* Random streams: TASK_STREAM + k for task k; ORDER_STREAM shuffles, anew for each item. */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/*
- * Largest number of tokens in the example of task "vt", and of attempts to draw an item that fits.
- */
+/* Largest numbers of tokens in the example of task "vt", and of attempts to draw a fitting item. */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",

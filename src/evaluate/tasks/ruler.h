@@ -43,10 +43,7 @@ int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,
                    kvd_err *err);
 
-/*
- * Writes JSON lines with RULER's fields and the task, to a whole file or none. `special` counts
- * special tokens.
- */
+/* Writes JSON lines with RULER's fields, whole or not at all. `special` counts special tokens. */
 int kvd_ruler_write(const kvd_benchmark *b, const char *path, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err);
 

@@ -70,10 +70,7 @@ bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
 /* Builds the example of task "vt" with n noise lines. Stores the lines of assignments in *r. */
 kvd_ruler_build kvd_ruler_vt_example;
 
-/*
- * Fills index [n] with a permutation that depends on the seed alone, as RULER restarts its
- * generator for each item.
- */
+/* Fills index [n] with a permutation. Depends on the seed alone, as RULER reseeds for each item. */
 void kvd_ruler_order(const kvd_ruler *r, size_t n, size_t *index);
 /* Draws k different numbers below n in rising order. index [n] begins with them. */
 void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index);

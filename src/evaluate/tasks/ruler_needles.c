@@ -23,10 +23,7 @@ static bool is_abbreviation(const char *word, size_t n)
     return false;
 }
 
-/*
- * Returns true if `word` ends in . ! or ? (perhaps quoted) and is no abbreviation, and `next` does
- * not begin in lower case.
- */
+/* Returns true if `word` ends a sentence (. ! or ?, perhaps quoted) and `next` begins one. */
 static bool ends_sentence(const char *word, const char *next)
 {
     size_t n = strlen(word);
@@ -120,10 +117,7 @@ static const char *essay_word(const kvd_ruler *r, size_t i)
     return r->essay.word[i % r->essay.n];
 }
 
-/*
- * Writes n words of the essay, repeated if needed. Needles are at depths drawn from 40 percentages
- * between 0 and 100.
- */
+/* Writes n words of the essay, repeated if needed, with needles at depths of 40 percentages. */
 static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
 {
     size_t sentences = 0, depth[N_DEPTHS], done = 0, word = 0;

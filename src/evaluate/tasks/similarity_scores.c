@@ -126,9 +126,7 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/*
- * Marks in in_union the words of a longest common subsequence, the one that Python's `rouge` finds.
- */
+/* Marks in in_union the words of the longest common subsequence that Python's `rouge` finds. */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -164,10 +162,7 @@ static double package_f1(double both, double answer, double reference)
     return 2 * (p * r / (p + r + 1e-8));
 }
 
-/*
- * Counts different words that the two texts have in common. With `subsequences`, counts words in
- * longest common subsequences.
- */
+/* Counts different common words, or with `subsequences` those in longest common subsequences. */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
 {

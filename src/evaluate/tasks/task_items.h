@@ -1,7 +1,4 @@
-/*
- * Items that kvdim-tasks makes from texts. Its tasks are generate (continue a text), needle (find a
- * hidden number) and classify.
- */
+/* Items that kvdim-tasks makes from texts, to continue them, find hidden numbers or classify. */
 #ifndef KVD_EVALUATE_TASKS_TASK_ITEMS_H
 #define KVD_EVALUATE_TASKS_TASK_ITEMS_H
 

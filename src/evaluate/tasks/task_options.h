@@ -41,10 +41,7 @@ void kvd_tasks_parse(int argc, char **argv, kvd_tasks_options *cfg);
 bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg);
 void kvd_tasks_options_release(kvd_tasks_options *cfg);
 
-/*
- * Records options and inputs in the output. `chat` is a template or NULL. `engine` names the
- * implementation that generates.
- */
+/* Records options and inputs. `chat`: a template or NULL. `engine`: what generates. */
 int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_chat *chat,
                      const char *engine, kvd_err *err);
 

@@ -51,10 +51,7 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
     return i;
 }
 
-/*
- * Scores text `mine` against the reference and the uncompressed model's text `theirs`, which may be
- * the same.
- */
+/* Scores text `mine` against the reference and against the uncompressed model's text `theirs`. */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
 {

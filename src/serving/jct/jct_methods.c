@@ -227,9 +227,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model = m->info,
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
-        /*
-         * Methods with rotated heads have their own spectrum, other methods at most a random one.
-         */
+        /* Methods with rotated heads have their own spectrum, others at most a random one. */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]
                                            : NULL,

@@ -34,10 +34,7 @@ typedef struct {
 /* Runs measurements without results; reports and skips those too large for the cache. */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
-/*
- * Creates OUT.h5.partial. With --resume, reads earlier results from OUT.h5.rows or, if that file is
- * missing, OUT.h5.
- */
+/* Creates OUT.h5.partial. With --resume, reads earlier results from OUT.h5.rows, else OUT.h5. */
 int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err);
 
 /* Writes new results to OUT.h5, and removes OUT.h5.rows. */

@@ -1,7 +1,4 @@
-/*
- * Generates with the CUDA engine in bf16. Prompts share iterations, then each decode step runs all
- * sequences.
- */
+/* Generates with the CUDA engine in bf16. Prompts share iterations, as do decode steps. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +15,7 @@
 
 enum { PAGE = 64 };
 
-/*
- * A group has 1 / GROUPS of all sequences, but LEAST_SLOTS to MOST_SLOTS, for any number of GPUs.
- */
+/* A group has 1 / GROUPS of all sequences, but LEAST_SLOTS to MOST_SLOTS, for all GPU counts. */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
@@ -129,10 +124,7 @@ const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_sp
                                                                  : "GPU engine";
 }
 
-/*
- * Returns the number of bits of a token's K and V before quantisation. A latent that K and V share
- * counts once.
- */
+/* Returns the bits of a token's K and V before quantisation. A shared latent counts once. */
 static double layer_bits(const by_engine *e, int layer)
 {
     const kvd_plan *const p = e->plan;
@@ -277,10 +269,7 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
     return fitting(f, c, first, n, f->pages);
 }
 
-/*
- * Replaces the engine by one with more room for outliers or code streams, up to their largest
- * possible number.
- */
+/* Replaces the engine by one with more room for outliers or code streams. */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {
     by_engine *const e = of(p);

@@ -1,7 +1,4 @@
-/*
- * Runs the model on a GPU with attention on the CPU (model/pass/cuda/host_hook.h), for a cache in
- * host memory.
- */
+/* Runs the model on a GPU and attention on the CPU (model/pass/cuda/host_hook.h). */
 #include <math.h>
 #include <stdlib.h>
 
