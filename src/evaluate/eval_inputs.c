@@ -29,10 +29,7 @@ static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *
     return 0;
 }
 
-/*
- * Replaces each method by copies with different strengths (--sweep). Without --method, takes all
- * methods that save bytes and have a parameter.
- */
+/* Replaces each method, or without --method all that save bytes, by copies of several strengths. */
 static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
 {
     static kvd_method given[KVD_EVAL_METHODS];

@@ -55,10 +55,7 @@ typedef struct {
  */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
-/*
- * Keeps attention outputs of the uncompressed model if they fit. Requires keep_reference and must
- * precede kvd_evaluate.
- */
+/* Keeps uncompressed attention outputs if they fit. Needs keep_reference. Precedes kvd_evaluate. */
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
@@ -74,10 +71,7 @@ typedef struct {
     double overall_p;
     /* Opened with the evaluator's prompt length. Its pointers are borrowed. */
     kvd_plan plan;
-    /*
-     * Borrowed. If NULL, kvd_evaluator.runner is used. A runner may have other weights but the same
-     * shape, output head and memory.
-     */
+    /* Borrowed, or NULL for kvd_evaluator.runner. May have other weights, but the same shape. */
     kvd_model_runner *runner;
     double weight_bytes;
     /* [n_sequences] Quality. kvd_evaluate fills this and all later fields. */
@@ -113,10 +107,7 @@ void kvd_choice_release(kvd_choice *c);
 /* Makes sure that e->reference is filled, running the uncompressed model if necessary. */
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
-/*
- * Compares a setting with the uncompressed model. If e->n_texts > 0, texts have equal weight,
- * otherwise sequences are weighted by tokens.
- */
+/* Compares a setting with the uncompressed model. If e->n_texts > 0, texts have equal weight. */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);
 

@@ -1,7 +1,4 @@
-/*
- * kvdim-eval: measures the loss of prediction quality by KV cache compression. Writes
- * kvdim/accuracy or, with --scan-errors, kvdim/error-table.
- */
+/* kvdim-eval: measures how compression changes predictions. Writes kvdim/accuracy, error-table. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -43,10 +43,7 @@ size_t kvd_prompt_rows(size_t prompt, size_t n);
 /* Returns the number of bytes of a prompt token's Q, K and V over all layers. */
 size_t kvd_kept_prompts_row_bytes(const kvd_config *c);
 
-/*
- * Makes room for `rows` prompt tokens in batches of max_tokens. The caller must call
- * kvd_kept_prompts_release, also after a failure.
- */
+/* Makes room for `rows` prompt tokens. Requires kvd_kept_prompts_release, also after a failure. */
 int kvd_kept_prompts_init(kvd_kept_prompts *p, const kvd_config *c, size_t prompt, size_t rows,
                           size_t max_tokens, kvd_err *err);
 void kvd_kept_prompts_release(kvd_kept_prompts *p);
@@ -58,10 +55,7 @@ int kvd_kept_prompts_save(void *ctx, const kvd_attention_in *in, kvd_err *err);
 int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_attention *hook,
                           kvd_err *err);
 
-/*
- * Runs the tokens after recorded prompts, as kvd_forward_run. Sets their rows of hidden
- * [n_tokens][d_model]. `inner` sees whole sequences.
- */
+/* Runs the tokens after recorded prompts, as kvd_forward_run. `inner` sees whole sequences. */
 int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b,
                          kvd_attention *inner, float *hidden, kvd_err *err);
 
@@ -110,10 +104,7 @@ struct kvd_model_runner {
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
 
-    /*
-     * `reference` runs the uncompressed model through the final norm. `below` runs only the layers
-     * before `layer` and writes `residual`.
-     */
+    /* `reference` runs the uncompressed model, `below` only its layers before `layer`. */
     int (*reference)(kvd_model_runner *r, const kvd_batch *b, float *hidden, kvd_err *err);
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
 

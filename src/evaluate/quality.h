@@ -66,10 +66,7 @@ int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);
 
-/*
- * Errors of attention outputs (ZDC paper, section 4.2). An output is a head's vector for a token
- * before W_O (reading D-25 in docs/readings.md).
- */
+/* Errors of attention outputs before W_O (ZDC paper, section 4.2; D-25 in docs/readings.md). */
 
 typedef struct {
     float *out; /* [n_layers][max_tokens][n_heads * d_head] */

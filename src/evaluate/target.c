@@ -231,10 +231,7 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
     return kept;
 }
 
-/*
- * Returns the removed fraction p at which curve `c` falls below the target, if sequence s counts
- * times[s] times. share [c->n] is scratch memory.
- */
+/* Returns where curve `c` falls below the target, if sequence s counts times[s] times. */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
 {

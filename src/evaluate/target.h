@@ -153,10 +153,7 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                       .requires = "target", .help = "Vary this parameter instead"                  \
     }
 
-/*
- * Appends a search along parameter `key` to t [*n], unless an earlier search's method differs from
- * *m only in the value of `key`. Borrows *m.
- */
+/* Appends a search along `key` to t [*n], unless an earlier one differs only in its value. */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 

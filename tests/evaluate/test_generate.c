@@ -263,10 +263,7 @@ TEST(longrope_follows_the_text)
     kvd_checkpoint_close(phi);
 }
 
-/*
- * Compares generation with whole sequences. Log probabilities may differ by `tolerance`, because
- * rounding may change a quantised number.
- */
+/* Compares generation with whole sequences. Rounding may change log p by `tolerance`. */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
     opened o;

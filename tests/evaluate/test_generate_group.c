@@ -166,10 +166,7 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/*
- * Generates all sequences as one group. Forward pass number fail_at fails (0: none).
- * grown: how often the path already got more memory.
- */
+/* Generates all as one group, in which forward pass number fail_at fails (0: none). */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
 {

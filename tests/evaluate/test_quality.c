@@ -120,10 +120,7 @@ TEST(test_refuses)
           "sequence 0 has 3 predictions, the reference 4");
 }
 
-/*
- * About 95 % of intervals must contain the true value. Resampling the same sequences for both
- * models must shorten intervals of ratios.
- */
+/* About 95 % of intervals hold the true value; common resamples shorten intervals of ratios. */
 TEST(test_intervals)
 {
     enum { SEQUENCES = 40, TRIALS = 150 };

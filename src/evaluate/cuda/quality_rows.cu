@@ -151,10 +151,7 @@ __global__ void __launch_bounds__(THREADS, 4)
                      ref_lse = (double)ref.top + log(ref.sum);
         kvd_quality_row out;
         out.nll = lse - (double)x[target[blockIdx.x]];
-        /*
-         * KL divergence of p = softmax(u) from softmax(x): E_p[u - x] - lse(u) + lse(x), where lse
-         * is the log of the sum of exponentials.
-         */
+        /* KL divergence of p = softmax(u) from softmax(x): E_p[u - x] - lse(u) + lse(x). */
         out.kl = REFERENCE ? ref.diff / ref.sum - ref_lse + lse : 0;
         out.ref_nll = REFERENCE ? ref_lse - (double)u[target[blockIdx.x]] : out.nll;
         out.best = mine.best;

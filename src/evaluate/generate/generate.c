@@ -162,10 +162,7 @@ typedef struct {
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
-    /*
-     * Next group, for --part. Starts at the number of earlier calls, so that calls of one group
-     * each are divided among the parts.
-     */
+    /* Next group, for --part. Starts at the number of earlier calls, to divide single groups. */
     size_t group;
     bool failed;
     kvd_err err;

@@ -122,10 +122,7 @@ enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 
-/*
- * Called after sequences first .. first + n - 1 are done. *account has the bytes of their steps. A
- * nonzero result stops generation, with *err filled.
- */
+/* Called when n sequences from `first` on are done, with bytes of their steps. Nonzero stops. */
 typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 

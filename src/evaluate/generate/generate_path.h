@@ -18,10 +18,7 @@ struct kvd_generate_path {
     void *layer_ctx;
     /* Returns how many sequences from `first` on run together, at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
-    /*
-     * Called after `run` has failed and `end` was called. Returns 1 if it made room, 0 if that
-     * would not help, -1 on failure. May be NULL.
-     */
+    /* Called after a failed `run` and `end`. Returns 1 if it made room, 0 if not, -1 on failure. */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
     /* Returns how many of n sequences from `first` on run together, at least 1. If NULL, all do. */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
@@ -67,19 +64,13 @@ struct kvd_generate_pass {
 };
 
 #ifdef KVD_CUDA
-/*
- * Creates a pass on GPU s->first_gpu in s->compute. The checkpoint must stay open. `piece` is the
- * largest n of `logits`. Returns NULL on failure.
- */
+/* Creates a pass on GPU s->first_gpu. Borrows the checkpoint. piece: largest n of `logits`. */
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const struct kvd_gpu_weights *weights, size_t piece,
                                           kvd_err *err);
 #endif
 
-/*
- * Returns a path with the cache in CPU memory, or NULL on failure. `weights` are in GPU memory and
- * borrowed, or NULL to compute on the CPU.
- */
+/* Returns a path with the cache in CPU memory, or NULL. Without `weights` computes on the CPU. */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 

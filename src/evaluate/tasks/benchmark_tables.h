@@ -27,11 +27,9 @@ typedef struct {
 /* Return the settings of a task of LongBench or InfiniteBench, or NULL for an unknown task. */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
-/*
- * kvd_scbench_row returns settings with the first question's prompt, or NULL. kvd_scbench_next
- * returns the prompt of later questions.
- */
+/* Returns settings with the first question's prompt, or NULL. */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
+/* Returns the prompt of later questions. */
 const char *kvd_scbench_next(const char *task);
 /* Returns the settings of a RULER task, or those of the needle tasks (niah_...) if unknown. */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);

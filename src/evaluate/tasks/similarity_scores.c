@@ -233,10 +233,7 @@ typedef struct {
     size_t a, b, n;
 } block;
 
-/*
- * Finds the longest common block of a[alo .. ahi-1] and b[blo .. bhi-1]. If lengths are equal, the
- * first in a counts, then the first in b.
- */
+/* Finds the longest common block of a[alo .. ahi-1] and b[blo .. bhi-1], first in a, then in b. */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     block best = {alo, blo, 0};

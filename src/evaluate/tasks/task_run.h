@@ -69,10 +69,7 @@ typedef struct {
     bool part;
 } kvd_task_run;
 
-/*
- * Prepares tasks and runs the uncompressed model. Sets spec->max_len. The tokenizer must outlive
- * *f. *f can be released after a failure.
- */
+/* Runs the uncompressed model and sets spec->max_len. The tokenizer must outlive *f. */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
@@ -99,10 +96,7 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/*
- * Computes the mean of measure m divided by the uncompressed model's mean, with a common bootstrap
- * over texts. Fails if the uncompressed model's mean is 0.
- */
+/* Computes the mean of measure m / that of the uncompressed model. Fails if that is 0. */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);
 

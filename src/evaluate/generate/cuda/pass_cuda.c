@@ -107,10 +107,7 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
-/*
- * Sets *streamed to true if less than 1/8 of the free GPU memory would be left with all routed
- * experts. The experts are then copied from host memory when needed.
- */
+/* Sets *streamed if less than 1/8 of the free GPU memory would be left with all routed experts. */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
 {
