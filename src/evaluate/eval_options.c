@@ -8,11 +8,11 @@
 
 static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {
-    if (isnan(cfg->in.target) && !cfg->scan && !cfg->sweep && kvd_inputs_check_ranks(&cfg->in, err))
-        return -1;
-    if (!isnan(cfg->in.target) &&
-        kvd_target_check_methods(cfg->in.method, cfg->in.method_text, cfg->in.n_methods,
-                                 cfg->in.target_key, err))
+    if ((isnan(cfg->in.target) && !cfg->scan && !cfg->sweep &&
+         kvd_inputs_check_ranks(&cfg->in, err)) ||
+        (!isnan(cfg->in.target) &&
+         kvd_target_check_methods(cfg->in.method, cfg->in.method_text, cfg->in.n_methods,
+                                  cfg->in.target_key, err)))
         return -1;
     size_t tried = 0;
     for (size_t i = 0; cfg->sweep && i < cfg->in.n_methods; i++) {

@@ -113,19 +113,15 @@ static int load(kvd_inputs *in, kvd_err *err)
         if (kvd_rates_load(&in->rates[i], cfg->rates[i], err) ||
             kvd_model_info_same(&in->info, cfg->model, &in->rates[i].model, cfg->rates[i], err))
             return -1;
-    if (cfg->calibration &&
-        (kvd_activations_open(&in->calibration, cfg->calibration, err) ||
-         kvd_model_info_same(&in->info, cfg->model, &in->calibration.model, cfg->calibration, err)))
-        return -1;
-    if (cfg->fisher &&
-        (kvd_fisher_open(&in->fisher, cfg->fisher, err) ||
-         kvd_model_info_same(&in->info, cfg->model, &in->fisher.model, cfg->fisher, err)))
-        return -1;
-    if (cfg->table &&
-        (kvd_error_table_load(&in->table, cfg->table, err) ||
-         kvd_model_info_same(&in->info, cfg->model, &in->table.model, cfg->table, err)))
-        return -1;
-    return 0;
+    return (cfg->calibration && (kvd_activations_open(&in->calibration, cfg->calibration, err) ||
+                                 kvd_model_info_same(&in->info, cfg->model, &in->calibration.model,
+                                                     cfg->calibration, err))) ||
+           (cfg->fisher &&
+            (kvd_fisher_open(&in->fisher, cfg->fisher, err) ||
+             kvd_model_info_same(&in->info, cfg->model, &in->fisher.model, cfg->fisher, err))) ||
+           (cfg->table &&
+            (kvd_error_table_load(&in->table, cfg->table, err) ||
+             kvd_model_info_same(&in->info, cfg->model, &in->table.model, cfg->table, err)));
 }
 
 int kvd_inputs_open(kvd_inputs *in, kvd_err *err)

@@ -26,10 +26,9 @@ kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c
 
 static int make_runner(kvd_eval_run *v, kvd_err *err)
 {
-    if (!(v->runner = kvd_eval_runner(v, v->in.checkpoint, err)) ||
-        kvd_weights_bytes(v->in.checkpoint, &v->weight_bytes, err))
-        return -1;
-    return kvd_run_parameter(&v->in.run, "engine", err, "%s", v->runner->describe(v->runner));
+    return !(v->runner = kvd_eval_runner(v, v->in.checkpoint, err)) ||
+           kvd_weights_bytes(v->in.checkpoint, &v->weight_bytes, err) ||
+           kvd_run_parameter(&v->in.run, "engine", err, "%s", v->runner->describe(v->runner));
 }
 
 static int make_evaluator(kvd_eval_run *v, kvd_err *err)
@@ -183,15 +182,10 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
     if (kvd_inputs_make_points(&v->in, isnan(cfg->in.target), err) ||
         kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_accuracy, &v->in.run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
-        (cfg->in.resume && take_up(v, err)) || kvd_eval_points(v, err))
-        return -1;
-    if (!isnan(cfg->in.target) && kvd_eval_search(v, err))
-        return -1;
-    if (kvd_eval_weights(v, err))
-        return -1;
-    if (cfg->in.by_text && write_texts(v, err))
-        return -1;
-    if (kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err) ||
+        (cfg->in.resume && take_up(v, err)) || kvd_eval_points(v, err) ||
+        (!isnan(cfg->in.target) && kvd_eval_search(v, err)) || kvd_eval_weights(v, err) ||
+        (cfg->in.by_text && write_texts(v, err)) ||
+        kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err) ||
         kvd_saved_rows_remove(&v->saved, err))
         return -1;
     if (v->evaluator.n_sequences < KVD_BOOTSTRAP_CLUSTERS)
@@ -242,9 +236,8 @@ static int scan(kvd_eval_run *v, kvd_err *err)
 
 static int work(kvd_eval_run *v, kvd_err *err)
 {
-    if (kvd_eval_open_inputs(v, program, err))
-        return -1;
-    return v->cfg->scan ? scan(v, err) : evaluate(v, err);
+    return kvd_eval_open_inputs(v, program, err) ||
+           (v->cfg->scan ? scan(v, err) : evaluate(v, err));
 }
 
 static void release(kvd_eval_run *v)

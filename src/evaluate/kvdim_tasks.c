@@ -153,9 +153,8 @@ static int read_items(tasks_run *v, kvd_err *err)
                                              .shots = cfg->shots};
     if (!cfg->in.seq_len)
         cfg->in.seq_len = longest;
-    if (cfg->in.common.output && kvd_model_seq_len(v->in.model, &cfg->in.seq_len, err))
-        return -1;
-    if (check_items_path(cfg, err) || find_chat(v, err))
+    if ((cfg->in.common.output && kvd_model_seq_len(v->in.model, &cfg->in.seq_len, err)) ||
+        check_items_path(cfg, err) || find_chat(v, err))
         return -1;
     snprintf(v->in.label, sizeof v->in.label, "benchmark");
     if (kvd_run_add_inputs(&v->in.run, &cfg->ruler.essay, 1, err) ||
@@ -574,18 +573,16 @@ static int work(tasks_run *v, kvd_err *err)
     if (cfg->parts)
         return run_part(v, err);
     /* Not part of the run key, as any number of equal GPUs gives equal results. */
-    if (v->in.run.gpu[0] &&
-        kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
-        return -1;
-    if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||
-        (cfg->in.resume && open_journal(v, err)) || describe_file(v, err) ||
-        (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)) ||
-        (!isnan(cfg->in.target) && search_targets(v, err)) ||
-        (v->scores ? kvd_benchmark_table_write(&v->file, v->scores, err)
-                   : kvd_task_table_write(&v->file, v->table, err)) ||
-        kvd_h5_finish(&v->file, err) || (v->journal && kvd_journal_remove(v->journal, err)))
-        return -1;
-    return cfg->in.common.json ? print_json(v, err) : 0;
+    return (v->in.run.gpu[0] &&
+            kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1)) ||
+           kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||
+           (cfg->in.resume && open_journal(v, err)) || describe_file(v, err) ||
+           (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)) ||
+           (!isnan(cfg->in.target) && search_targets(v, err)) ||
+           (v->scores ? kvd_benchmark_table_write(&v->file, v->scores, err)
+                      : kvd_task_table_write(&v->file, v->table, err)) ||
+           kvd_h5_finish(&v->file, err) || (v->journal && kvd_journal_remove(v->journal, err)) ||
+           (cfg->in.common.json ? print_json(v, err) : 0);
 }
 
 static void release(tasks_run *v)

@@ -22,9 +22,8 @@ static int load_requests(kvd_jct_sweep *s, kvd_err *err)
     const kvd_jct_options *const cfg = s->cfg;
     double rate;
     if (strncmp(cfg->requests, "poisson:", 8)) {
-        if (kvd_requests_read(&s->requests, cfg->requests, err))
-            return -1;
-        if (cfg->n_requests && kvd_requests_first(&s->requests, cfg->n_requests, err))
+        if (kvd_requests_read(&s->requests, cfg->requests, err) ||
+            (cfg->n_requests && kvd_requests_first(&s->requests, cfg->n_requests, err)))
             return -1;
     } else if (kvd_arg_double("--requests poisson:RATE", cfg->requests + 8, 1e-9, 1e9, &rate,
                               err) ||

@@ -103,9 +103,8 @@ static int recorded_requests(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
     if (kvd_run_add_input(&v->run, cfg->requests, err) ||
-        kvd_requests_read(&v->requests, cfg->requests, err))
-        return -1;
-    if (cfg->n_requests && kvd_requests_first(&v->requests, cfg->n_requests, err))
+        kvd_requests_read(&v->requests, cfg->requests, err) ||
+        (cfg->n_requests && kvd_requests_first(&v->requests, cfg->n_requests, err)))
         return -1;
     v->base_rate = kvd_requests_rate(&v->requests);
     if (!(v->base_rate > 0) && (cfg->n_rates || !isnan(cfg->bound)))
@@ -298,9 +297,8 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
     for (size_t i = 0; i < cfg->n_rates; i++)
         if (add_point(v, &about, cfg->rate[i], NAN, err))
             return -1;
-    if (!cfg->n_rates && add_point(v, &about, v->base_rate, NAN, err))
-        return -1;
-    return isnan(cfg->bound) ? 0 : search_rate(v, &about, err);
+    return (!cfg->n_rates && add_point(v, &about, v->base_rate, NAN, err)) ||
+           (isnan(cfg->bound) ? 0 : search_rate(v, &about, err));
 }
 
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
@@ -410,10 +408,9 @@ static int work(service *v, kvd_err *err)
                        cfg->common.quiet);
     const int status = serve_methods(v, err);
     kvd_progress_end(&v->progress);
-    if (status ||
-        kvd_serving_write(&v->file, v->table, kvd_costs_files_model(v->costs), v->none, err))
-        return -1;
-    return cfg->common.json ? print_json(v, err) : 0;
+    return status ||
+           kvd_serving_write(&v->file, v->table, kvd_costs_files_model(v->costs), v->none, err) ||
+           (cfg->common.json ? print_json(v, err) : 0);
 }
 
 static void release(service *v)

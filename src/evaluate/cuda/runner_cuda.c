@@ -261,11 +261,11 @@ static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *
                  kvd_quality *per_sequence, kvd_err *err)
 {
     runner *const self = self_of(r);
-    if (rows && kvd_gpu_forward_logits(self->forward, rows, p->n, self->logits[1], err))
-        return -1;
-    return kvd_gpu_quality_add(
-        self->quality, self->logits[rows ? 1 : 0], rows ? self->logits[0] : NULL, p->target,
-        p->sequence, p->n, (size_t)r->config->vocab_size, per_sequence, p->each, self->stream, err);
+    return (rows && kvd_gpu_forward_logits(self->forward, rows, p->n, self->logits[1], err)) ||
+           kvd_gpu_quality_add(self->quality, self->logits[rows ? 1 : 0],
+                               rows ? self->logits[0] : NULL, p->target, p->sequence, p->n,
+                               (size_t)r->config->vocab_size, per_sequence, p->each, self->stream,
+                               err);
 }
 
 static int logit_change(kvd_model_runner *r, const float *rows, size_t n, double *largest,

@@ -40,11 +40,10 @@ static int cpu_first(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prom
     cpu_pass *const c = cpu_of(p);
     const size_t most = (size_t)kvd_checkpoint_config(c->checkpoint)->max_positions,
                  len = 2 * c->spec.max_len;
-    if (twice && !c->twice &&
-        !(c->twice =
-              kvd_forward_new(c->checkpoint, 2 * c->spec.max_tokens, len < most ? len : most, err)))
-        return -1;
-    return kvd_forward_run(twice ? c->twice : c->forward, b, &prompts->hook, -1, NULL, err);
+    return (twice && !c->twice &&
+            !(c->twice = kvd_forward_new(c->checkpoint, 2 * c->spec.max_tokens,
+                                         len < most ? len : most, err))) ||
+           kvd_forward_run(twice ? c->twice : c->forward, b, &prompts->hook, -1, NULL, err);
 }
 
 static int cpu_run(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err)

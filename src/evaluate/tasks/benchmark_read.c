@@ -187,9 +187,8 @@ static int read_kvpress(reader *r, kvd_err *err)
 static int read_longbench(reader *r, kvd_err *err)
 {
     const char *context, *input, *dataset;
-    if (optional_text(r->x, "dataset", &dataset, err))
-        return -1;
-    if (dataset && set(&r->item->task, dataset, err))
+    if (optional_text(r->x, "dataset", &dataset, err) ||
+        (dataset && set(&r->item->task, dataset, err)))
         return -1;
     size_t n = strlen(r->item->task);
     if (n > 2 && !strcmp(r->item->task + n - 2, "_e"))
@@ -203,9 +202,8 @@ static int read_longbench(reader *r, kvd_err *err)
     if (need_text(r->x, "context", &context, err) || need_text(r->x, "input", &input, err))
         return -1;
     const slot slots[] = {{"context", context}, {"input", input}, {0}};
-    if (fill(r, row->prompt, slots, err) || use_row(r, row, err))
-        return -1;
-    return push_field(&r->item->turn->reference, &r->item->turn->n_references, r->x, "answers",
+    return fill(r, row->prompt, slots, err) || use_row(r, row, err) ||
+           push_field(&r->item->turn->reference, &r->item->turn->n_references, r->x, "answers",
                       err) ||
            (json_is_array(json_object_get(r->x, "all_classes")) &&
             push_field(&r->item->choice, &r->item->n_choices, r->x, "all_classes", err));
@@ -590,10 +588,9 @@ static int read_item(reader *r, kvd_err *err)
                         "--shots %zu is for GSM8K, and this item has the form %s: leave --shots "
                         "out, or put examples into the item's context",
                         r->s->shots, kvd_benchmark_form_words[form]);
-    if (check_unread(r, form, err) || !(r->item = kvd_benchmark_add(r->b, err)) ||
-        name_item(r, err) || read[form](r, err) || check_task(r->item->task, err))
-        return -1;
-    return kvd_benchmark_change(r->item, r->s, err);
+    return check_unread(r, form, err) || !(r->item = kvd_benchmark_add(r->b, err)) ||
+           name_item(r, err) || read[form](r, err) || check_task(r->item->task, err) ||
+           kvd_benchmark_change(r->item, r->s, err);
 }
 
 /* Returns TASK of a path TASK/validation.jsonl (RULER), otherwise the file's name. */

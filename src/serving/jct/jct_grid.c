@@ -224,9 +224,8 @@ static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *s
     double seconds = 0;
     /* Run 0 is a warm-up and is discarded. */
     for (size_t i = 0; i <= samples; i++) {
-        if (i && steps_between(b, p, seconds < most ? seconds : most, err))
-            return -1;
-        if ((p->tokens && !b->anywhere &&
+        if ((i && steps_between(b, p, seconds < most ? seconds : most, err)) ||
+            (p->tokens && !b->anywhere &&
              prompt(b, 0, 0, p->tokens, false, false, &seconds, err)) ||
             (p->batch > 1 ? prompts(b, p->batch, p->piece, &seconds, err)
                           : prompt(b, 0, p->tokens, p->piece, true, true, &seconds, err)))

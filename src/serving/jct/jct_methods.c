@@ -77,12 +77,11 @@ static int load_files(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_
         if (kvd_rates_load(&m->rates[i], cfg->rates[i], err) ||
             kvd_model_info_same(info, model, &m->rates[i].model, cfg->rates[i], err))
             return -1;
-    if (cfg->table && (kvd_error_table_load(&m->table, cfg->table, err) ||
-                       kvd_model_info_same(info, model, &m->table.model, cfg->table, err)))
-        return -1;
-    if (cfg->calibration &&
-        (kvd_activations_open(&m->calibration, cfg->calibration, err) ||
-         kvd_model_info_same(info, model, &m->calibration.model, cfg->calibration, err)))
+    if ((cfg->table && (kvd_error_table_load(&m->table, cfg->table, err) ||
+                        kvd_model_info_same(info, model, &m->table.model, cfg->table, err))) ||
+        (cfg->calibration &&
+         (kvd_activations_open(&m->calibration, cfg->calibration, err) ||
+          kvd_model_info_same(info, model, &m->calibration.model, cfg->calibration, err))))
         return -1;
     m->calibrated = cfg->calibration != NULL;
     if (cfg->fisher && (kvd_fisher_open(&m->fisher, cfg->fisher, err) ||

@@ -4,9 +4,7 @@
 
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err)
 {
-    if (kvd_output_begin(&t->out, path, err))
-        return -1;
-    if (!(t->f = kvd_output_create(t->out.partial, err)))
+    if (kvd_output_begin(&t->out, path, err) || !(t->f = kvd_output_create(t->out.partial, err)))
         return -1;
     fputs("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [", t->f);
     return 0;

@@ -212,9 +212,8 @@ static int gather(kvd_costs *c, const kvd_rows *s, const char *method, int gpus,
     for (size_t i = 0; i < n; i++) {
         if (!is_kind(s, i, "iteration") || !is_of(s, i, method, gpus))
             continue;
-        if (first == SIZE_MAX && take_facts(c, s, first = i, err))
-            return -1;
-        if (same_setting(s, first, i, err) || add_point(c, s, i, err))
+        if ((first == SIZE_MAX && take_facts(c, s, first = i, err)) ||
+            same_setting(s, first, i, err) || add_point(c, s, i, err))
             return -1;
     }
     if (first == SIZE_MAX)
