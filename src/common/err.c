@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -80,4 +81,12 @@ int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes)
     if (kvd_memory_limit(limit))
         return kvd_fail(err, "cannot allocate %llu bytes for %s; raise %s", bytes, what, limit);
     return kvd_fail(err, "cannot allocate %llu bytes for %s", bytes, what);
+}
+
+void *kvd_new(size_t n, size_t size, const char *what, kvd_err *err)
+{
+    void *const p = calloc(n ? n : 1, size);
+    if (!p)
+        kvd_no_memory(err, what, (unsigned long long)n * size);
+    return p;
 }

@@ -7,6 +7,7 @@
 #define KVD_COMMON_ERR_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,6 +42,9 @@ static inline int kvd_status(bool failed)
 {
     return failed ? -1 : 0;
 }
+
+/* Returns n zeroed elements, also for n = 0, or NULL after kvd_no_memory. */
+void *kvd_new(size_t n, size_t size, const char *what, kvd_err *err);
 
 /* Returns true if memory is limited. `text`: "the limit of 307200 KB on memory (ulimit -v)". */
 bool kvd_memory_limit(char text[KVD_MEMORY_LIMIT_TEXT]);

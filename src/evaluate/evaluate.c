@@ -9,14 +9,6 @@
 #include "common/clock.h"
 #include "common/run.h"
 
-static void *room(size_t n, size_t bytes, const char *what, kvd_err *err)
-{
-    void *p = calloc(n ? n : 1, bytes);
-    if (!p)
-        kvd_no_memory(err, what, (unsigned long long)n * bytes);
-    return p;
-}
-
 /* Returns how many sequences form the next batch. Their prompts must fit twice into max_tokens. */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
@@ -191,8 +183,8 @@ static int prepare(kvd_evaluator *e, kvd_choice *choice, size_t n, bool errors, 
         kvd_choice *const c = &choice[i];
         c->n_each = e->n_scored;
         if (!(c->per_sequence =
-                  room(e->n_sequences, sizeof *c->per_sequence, "sums per sequence", err)) ||
-            !(c->each = room(e->n_scored, sizeof *c->each, "changes of predictions", err)) ||
+                  kvd_new(e->n_sequences, sizeof *c->per_sequence, "sums per sequence", err)) ||
+            !(c->each = kvd_new(e->n_scored, sizeof *c->each, "changes of predictions", err)) ||
             ready(e, c, err) ||
             (errors && kvd_attention_error_init(&c->error, NULL, e->config, err)))
             return -1;
@@ -413,14 +405,15 @@ int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *c
     e->n_sequences = kvd_corpus_n_sequences(corpus);
     e->n_tokens = kvd_corpus_n_tokens(corpus);
     e->prompt = prompt;
-    if (!(e->prompt_at = room(e->n_sequences + 1, sizeof *e->prompt_at, "rows of prompts", err)) ||
-        !(e->scored_at = room(e->n_sequences + 1, sizeof *e->scored_at, "scored rows", err)) ||
+    if (!(e->prompt_at =
+              kvd_new(e->n_sequences + 1, sizeof *e->prompt_at, "rows of prompts", err)) ||
+        !(e->scored_at = kvd_new(e->n_sequences + 1, sizeof *e->scored_at, "scored rows", err)) ||
         count_rows(e, err) ||
-        !(e->reference = room(e->n_sequences, sizeof *e->reference, "sums per sequence", err)) ||
-        !(e->id = room(rows, sizeof *e->id, "token ids", err)) ||
-        !(e->offset = room(rows + 1, sizeof *e->offset, "sequence offsets", err)) ||
-        !(e->target = room(rows, sizeof *e->target, "targets", err)) ||
-        !(e->sequence = room(rows, sizeof *e->sequence, "targets", err)) ||
+        !(e->reference = kvd_new(e->n_sequences, sizeof *e->reference, "sums per sequence", err)) ||
+        !(e->id = kvd_new(rows, sizeof *e->id, "token ids", err)) ||
+        !(e->offset = kvd_new(rows + 1, sizeof *e->offset, "sequence offsets", err)) ||
+        !(e->target = kvd_new(rows, sizeof *e->target, "targets", err)) ||
+        !(e->sequence = kvd_new(rows, sizeof *e->sequence, "targets", err)) ||
         !(e->batch_hidden = runner->rows_new(runner, rows, "hidden rows of a batch", err)) ||
         !(e->batch_scored = runner->rows_new(runner, rows, "hidden rows of a batch", err)) ||
         (keep_reference && keep_rows(e, err)) || keep_prompts(e, err)) {

@@ -286,11 +286,9 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size;
-    runner *const self = calloc(1, sizeof *self);
-    if (!self) {
-        kvd_no_memory(err, "an evaluation", sizeof *self);
+    runner *const self = kvd_new(1, sizeof *self, "an evaluation", err);
+    if (!self)
         return NULL;
-    }
     /* Logits of one call take up to 32 MiB, for 16 to 1024 predictions. */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;

@@ -341,11 +341,9 @@ kvd_model_runner *kvd_runner_cuda(const kvd_checkpoint *c, kvd_dtype compute, si
                                   size_t max_len, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
-    runner *const self = calloc(1, sizeof *self);
-    if (!self) {
-        kvd_no_memory(err, what, sizeof *self);
+    runner *const self = kvd_new(1, sizeof *self, what, err);
+    if (!self)
         return NULL;
-    }
     size_t piece = LOGITS / sizeof(float) / (size_t)config->vocab_size;
     piece = piece < 128 ? 128 : piece;
     self->hook = (kvd_model_runner){.config = config,

@@ -101,11 +101,9 @@ void kvd_generator_free(kvd_generator *g)
 
 kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_spec *s, kvd_err *err)
 {
-    kvd_generator *const g = calloc(1, sizeof *g);
-    if (!g) {
-        kvd_no_memory(err, "a generator", sizeof *g);
+    kvd_generator *const g = kvd_new(1, sizeof *g, "a generator", err);
+    if (!g)
         return NULL;
-    }
     *g = (kvd_generator){.checkpoint = c, .config = kvd_checkpoint_config(c), .spec = *s};
     if (g->spec.max_tokens < s->max_len)
         g->spec.max_tokens = s->max_len;

@@ -68,11 +68,9 @@ static kvd_generate_pass *pass_cpu(const kvd_checkpoint *c, const kvd_generator_
                                    kvd_err *err)
 {
     const size_t d = (size_t)kvd_checkpoint_config(c)->d_model;
-    cpu_pass *const p = calloc(1, sizeof *p);
-    if (!p) {
-        kvd_no_memory(err, "a generator", sizeof *p);
+    cpu_pass *const p = kvd_new(1, sizeof *p, "a generator", err);
+    if (!p)
         return NULL;
-    }
     *p = (cpu_pass){
         .pass = {.first = cpu_first, .run = cpu_run, .logits = cpu_logits, .free = cpu_free},
         .checkpoint = c,
@@ -212,11 +210,9 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
                  piece = most < 1               ? 1
                          : most > s->max_tokens ? s->max_tokens
                                                 : most;
-    by_rows *const r = calloc(1, sizeof *r);
-    if (!r) {
-        kvd_no_memory(err, "a generator", sizeof *r);
+    by_rows *const r = kvd_new(1, sizeof *r, "a generator", err);
+    if (!r)
         return NULL;
-    }
     *r = (by_rows){.path = {.piece = piece,
                             .together = together,
                             .begin = begin,

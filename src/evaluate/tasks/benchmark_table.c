@@ -78,11 +78,9 @@ static int number_tasks(kvd_benchmark_table *t, kvd_err *err)
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err)
 {
-    kvd_benchmark_table *const t = calloc(1, sizeof *t);
-    if (!t) {
-        kvd_no_memory(err, "a table", sizeof *t);
+    kvd_benchmark_table *const t = kvd_new(1, sizeof *t, "a table", err);
+    if (!t)
         return NULL;
-    }
     t->run = r;
     t->config = config;
     t->seed = seed;

@@ -103,11 +103,9 @@ kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *conf
                                    const char *label, const char *calibrated, bool seeds,
                                    uint64_t seed, kvd_err *err)
 {
-    kvd_task_table *const c = calloc(1, sizeof *c);
-    if (!c) {
-        kvd_no_memory(err, "a table", sizeof *c);
+    kvd_task_table *const c = kvd_new(1, sizeof *c, "a table", err);
+    if (!c)
         return NULL;
-    }
     c->run = f;
     c->config = config;
     c->seeds = seeds;

@@ -161,11 +161,9 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
     const size_t row = (size_t)config->d_model * sizeof(float);
-    gpu_pass *const g = calloc(1, sizeof *g);
-    if (!g) {
-        kvd_no_memory(err, what, sizeof *g);
+    gpu_pass *const g = kvd_new(1, sizeof *g, what, err);
+    if (!g)
         return NULL;
-    }
     *g = (gpu_pass){.pass = {.first = first, .run = run, .logits = logits, .free = release},
                     .checkpoint = c,
                     .config = config,
