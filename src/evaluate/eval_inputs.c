@@ -103,11 +103,9 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
 {
     for (size_t i = 0; i < KVD_EVAL_METHODS; i++)
         v->full_rank_error[i] = NAN;
-    return kvd_inputs_open(&v->in, err) || resolve_methods(v, err) || open_texts(v, program, err) ||
-                   kvd_inputs_find_files(&v->in, err) || kvd_inputs_warn(&v->in, program, err) ||
-                   record_options(v, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_inputs_open(&v->in, err) || resolve_methods(v, err) ||
+                      open_texts(v, program, err) || kvd_inputs_find_files(&v->in, err) ||
+                      kvd_inputs_warn(&v->in, program, err) || record_options(v, err));
 }
 
 static void name_row(int bits, size_t group, kvd_method *m)

@@ -140,8 +140,7 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 
 /*
  * Fills zeroed *mean from n evaluations with different seeds. Qualities are means, whereas counts,
- * seconds and errors are sums. Borrows the first plan. The caller releases *mean with
- * kvd_choice_release.
+ * seconds and errors are sums. Borrows the first plan.
  */
 static int choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, kvd_choice *mean,
                        kvd_err *err)

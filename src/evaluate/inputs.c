@@ -126,10 +126,8 @@ static int load(kvd_inputs *in, kvd_err *err)
 
 int kvd_inputs_open(kvd_inputs *in, kvd_err *err)
 {
-    return resolve_device(in, err) || kvd_inputs_open_model(in, err) || record(in, err) ||
-                   load(in, err)
-               ? -1
-               : 0;
+    return kvd_status(resolve_device(in, err) || kvd_inputs_open_model(in, err) ||
+                      record(in, err) || load(in, err));
 }
 
 static bool has_pairs(const kvd_inputs *in, const kvd_dims_method *m)

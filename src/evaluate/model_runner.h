@@ -98,8 +98,7 @@ struct kvd_model_runner {
 
     /*
      * Makes `reference` store Q, K and V of n_rows prompt tokens, so that runs with compression
-     * skip prompts. May be called once. NULL if unsupported. prompt_bytes returns the number of
-     * bytes per token.
+     * skip prompts. May be called once. NULL if unsupported. prompt_bytes: per token.
      */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
@@ -109,9 +108,8 @@ struct kvd_model_runner {
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
 
     /*
-     * plan_load copies the plan's matrices to the GPU and fails for unsupported plans. plan_unload
-     * may be called for plans that were not loaded. The two functions are NULL if nothing is
-     * copied.
+     * plan_load copies the plan's matrices to the GPU and fails for unsupported plans. plan_unload,
+     * or NULL, may be called for plans that were not loaded.
      */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
@@ -127,8 +125,7 @@ struct kvd_model_runner {
 
     /*
      * Returns true if `plan` compresses nothing, so that its result has the bits of `reference`.
-     * Then fills *account and *error like plan_run. If NULL, plan_run runs every plan. *error
-     * requires keep_attention.
+     * Then fills *account and *error like plan_run. May be NULL.
      */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
@@ -140,10 +137,9 @@ struct kvd_model_runner {
                   kvd_err *err);
 
     /*
-     * Functions for n <= piece final hidden states. reference_logits must come first and computes
-     * the uncompressed logits u. `score` adds to per_sequence[sequence[i]] and uses u if `rows` is
-     * NULL. logit_change sets *largest to max |v - u| (infinite for NaN) and adds the sum of u^2 to
-     * *sum2.
+     * Functions for n <= piece final hidden states. reference_logits computes the uncompressed
+     * logits u for the others. `score` adds to per_sequence[sequence[i]] and uses u if `rows` is
+     * NULL. logit_change sets *largest to max |v - u| (infinite for NaN), adds u^2 to *sum2.
      */
     int (*reference_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,

@@ -108,9 +108,8 @@ int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
- * kvd_attention_error_norm returns ||v - u|| / ||u|| of one head. kvd_attention_error_zdc returns
- * the error D of the ZDC paper, the mean of |v - u| / |u| where u != 0. The result is NaN if all u
- * are 0.
+ * ||v - u|| / ||u|| of one head, and error D of the ZDC paper, the mean of |v - u| / |u| where u !=
+ * 0. NaN if all u are 0.
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);

@@ -514,20 +514,18 @@ int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *m
                              : m->dims->one_p ? "uniform"
                                               : kvd_width_rule_name[m->ranks];
     snprintf(where, sizeof where, "/target/%s", t->name);
-    return kvd_h5_put_text(f, where, "method", kvd_method_name(m), err) ||
-                   kvd_h5_put_text(f, where, "settings", m->settings, err) ||
-                   kvd_h5_put_text(f, where, "rule", rule, err) ||
-                   kvd_h5_put_text(f, where, "key", t->rate.name, err) ||
-                   kvd_h5_put_text(f, where, "metric", metric, err) ||
-                   kvd_h5_put_int(f, where, "own", own, err) ||
-                   kvd_h5_put_double(f, where, "target", x->target, err) ||
-                   put_end(f, where, "", p, &x->kept, err) ||
-                   put_end(f, where, "_misses", p, &x->misses, err) ||
-                   put_end(f, where, "_lo", p, &x->surely_kept, err) ||
-                   put_end(f, where, "_hi", p, &x->surely_lost, err) ||
-                   put_end(f, where, "_last_kept", p, &x->last_kept, err) ||
-                   kvd_h5_put_int(f, where, "monotone", x->monotone, err) ||
-                   kvd_h5_put_int(f, where, "n_points", (int64_t)x->n_points, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_h5_put_text(f, where, "method", kvd_method_name(m), err) ||
+                      kvd_h5_put_text(f, where, "settings", m->settings, err) ||
+                      kvd_h5_put_text(f, where, "rule", rule, err) ||
+                      kvd_h5_put_text(f, where, "key", t->rate.name, err) ||
+                      kvd_h5_put_text(f, where, "metric", metric, err) ||
+                      kvd_h5_put_int(f, where, "own", own, err) ||
+                      kvd_h5_put_double(f, where, "target", x->target, err) ||
+                      put_end(f, where, "", p, &x->kept, err) ||
+                      put_end(f, where, "_misses", p, &x->misses, err) ||
+                      put_end(f, where, "_lo", p, &x->surely_kept, err) ||
+                      put_end(f, where, "_hi", p, &x->surely_lost, err) ||
+                      put_end(f, where, "_last_kept", p, &x->last_kept, err) ||
+                      kvd_h5_put_int(f, where, "monotone", x->monotone, err) ||
+                      kvd_h5_put_int(f, where, "n_points", (int64_t)x->n_points, err));
 }

@@ -102,9 +102,8 @@ typedef struct {
 
 /*
  * Compares kvd_target_crossing of two methods on the same 2000 resamples, with 95 % intervals.
- * reference [n_sequences] are the uncompressed model's correct predictions. Text i has sequences
- * first[i] .. first[i + 1] - 1, and texts have equal weight. Fails without points or correct
- * predictions.
+ * reference [n_sequences] are the uncompressed model's correct predictions. Texts of sequences
+ * first[i] .. first[i + 1] - 1 have equal weight.
  */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,

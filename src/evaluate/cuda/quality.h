@@ -15,9 +15,8 @@ void kvd_gpu_quality_free(kvd_gpu_quality *q);
 /*
  * Adds n <= max_rows predictions to per_sequence[sequence[i]]. Predictions of sequence -1 are only
  * checked. GPU memory: float32 `logits` and `reference` (uncompressed model or NULL), [n][vocab].
- * Host memory: target (below vocab), sequence and each (may be NULL), [n]. Without `reference`, KL
- * divergence, agreement and `each` are not computed. Waits for the stream. Sums are reproducible to
- * the last bit.
+ * Host memory: target, sequence and each (may be NULL), [n]. Without `reference`, KL divergence,
+ * agreement and `each` are not computed. Sums are reproducible bit for bit.
  */
 int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *reference,
                         const uint32_t *target, const int *sequence, size_t n, size_t vocab,

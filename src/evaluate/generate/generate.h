@@ -31,9 +31,8 @@ typedef struct {
      */
     const uint32_t *forced;
     /*
-     * Called after each token[at] that the model chose. Returns 0 to continue, 1 to end the answer
-     * after feeding the token, 2 to end the answer without feeding the token, -1 for a failure. If
-     * NULL, answers have full length.
+     * Called after each token[at] that the model chose, or NULL. Returns 0 to continue, 1 to end
+     * the answer after feeding the token, 2 to end it without, -1 for a failure.
      */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;

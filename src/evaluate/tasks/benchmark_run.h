@@ -83,8 +83,7 @@ void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
  * Runs and scores all items. With --part, only generates and saves. `name` is the name in the
- * journal. Fails if the counted bytes show no compression. The caller releases zeroed *out, also
- * after a failure.
+ * journal. Fails if nothing is compressed. The caller releases zeroed *out.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

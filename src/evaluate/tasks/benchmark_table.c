@@ -386,7 +386,6 @@ static int write_texts(kvd_h5 *f, const kvd_benchmark_table *t, kvd_err *err)
 
 int kvd_benchmark_table_write(kvd_h5 *f, const kvd_benchmark_table *t, kvd_err *err)
 {
-    return kvd_rows_write(f, t->rows, err) || write_numbers(f, t, err) || write_texts(f, t, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_rows_write(f, t->rows, err) || write_numbers(f, t, err) ||
+                      write_texts(f, t, err));
 }

@@ -1,7 +1,6 @@
 /*
  * File of the sequences that an unfinished kvdim-tasks has generated: OUT.h5.items, or
- * OUT.h5.items.I-of-N of one --part. A line of options comes first, then a line per group of
- * sequences.
+ * OUT.h5.items.I-of-N of one --part. After a line of options, each line is a group.
  */
 #ifndef KVD_EVALUATE_TASKS_JOURNAL_H
 #define KVD_EVALUATE_TASKS_JOURNAL_H

@@ -1,7 +1,6 @@
 /*
- * Items of RULER's synthetic tasks for any tokenizer, length and seed, after scripts/data/synthetic
- * of github.com/NVIDIA/RULER (Hsieh et al. 2024, arXiv 2404.06654), with own random numbers.
- * Departures: docs/tasks.md.
+ * Items of RULER's synthetic tasks, after scripts/data/synthetic of github.com/NVIDIA/RULER (Hsieh
+ * et al. 2024, arXiv 2404.06654), with own random numbers. Departures: docs/tasks.md.
  */
 #ifndef KVD_EVALUATE_TASKS_RULER_H
 #define KVD_EVALUATE_TASKS_RULER_H

@@ -373,22 +373,20 @@ int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_cha
     kvd_run *const r = &in->run;
     char methods[500];
     kvd_inputs_methods_text(&cfg->in, methods, sizeof methods);
-    return kvd_run_parameter(r, "method", err, "%s", methods) ||
-                   kvd_run_parameter(r, "seq-len", err, "%zu", cfg->in.seq_len) ||
-                   kvd_run_parameter(r, "no-special", err, "%s",
-                                     cfg->in.no_special ? "yes" : "no") ||
-                   kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->in.cache)) ||
-                   kvd_run_parameter(r, "batch", err, "%zu", cfg->in.batch) ||
-                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->in.compute)) ||
-                   kvd_run_parameter(r, "engine", err, "%s", engine) ||
-                   kvd_run_parameter(r, "items", err, "%zu", cfg->items) ||
-                   kvd_run_parameter(r, "target", err, "%g", cfg->in.target) ||
-                   kvd_run_parameter(r, "target-key", err, "%s",
-                                     cfg->in.target_key ? cfg->in.target_key : "") ||
-                   kvd_run_parameter(r, "target-metric", err, "%s",
-                                     kvd_target_metric_words[cfg->target_metric]) ||
-                   (kvd_tasks_has_benchmark(cfg) ? record_benchmark(cfg, r, chat, err)
-                                                 : record_texts(cfg, in, err))
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_run_parameter(r, "method", err, "%s", methods) ||
+        kvd_run_parameter(r, "seq-len", err, "%zu", cfg->in.seq_len) ||
+        kvd_run_parameter(r, "no-special", err, "%s", cfg->in.no_special ? "yes" : "no") ||
+        kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->in.cache)) ||
+        kvd_run_parameter(r, "batch", err, "%zu", cfg->in.batch) ||
+        kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->in.compute)) ||
+        kvd_run_parameter(r, "engine", err, "%s", engine) ||
+        kvd_run_parameter(r, "items", err, "%zu", cfg->items) ||
+        kvd_run_parameter(r, "target", err, "%g", cfg->in.target) ||
+        kvd_run_parameter(r, "target-key", err, "%s",
+                          cfg->in.target_key ? cfg->in.target_key : "") ||
+        kvd_run_parameter(r, "target-metric", err, "%s",
+                          kvd_target_metric_words[cfg->target_metric]) ||
+        (kvd_tasks_has_benchmark(cfg) ? record_benchmark(cfg, r, chat, err)
+                                      : record_texts(cfg, in, err)));
 }

@@ -90,11 +90,10 @@ int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err)
         s->rows_path = NULL;
         return kvd_no_memory(err, "a path", strlen(output) + 6);
     }
-    return kvd_output_check_derived(s->rows_path, err) ||
-                   kvd_run_not_an_input(&s->run, s->rows_path, err) ||
-                   kvd_h5_create(&s->file, output, &kvd_schema_jct, &s->run, err) || take_up(s, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_output_check_derived(s->rows_path, err) ||
+                      kvd_run_not_an_input(&s->run, s->rows_path, err) ||
+                      kvd_h5_create(&s->file, output, &kvd_schema_jct, &s->run, err) ||
+                      take_up(s, err));
 }
 
 int kvd_jct_sweep_finish(kvd_jct_sweep *s, kvd_err *err)

@@ -179,25 +179,22 @@ static int record_lists(const kvd_serve_options *cfg, kvd_run *run, kvd_err *err
 int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r, kvd_err *err)
 {
     const double gib = 1 << 30;
-    return record_lists(cfg, r, err) ||
-                   kvd_run_parameter(r, "requests", err, "%s",
-                                     cfg->requests ? cfg->requests : "") ||
-                   kvd_run_parameter(r, "n-requests", err, "%zu", n_requests) ||
-                   kvd_run_parameter(r, "replicas", err, "%zu", cfg->replicas) ||
-                   kvd_run_parameter(r, "route", err, "%s", kvd_route_name[cfg->route]) ||
-                   kvd_run_parameter(r, "gpus", err, "%d", cfg->gpus) ||
-                   kvd_run_parameter(r, "memory", err, "%.17g", cfg->memory / gib) ||
-                   kvd_run_parameter(r, "reserve", err, "%.17g", cfg->reserve / gib) ||
-                   kvd_run_parameter(r, "max-batch", err, "%zu", cfg->limits.max_batch) ||
-                   kvd_run_parameter(r, "max-tokens", err, "%zu", cfg->limits.max_tokens) ||
-                   kvd_run_parameter(r, "chunk", err, "%zu", cfg->limits.chunk) ||
-                   kvd_run_parameter(r, "admission", err, "%s",
-                                     kvd_admission_name[cfg->limits.admission]) ||
-                   kvd_run_parameter(r, "slo-ttft", err, "%.17g", cfg->slo_ttft) ||
-                   kvd_run_parameter(r, "slo-tbt", err, "%.17g", cfg->slo_tbt) ||
-                   kvd_run_parameter(r, "max-rate", err, "%.17g", cfg->bound)
-               ? -1
-               : 0;
+    return kvd_status(
+        record_lists(cfg, r, err) ||
+        kvd_run_parameter(r, "requests", err, "%s", cfg->requests ? cfg->requests : "") ||
+        kvd_run_parameter(r, "n-requests", err, "%zu", n_requests) ||
+        kvd_run_parameter(r, "replicas", err, "%zu", cfg->replicas) ||
+        kvd_run_parameter(r, "route", err, "%s", kvd_route_name[cfg->route]) ||
+        kvd_run_parameter(r, "gpus", err, "%d", cfg->gpus) ||
+        kvd_run_parameter(r, "memory", err, "%.17g", cfg->memory / gib) ||
+        kvd_run_parameter(r, "reserve", err, "%.17g", cfg->reserve / gib) ||
+        kvd_run_parameter(r, "max-batch", err, "%zu", cfg->limits.max_batch) ||
+        kvd_run_parameter(r, "max-tokens", err, "%zu", cfg->limits.max_tokens) ||
+        kvd_run_parameter(r, "chunk", err, "%zu", cfg->limits.chunk) ||
+        kvd_run_parameter(r, "admission", err, "%s", kvd_admission_name[cfg->limits.admission]) ||
+        kvd_run_parameter(r, "slo-ttft", err, "%.17g", cfg->slo_ttft) ||
+        kvd_run_parameter(r, "slo-tbt", err, "%.17g", cfg->slo_tbt) ||
+        kvd_run_parameter(r, "max-rate", err, "%.17g", cfg->bound));
 }
 
 void kvd_serve_options_release(kvd_serve_options *cfg)
