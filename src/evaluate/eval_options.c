@@ -125,8 +125,7 @@ static const kvd_option options[] = {
     {"cache", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(I, cache),
      KVD_GIVEN(I, cache_given), .otherwise = "that of --compute",
      .help = "Type in which compressed keys and values are stored. With --compute bf16 the default "
-             "runs on the "
-             "attention kernels that kvdim-attn times"},
+             "runs on the attention kernels that kvdim-attn times"},
     KVD_OPTION_BATCH(I, "2048 tokens, on a GPU 8192"),
     {"resume", .type = KVD_OPT_FLAG, KVD_INTO(I, resume), .excludes = "seeds",
      .help =

@@ -207,12 +207,10 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
     }
     const double rate = p->rate * (1 - (double)s->refused / (double)p->requests);
     if (!isnan(bound) && p->served_rate < 0.9 * rate)
-        fprintf(
-            stderr,
-            "%s: %s: at %.4g requests a second the queue GROWS (%.4g are served): the mean of these %zu "
-            "requests "
-            "is within the bound, that of a longer trace is not\n",
-            program, a->method, p->rate, p->served_rate, p->requests);
+        fprintf(stderr,
+                "%s: %s: at %.4g requests a second the queue GROWS (%.4g are served): the mean of "
+                "these %zu requests is within the bound, that of a longer trace is not\n",
+                program, a->method, p->rate, p->served_rate, p->requests);
     if (s->preempted)
         fprintf(stderr, "%s: %s: %s %zu preemptions, %zu tokens computed again\n", program,
                 a->method, at, s->preempted, s->recomputed);

@@ -305,15 +305,14 @@ TEST(every_axis_is_the_whole_sequence)
 {
     char exact[] =
         "none zack,p=0.3 balanced,p=0.3 palu h2o keyformer scissorhands snapkv,window=8 tova "
-        "adakv,window=8,budget=8 cake,window=8,budget=8 expectedattention,budget=12 "
-        "quest,page=4 shadowkv,rank=16,outliers=1,local=1,budget=8 d2o "
-        "kvmerger,threshold=0.3,recent=8 prefixkv,budget=12 "
-        "windowkv,window=8,review=4,layers=2,beta=4,budget=8 kvcrush,window=8,budget=8 "
-        "ems,window=8,budget=8,threshold=0 elasticcache,budget=12,distance=4 "
-        "taskkv,window=8,budget=8 mpcache,large=8,small=4,threshold=0.03 alisa,budget=12 "
-        "tova,keep_layers=1:2 minicache xkv,layers=2,rank_k=10,rank_v=15 think,window=8 "
-        "strawman,p=0.25 h2o+zack,p=0.3 h2o+minicache zdc,p_i=0.1,p_u=0.5 "
-        "h2o+zdc,p_i=0.1,p_u=0.5";
+        "adakv,window=8,budget=8 cake,window=8,budget=8 expectedattention,budget=12 quest,page=4 "
+        "shadowkv,rank=16,outliers=1,local=1,budget=8 d2o kvmerger,threshold=0.3,recent=8 "
+        "prefixkv,budget=12 windowkv,window=8,review=4,layers=2,beta=4,budget=8 "
+        "kvcrush,window=8,budget=8 ems,window=8,budget=8,threshold=0 "
+        "elasticcache,budget=12,distance=4 taskkv,window=8,budget=8 "
+        "mpcache,large=8,small=4,threshold=0.03 alisa,budget=12 tova,keep_layers=1:2 minicache "
+        "xkv,layers=2,rank_k=10,rank_v=15 think,window=8 strawman,p=0.25 h2o+zack,p=0.3 "
+        "h2o+minicache zdc,p_i=0.1,p_u=0.5 h2o+zdc,p_i=0.1,p_u=0.5";
     for (char *rest = exact, *text; (text = strsep(&rest, " "));)
         same_as_the_whole(text, KVD_F32, 2e-4);
 }

@@ -43,10 +43,9 @@ TEST(test_not_monotone)
                 t.monotone == 0);
     assert_string_equal(
         kvd_accuracy_target_line("fdc", "p", "the accuracy", &t, line),
-        "fdc keeps 0.99 of the accuracy up to p = 0 (missed at 0.1), 0.0 % of the bytes "
-        "saved; surely kept up to "
-        "0 (0.0 %), surely lost from 0.3 (15.0 %); 4 points\n"
-        "fdc: not monotone, kept again beyond the miss, last at p = 0.2");
+        "fdc keeps 0.99 of the accuracy up to p = 0 (missed at 0.1), 0.0 % of the bytes saved; "
+        "surely kept up to 0 (0.0 %), surely lost from 0.3 (15.0 %); 4 points\nfdc: not monotone, "
+        "kept again beyond the miss, last at p = 0.2");
 }
 
 TEST(test_never_missed_and_no_interval)

@@ -377,8 +377,7 @@ TEST(test_windows)
     limits.window_pages = 2;
     b = kvd_batcher_new(&r, &limits, &err);
     FAILS(kvd_batcher_arrive(b, 0, &err),
-          "request 0: 639 + 1 tokens take 3 pages in layers with a window, "
-          "there are 2");
+          "request 0: 639 + 1 tokens take 3 pages in layers with a window, there are 2");
     kvd_batcher_free(b);
 }
 

@@ -82,9 +82,8 @@ static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, 
     if (question->n >= half || !half)
         return kvd_fail(
             err,
-            "the prompt has %zu tokens and %zu after its context, but answers and later "
-            "questions take %zu of --seq-len %zu; raise --seq-len or lower "
-            "--max-new-tokens",
+            "the prompt has %zu tokens and %zu after its context, but answers and later questions "
+            "take %zu of --seq-len %zu; raise --seq-len or lower --max-new-tokens",
             prompt->n, question->n, taken, max_len);
     const size_t tail = half - question->n;
     memmove(prompt->id + half, prompt->id + prompt->n - tail, tail * sizeof *prompt->id);

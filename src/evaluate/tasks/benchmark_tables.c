@@ -2,77 +2,59 @@
 
 #include <string.h>
 
+static const char passages[] =
+    "Answer the question based on the given passages. Only give me the answer and do not output "
+    "any other words.\n\nThe following are given passages.\n{context}\n\nAnswer the question "
+    "based on the given passages. Only give me the answer and do not output any other words.\n\n"
+    "Question: {input}\nAnswer:";
+
 static const kvd_benchmark_row longbench[] = {
     {"narrativeqa",
-     "You are given a story, which can be either a novel or a movie script, "
-     "and a question. Answer the question asconcisely as you can, using a single "
-     "phrase if possible. Do not provide any explanation.\n\nStory: {context}\n"
-     "\nNow, answer the question based on the story asconcisely as you can, "
-     "using a single phrase if possible. Do not provide any explanation.\n\n"
-     "Question: {input}\n\nAnswer:",
+     "You are given a story, which can be either a novel or a movie script, and a question. Answer "
+     "the question asconcisely as you can, using a single phrase if possible. Do not provide any "
+     "explanation.\n\nStory: {context}\n\nNow, answer the question based on the story asconcisely "
+     "as you can, using a single phrase if possible. Do not provide any explanation.\n\nQuestion: "
+     "{input}\n\nAnswer:",
      128, KVD_METRIC_QA_F1, NULL},
     {"qasper",
-     "You are given a scientific article and a question. Answer the question "
-     "as concisely as you can, using a single phrase or sentence if possible. "
-     "If the question cannot be answered based on the information in the article, "
-     "write \"unanswerable\". If the question is a yes/no question, answer \"yes\", "
-     "\"no\", or \"unanswerable\". Do not provide any explanation.\n\nArticle: "
-     "{context}\n\n Answer the question based on the above article as concisely "
-     "as you can, using a single phrase or sentence if possible. If the question "
-     "cannot be answered based on the information in the article, write \"unanswerable\". "
-     "If the question is a yes/no question, answer \"yes\", \"no\", or \"unanswerable\". "
-     "Do not provide any explanation.\n\nQuestion: {input}\n\nAnswer:",
+     "You are given a scientific article and a question. Answer the question as concisely as you "
+     "can, using a single phrase or sentence if possible. If the question cannot be answered based "
+     "on the information in the article, write \"unanswerable\". If the question is a yes/no "
+     "question, answer \"yes\", \"no\", or \"unanswerable\". Do not provide any explanation.\n\n"
+     "Article: {context}\n\n Answer the question based on the above article as concisely as you "
+     "can, using a single phrase or sentence if possible. If the question cannot be answered based "
+     "on the information in the article, write \"unanswerable\". If the question is a yes/no "
+     "question, answer \"yes\", \"no\", or \"unanswerable\". Do not provide any explanation.\n\n"
+     "Question: {input}\n\nAnswer:",
      128, KVD_METRIC_QA_F1, NULL},
     {"multifieldqa_en",
      "Read the following text and answer briefly.\n\n{context}\n\nNow, answer "
      "the following question based on the above text, only give me the answer "
      "and do not output any other words.\n\nQuestion: {input}\nAnswer:",
      64, KVD_METRIC_QA_F1, NULL},
-    {"hotpotqa",
-     "Answer the question based on the given passages. Only give me the answer "
-     "and do not output any other words.\n\nThe following are given passages.\n"
-     "{context}\n\nAnswer the question based on the given passages. Only give "
-     "me the answer and do not output any other words.\n\nQuestion: {input}\n"
-     "Answer:",
-     32, KVD_METRIC_QA_F1, NULL},
-    {"2wikimqa",
-     "Answer the question based on the given passages. Only give me the answer "
-     "and do not output any other words.\n\nThe following are given passages.\n"
-     "{context}\n\nAnswer the question based on the given passages. Only give "
-     "me the answer and do not output any other words.\n\nQuestion: {input}\n"
-     "Answer:",
-     32, KVD_METRIC_QA_F1, NULL},
-    {"musique",
-     "Answer the question based on the given passages. Only give me the answer "
-     "and do not output any other words.\n\nThe following are given passages.\n"
-     "{context}\n\nAnswer the question based on the given passages. Only give "
-     "me the answer and do not output any other words.\n\nQuestion: {input}\n"
-     "Answer:",
-     32, KVD_METRIC_QA_F1, NULL},
+    {"hotpotqa", passages, 32, KVD_METRIC_QA_F1, NULL},
+    {"2wikimqa", passages, 32, KVD_METRIC_QA_F1, NULL},
+    {"musique", passages, 32, KVD_METRIC_QA_F1, NULL},
     {"gov_report",
-     "You are given a report by a government agency. Write a one-page summary "
-     "of the report.\n\nReport:\n{context}\n\nNow, write a one-page summary "
-     "of the report.\n\nSummary:",
+     "You are given a report by a government agency. Write a one-page summary of the report.\n\n"
+     "Report:\n{context}\n\nNow, write a one-page summary of the report.\n\nSummary:",
      512, KVD_METRIC_ROUGE_L, NULL},
     {"qmsum",
-     "You are given a meeting transcript and a query containing a question or "
-     "instruction. Answer the query in one or more sentences.\n\nTranscript:\n"
-     "{context}\n\nNow, answer the query based on the above meeting transcript "
-     "in one or more sentences.\n\nQuery: {input}\nAnswer:",
+     "You are given a meeting transcript and a query containing a question or instruction. Answer "
+     "the query in one or more sentences.\n\nTranscript:\n{context}\n\nNow, answer the query based "
+     "on the above meeting transcript in one or more sentences.\n\nQuery: {input}\nAnswer:",
      512, KVD_METRIC_ROUGE_L, NULL},
     {"multi_news",
-     "You are given several news passages. Write a one-page summary of all news. "
-     "\n\nNews:\n{context}\n\nNow, write a one-page summary of all the news.\n"
-     "\nSummary:",
+     "You are given several news passages. Write a one-page summary of all news. \n\nNews:\n"
+     "{context}\n\nNow, write a one-page summary of all the news.\n\nSummary:",
      512, KVD_METRIC_ROUGE_L, NULL},
     {"trec",
      "Please determine the type of the question below. Here are some examples "
      "of questions.\n\n{context}\n{input}",
      64, KVD_METRIC_CLASSIFICATION, "\n"},
     {"triviaqa",
-     "Answer the question based on the given passage. Only give me the answer "
-     "and do not output any other words. The following are some examples.\n\n"
-     "{context}\n\n{input}",
+     "Answer the question based on the given passage. Only give me the answer and do not output "
+     "any other words. The following are some examples.\n\n{context}\n\n{input}",
      32, KVD_METRIC_QA_F1, "\n"},
     {"samsum",
      "Summarize the dialogue into a few short sentences. The following are some "
@@ -81,20 +63,18 @@ static const kvd_benchmark_row longbench[] = {
     {"lsht", "请判断给定新闻的类别，下面是一些例子。\n\n{context}\n{input}", 64,
      KVD_METRIC_CLASSIFICATION, "\n"},
     {"passage_count",
-     "There are some paragraphs below sourced from Wikipedia. Some of them may "
-     "be duplicates. Please carefully read these paragraphs and determine how "
-     "many unique paragraphs there are after removing duplicates. In other words, "
-     "how many non-repeating paragraphs are there in total?\n\n{context}\n\n"
-     "Please enter the final count of unique paragraphs after removing duplicates. "
-     "The output format should only contain the number, such as 1, 2, 3, and "
-     "so on.\n\nThe final answer is: ",
+     "There are some paragraphs below sourced from Wikipedia. Some of them may be duplicates. "
+     "Please carefully read these paragraphs and determine how many unique paragraphs there are "
+     "after removing duplicates. In other words, how many non-repeating paragraphs are there in "
+     "total?\n\n{context}\n\nPlease enter the final count of unique paragraphs after removing "
+     "duplicates. The output format should only contain the number, such as 1, 2, 3, and so on.\n\n"
+     "The final answer is: ",
      32, KVD_METRIC_COUNT, NULL},
     {"passage_retrieval_en",
-     "Here are 30 paragraphs from Wikipedia, along with an abstract. Please "
-     "determine which paragraph the abstract is from.\n\n{context}\n\nThe following "
-     "is an abstract.\n\n{input}\n\nPlease enter the number of the paragraph "
-     "that the abstract is from. The answer format must be like \"Paragraph "
-     "1\", \"Paragraph 2\", etc.\n\nThe answer is: ",
+     "Here are 30 paragraphs from Wikipedia, along with an abstract. Please determine which "
+     "paragraph the abstract is from.\n\n{context}\n\nThe following is an abstract.\n\n{input}\n\n"
+     "Please enter the number of the paragraph that the abstract is from. The answer format must "
+     "be like \"Paragraph 1\", \"Paragraph 2\", etc.\n\nThe answer is: ",
      32, KVD_METRIC_RETRIEVAL, NULL},
     {"passage_retrieval_zh",
      "以下是若干段落文字，以及其中一个段落的摘要。请确定给定的摘要出自哪一段。\n\n{context}\n\n下面是一个摘要\n\n{input}\n"
@@ -108,10 +88,9 @@ static const kvd_benchmark_row longbench[] = {
 
 const kvd_benchmark_row kvd_longbench_v2_row = {
     "longbench-v2",
-    "Please read the following text and answer the question below.\n\n<text>\n"
-    "{context}\n</text>\n\nWhat is the correct answer to this question: {input}\n"
-    "Choices:\n(A) {A}\n(B) {B}\n(C) {C}\n(D) {D}\n\nFormat your response as "
-    "follows: \"The correct answer is (insert answer here)\".",
+    "Please read the following text and answer the question below.\n\n<text>\n{context}\n</text>\n"
+    "\nWhat is the correct answer to this question: {input}\nChoices:\n(A) {A}\n(B) {B}\n(C) {C}\n"
+    "(D) {D}\n\nFormat your response as follows: \"The correct answer is (insert answer here)\".",
     128, KVD_METRIC_CHOICE, NULL};
 
 /* GSM8K without solved examples, where the context is the question. */
@@ -123,14 +102,12 @@ const kvd_benchmark_row kvd_gsm8k_cot_row = {"gsm8k", "{context}Q: {input}\n", 2
 
 static const kvd_benchmark_row infinitebench[] = {
     {"passkey",
-     "There is an important info hidden inside a lot of irrelevant text. Find "
-     "it and memorize it. I will quiz you about the important information.\n"
-     "\n{context}\n\n{input}\n\nThe pass key is",
+     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
+     "I will quiz you about the important information.\n\n{context}\n\n{input}\n\nThe pass key is",
      6, KVD_METRIC_FIRST_INTEGER, NULL},
     {"number_string",
-     "There is an important info hidden inside a lot of irrelevant text. Find "
-     "it. I will quiz you about the important information there.\n\n{context}\n"
-     "\n{input}\n\nThe sequence of digits is",
+     "There is an important info hidden inside a lot of irrelevant text. Find it. I will quiz you "
+     "about the important information there.\n\n{context}\n\n{input}\n\nThe sequence of digits is",
      12, KVD_METRIC_FIRST_INTEGER, NULL},
     {"kv_retrieval",
      "Extract the value corresponding to the specified key in the JSON object "
@@ -145,10 +122,9 @@ static const kvd_benchmark_row infinitebench[] = {
      "\n{context}\n\nQuestion: {input}\nAnswer:",
      40, KVD_METRIC_QA_F1, NULL},
     {"longdialogue_qa_eng",
-     "Below is a dialogue script where one random occurrence of a character "
-     "name is replaced with \"$$MASK$$\", and you should try to guess who that "
-     "character is.\n\n{context}\n\nThe name that has been replaced with $$MASK$$ "
-     "is likely",
+     "Below is a dialogue script where one random occurrence of a character name is replaced with "
+     "\"$$MASK$$\", and you should try to guess who that character is.\n\n{context}\n\nThe name "
+     "that has been replaced with $$MASK$$ is likely",
      40, KVD_METRIC_MATCH_PART, NULL},
     {"longbook_qa_chn", "阅读以下书籍然后回答问题。\n\n{context}\n\n问题：{input}\n答案：", 40,
      KVD_METRIC_CHARACTERS_F1, NULL},

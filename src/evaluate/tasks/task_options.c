@@ -166,9 +166,8 @@ static const kvd_option options[] = {
      KVD_INTO(T, ruler.task), KVD_GIVEN(T, ruler_given), .excludes = TEXTS,
      .help = "Make the items of these tasks of RULER for the model's tokenizer: niah_single_1, "
              "niah_single_2, niah_single_3, niah_multikey_1, niah_multikey_2, niah_multikey_3, "
-             "niah_multivalue, niah_multiquery, vt, cwe, fwe. A prompt and its answer have at "
-             "most --seq-len tokens; RULER's search finds the size. --seed decides all random "
-             "choices"},
+             "niah_multivalue, niah_multiquery, vt, cwe, fwe. A prompt and its answer have at most "
+             "--seq-len tokens; RULER's search finds the size. --seed decides all random choices"},
     {"essay", .type = KVD_OPT_TEXT, .arg = "FILE.txt", KVD_INTO(T, ruler.essay),
      .requires = "ruler",
      .help = "Text in which niah_single_2, niah_single_3, niah_multikey_1, niah_multivalue and "

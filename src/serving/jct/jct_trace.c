@@ -84,12 +84,10 @@ void kvd_jct_trace_iteration(kvd_jct_trace *t, const kvd_iteration *it, double b
         if (!(times->part[p] > 0))
             continue;
         next(t);
-        fprintf(
-            t->f,
-            "{\"ph\": \"X\", \"name\": \"%s\", \"cat\": \"phase\", \"pid\": %d, \"tid\": 1, \"ts\": "
-            "%.3f, \"dur\": "
-            "%.3f}",
-            kvd_phase_column((kvd_phase)p), t->process, micro(t, at), times->part[p] * 1e6);
+        fprintf(t->f,
+                "{\"ph\": \"X\", \"name\": \"%s\", \"cat\": \"phase\", \"pid\": %d, \"tid\": 1, "
+                "\"ts\": %.3f, \"dur\": %.3f}",
+                kvd_phase_column((kvd_phase)p), t->process, micro(t, at), times->part[p] * 1e6);
         at += times->part[p];
     }
 }
