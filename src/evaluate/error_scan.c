@@ -54,13 +54,10 @@ typedef struct {
     const kvd_method *method;
     kvd_error_table *t;
     kvd_dtype type;
-    /* Numbers of dimensions tried for K or V of each head. */
-    size_t n;
-    /* Measurements per pass of the model. */
-    size_t together;
-    /* [together][n] */
-    kvd_dims *dims;
-    kvd_choice *choice;
+    size_t n;           /* numbers of dimensions tried for K or V of each head */
+    size_t together;    /* measurements per pass of the model */
+    kvd_dims *dims;     /* [together][n] */
+    kvd_choice *choice; /* [together][n] */
 } scanner;
 
 /* Returns the number of measurements that fit into one pass, at least 1. */

@@ -18,8 +18,7 @@ typedef struct {
     kvd_rows *rows;
     const kvd_config *config;
     char label[64];
-    /* Name of the calibration text, or "". */
-    char calibrated[64];
+    char calibrated[64]; /* name of the calibration text, or "" */
     size_t n_sequences, n_tokens;
     double *predictions; /* [n_sequences] predicted tokens */
     bool seeds;
@@ -62,8 +61,7 @@ typedef struct {
     /* Values of --weights-bits, allocated. */
     size_t *weights_bits, n_weights_bits;
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
-    /* Number of values per method (--sweep), or 0. */
-    size_t sweep;
+    size_t sweep;         /* number of values per method (--sweep), or 0 */
     /* True if --target only uses results of listed methods (--points-only). */
     bool points_only;
     bool scan;
@@ -80,8 +78,7 @@ typedef struct {
     char *path; /* path of OUT.h5.rows, or NULL if nothing is saved */
     kvd_run_key key;
     kvd_accuracy from;
-    /* Index of the next saved row to copy. */
-    size_t next;
+    size_t next; /* index of the next saved row to copy */
 } kvd_saved_rows;
 
 /*
@@ -100,8 +97,7 @@ typedef struct {
     kvd_eval_options *cfg;
     kvd_inputs in;
     kvd_model_runner *runner;
-    /* Largest number of tokens in one forward pass. */
-    size_t rows;
+    size_t rows; /* largest number of tokens in one forward pass */
     double weight_bytes;
     kvd_evaluator evaluator;
     double full_rank_error[KVD_EVAL_METHODS];

@@ -10,8 +10,7 @@
 /* One method's results, in falling order of stored bytes. */
 typedef struct {
     size_t n, *row;
-    /* [n] Searched parameter, as a position within its range. */
-    double *x;
+    double *x; /* [n] searched parameter, as a position within its range */
     const double **top1;
 } curve;
 

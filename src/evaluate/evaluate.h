@@ -15,8 +15,7 @@ typedef struct {
     kvd_model_runner *runner;
     const kvd_config *config;
     kvd_corpus *corpus;
-    /* Number of prompt tokens of each sequence, not scored. */
-    size_t prompt;
+    size_t prompt; /* number of prompt tokens of each sequence, not scored */
     size_t n_sequences, n_tokens;
     /* Number of texts with equal weight, or 0 to weight texts by their tokens. */
     size_t n_texts;

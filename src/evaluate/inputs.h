@@ -29,8 +29,7 @@ typedef struct {
     /* True if every text has equal weight; `tokens` then limits each text. */
     bool by_text;
     size_t tokens, seq_len, batch; /* 0 if not given */
-    /* Number of prompt tokens of a sequence. */
-    size_t prompt;
+    size_t prompt;                 /* number of prompt tokens of a sequence */
     /* True if sequences have prompts even if no option gives the prompt's length. */
     bool generates;
     size_t seeds;
@@ -60,8 +59,7 @@ typedef struct {
     kvd_model_info info;
     /* Texts to evaluate; NULL if the program reads none. */
     kvd_corpus *corpus;
-    /* NULL if texts can only be token ids. */
-    kvd_tokenizer *tokenizer;
+    kvd_tokenizer *tokenizer; /* NULL if texts can only be token ids */
     char label[64];
     kvd_spectrum spectrum[KVD_EVAL_FILES];
     kvd_rates rates[KVD_EVAL_FILES];

@@ -29,8 +29,7 @@ typedef struct {
     const kvd_chat *chat; /* NULL if prompts are no chat */
     kvd_run_key key;      /* the options that --resume compares */
     kvd_journal *journal;
-    /* Lock on the journal of one --part. */
-    kvd_output part;
+    kvd_output part; /* lock on the journal of one --part */
     kvd_method_target target[KVD_EVAL_METHODS];
     size_t n_targets;
     kvd_h5 file;

@@ -30,8 +30,7 @@ typedef struct {
     /* [n_layers][rows][...] Recorded Q, K, V and K before RoPE. */
     float *kept[4];
     kvd_attention *inner;
-    /* First token of each sequence, counting prompts. */
-    const size_t *offset;
+    const size_t *offset; /* first token of each sequence, counting prompts */
     /* [n_layers][n_heads] Attention-sink logits, or NULL if the model has none. */
     float *sinks;
     /* Q, K, V, K before RoPE and output of one layer, for whole sequences. */

@@ -14,17 +14,14 @@ typedef struct {
     double n;    /* number of predicted tokens */
     double nll;  /* -log p(next token) in nats */
     double top1; /* number of predictions whose most probable token is the next token */
-    /* KL divergence from the uncompressed model in nats. */
-    double kl;
+    double kl;   /* KL divergence from the uncompressed model in nats */
     /* Number of predictions whose most probable token is the uncompressed model's. */
     double agree;
 } kvd_quality;
 
 typedef struct {
-    /* KL divergence from the uncompressed model, in nats. */
-    float kl;
-    /* p(next token) minus that of the uncompressed model */
-    float p_change;
+    float kl;       /* KL divergence from the uncompressed model, in nats */
+    float p_change; /* p(next token) minus that of the uncompressed model */
 } kvd_prediction_change;
 
 /*
@@ -71,8 +68,7 @@ int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality
 typedef struct {
     float *out; /* [n_layers][max_tokens][n_heads * d_head] */
     size_t max_tokens, width;
-    /* Index in `out` of the batch's first token. */
-    size_t first;
+    size_t first; /* index in `out` of the batch's first token */
     int n_layers;
 } kvd_kept_attention;
 
@@ -86,16 +82,11 @@ int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *
 typedef struct {
     const kvd_kept_attention *kept; /* the outputs u, borrowed */
     int n_layers, n_heads, d_head;
-    /* Sum of |v - u|^2. */
-    double *diff2;
-    /* Sum of |u|^2. */
-    double *norm2;
-    /* Sum of |v - u| / |u| where u != 0. */
-    double *relative;
-    /* Number of outputs with u != 0. */
-    double *n;
-    /* Number of outputs with u = 0. */
-    double *n_zero;
+    double *diff2;    /* sum of |v - u|^2 */
+    double *norm2;    /* sum of |u|^2 */
+    double *relative; /* sum of |v - u| / |u| where u != 0 */
+    double *n;        /* number of outputs with u != 0 */
+    double *n_zero;   /* number of outputs with u = 0 */
 } kvd_attention_error;
 
 int kvd_attention_error_init(kvd_attention_error *e, const kvd_kept_attention *kept,

@@ -55,16 +55,14 @@ typedef struct {
 typedef struct {
     void *ctx;
     double largest;
-    /* Bisection ends at this distance on the axis. */
-    double step;
+    double step; /* bisection ends at this distance on the axis */
     /* True if position 0 is the uncompressed model, which is not evaluated. */
     bool whole;
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
     /* Evaluates the setting nearest to `wanted`. of_text [n_texts]: share of each text, or NULL. */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
-    /* Number of texts that are also searched alone. */
-    size_t n_texts;
+    size_t n_texts;     /* number of texts that are also searched alone */
     const char *method; /* name of the method for messages */
 } kvd_target_axis;
 
@@ -83,8 +81,7 @@ void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, k
 /* Correct predictions at n values of the removed fraction p. */
 typedef struct {
     size_t n;
-    /* [n] Removed fractions of dimensions in rising order. */
-    const double *p;
+    const double *p; /* [n] removed fractions of dimensions in rising order */
     /* [n][n_sequences] Numbers of correct predictions. */
     const double *const *top1;
 } kvd_target_curve;

@@ -9,8 +9,7 @@
 #include "common/err.h"
 
 typedef struct {
-    /* Seconds from the start, not decreasing. */
-    double arrival;
+    double arrival; /* seconds from the start, not decreasing */
     /* Numbers of tokens, at least 1; the prefill produces the first output token. */
     uint32_t input, output;
 } kvd_request;
@@ -20,8 +19,7 @@ typedef struct {
     char name[128];
     size_t n;
     kvd_request *request;
-    /* Requests removed by kvd_requests_first. */
-    size_t n_skipped;
+    size_t n_skipped; /* requests removed by kvd_requests_first */
 } kvd_requests;
 
 void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */

@@ -29,8 +29,7 @@ typedef struct {
     /* [n_layers][kept_tokens][n_heads * d_head] Uncompressed attention outputs, or NULL. */
     char *kept_out;
     size_t kept_tokens;
-    /* Copy of a kernel's partial sums in host memory. */
-    void *host;
+    void *host; /* copy of a kernel's partial sums in host memory */
 } runner;
 
 static const char what[] = "evaluation";

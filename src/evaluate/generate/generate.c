@@ -7,8 +7,7 @@
 
 /* One of the units that generate in parallel: a GPU with its copy of the model, or a CPU thread. */
 typedef struct {
-    /* Specification for this worker's GPU alone. */
-    kvd_generator_spec spec;
+    kvd_generator_spec spec; /* specification for this worker's GPU alone */
     /* Path with the cache in host memory, or NULL until needed. */
     kvd_generate_path *rows;
 #ifdef KVD_CUDA

@@ -81,12 +81,10 @@ typedef struct {
 typedef struct {
     /* First token with the largest logit. Required with kvd_continuations.ended. */
     uint32_t *token;
-    /* Log probability of the token that is fed next. */
-    double *log_p;
+    double *log_p; /* log probability of the token that is fed next */
     /* 1 + the number of tokens with larger logits than the token that is fed next. */
     uint32_t *rank;
-    /* [n_sequences] */
-    kvd_continued_cost *cost;
+    kvd_continued_cost *cost; /* [n_sequences] */
 } kvd_continued;
 
 typedef struct {

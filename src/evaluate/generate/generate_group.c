@@ -40,19 +40,15 @@ typedef struct {
     kvd_generate_path *path;
     const kvd_continuations *c;
     const kvd_continued *out;
-    /* Held while c->ended runs. */
-    pthread_mutex_t *lock;
+    pthread_mutex_t *lock; /* held while c->ended runs */
     size_t first, n;
     uint32_t *next; /* [n] */
-    /* [n] Output index of the token that follows `next`. */
-    size_t *at;
-    /* [n] Number of each sequence's tokens in the cache. */
-    size_t *rows;
+    size_t *at;     /* [n] output index of the token that follows `next` */
+    size_t *rows;   /* [n] number of each sequence's tokens in the cache */
     /* Batch of the pass (kvd_batch). row [n]: index of a sequence in *c. slot [n]: in the group. */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
-    /* [n] */
-    uint32_t *best;
+    uint32_t *best; /* [n] */
     /* [path->piece][vocab_size] Logits, or NULL if not needed. */
     float *logits;
     const kvd_plan *plan;

@@ -11,8 +11,7 @@ struct kvd_gpu_weights;
 
 typedef struct kvd_generate_path kvd_generate_path;
 struct kvd_generate_path {
-    /* Largest number of sequences in one `read`. */
-    size_t piece;
+    size_t piece; /* largest number of sequences in one `read` */
     /* Reports progress of `run` in layers, or NULL. */
     void (*layer_done)(void *ctx, int n_layers);
     void *layer_ctx;

@@ -10,8 +10,7 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     kvd_generator_spec spec;
     kvd_forward *forward;
-    /* Pass for methods that read prompts twice. */
-    kvd_forward *twice;
+    kvd_forward *twice; /* pass for methods that read prompts twice */
     /* [max_tokens][d_model] Hidden states after the final norm. */
     float *hidden;
     /* [max_tokens][d_model] Hidden states of each sequence's last token. */

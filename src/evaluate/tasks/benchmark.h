@@ -66,8 +66,7 @@ enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20, KVD_BENCHMARK_TASK_BYTES = 100 };
 
 typedef struct {
     kvd_benchmark_form form;
-    /* kvd_metric for all items, or -1 for the benchmark's own. */
-    int metric;
+    int metric; /* kvd_metric for all items, or -1 for the benchmark's own */
     /* Limit of answer tokens, or 0 for the benchmark's own. */
     size_t max_new_tokens;
     /* Text that ends an answer, or NULL for the benchmark's own. */

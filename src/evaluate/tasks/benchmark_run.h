@@ -49,25 +49,19 @@ typedef struct {
     const kvd_tokenizer *tokenizer;
     kvd_benchmark_run_settings settings;
     kvd_generator *generator;
-    /* Borrowed, or NULL to save nothing. */
-    kvd_journal *journal;
+    kvd_journal *journal; /* borrowed, or NULL to save nothing */
     kvd_continuations run;
     kvd_benchmark_answer *answer; /* [n_answers] in the order of sequences */
     size_t n_answers;
-    /* [items->n] True if the prompt lost its middle. */
-    bool *cut;
-    /* Token that ends an answer in the chat template. */
-    uint32_t chat_stop;
+    bool *cut;          /* [items->n] true if the prompt lost its middle */
+    uint32_t chat_stop; /* token that ends an answer in the chat template */
 } kvd_benchmark_run;
 
 typedef struct {
-    /* [n_answers] Answers up to their stop text. */
-    char **text;
-    double *score; /* [n_answers] from 0 to 1 */
-    /* [n_answers] */
-    size_t *n_tokens;
-    /* [n_sequences] */
-    kvd_continued_cost *cost;
+    char **text;              /* [n_answers] answers up to their stop text */
+    double *score;            /* [n_answers] from 0 to 1 */
+    size_t *n_tokens;         /* [n_answers] */
+    kvd_continued_cost *cost; /* [n_sequences] */
     kvd_stepwise_account account;
 } kvd_benchmark_result;
 

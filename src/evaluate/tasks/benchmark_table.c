@@ -48,12 +48,10 @@ struct kvd_benchmark_table {
     uint64_t seed;
     kvd_column column[KVD_N_POINT_COLUMNS + N_COLUMNS];
     kvd_rows *rows;
-    /* [n_tasks] Different names, in order. */
-    const char **task;
-    size_t *task_of; /* [n_items] */
+    const char **task; /* [n_tasks] different names, in order */
+    size_t *task_of;   /* [n_items] */
     size_t n_tasks;
-    /* [n_points] */
-    kvd_benchmark_result *result;
+    kvd_benchmark_result *result; /* [n_points] */
     size_t n_points;
 };
 

@@ -20,8 +20,7 @@ struct kvd_journal {
     size_t n_saved;
     char **part;
     size_t n_parts;
-    /* True if this run created the file and has saved nothing. */
-    bool empty;
+    bool empty; /* true if this run created the file and has saved nothing */
 };
 
 /* A line's checksum: space, 16 hexadecimal digits of XXH3, line feed. */
@@ -336,8 +335,7 @@ typedef struct {
     const char *run;
     const kvd_continuations *c;
     const kvd_continued *out;
-    /* [c->n_sequences] */
-    bool *done;
+    bool *done; /* [c->n_sequences] */
     /* [c->n_sequences] Statistics of each group, at its first sequence. */
     kvd_stepwise_account *account;
     kvd_progress *progress;

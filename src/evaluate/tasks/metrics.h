@@ -55,8 +55,7 @@ extern const char *const kvd_metric_words[KVD_N_METRICS + 1];
 typedef struct {
     char *const *reference; /* [n_references] */
     size_t n_references;
-    /* [n_choices] Names of classes. */
-    char *const *choice;
+    char *const *choice; /* [n_choices] names of classes */
     size_t n_choices;
 } kvd_metric_key;
 

@@ -144,8 +144,7 @@ typedef struct {
     size_t least;
     /* Tokens of the example of task "vt", which are not counted per line. */
     size_t beside;
-    /* Search limit as a multiple of the estimated size. */
-    size_t slack;
+    size_t slack; /* search limit as a multiple of the estimated size */
 } fit;
 
 /*

@@ -22,10 +22,8 @@ typedef struct {
     size_t length;                /* limit of a prompt's tokens with its answer */
     size_t items;                 /* items per task, or 0 for KVD_RULER_ITEMS */
     uint64_t seed;
-    /* UTF-8 text in which needles are hidden, or NULL. */
-    const char *essay;
-    /* True if special tokens count towards the length. */
-    bool special;
+    const char *essay; /* UTF-8 text in which needles are hidden, or NULL */
+    bool special;      /* true if special tokens count towards the length */
     /* True if context and question are tokenized separately. */
     bool context_apart;
 } kvd_ruler_settings;

@@ -44,8 +44,7 @@ typedef struct {
     const kvd_tokenizer *tokenizer;
     kvd_rng rng;
     const kvd_ruler_needles *needles;
-    /* Number of tokens reserved for the answer. */
-    size_t new_tokens;
+    size_t new_tokens; /* number of tokens reserved for the answer */
     kvd_ruler_list adjectives, nouns, verbs;
     kvd_ruler_list essay;
     bool *ends; /* [essay.n] true if the word ends a sentence */

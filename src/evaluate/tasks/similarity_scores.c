@@ -66,9 +66,8 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
 
 /* Words of a text as numbers; equal words of two texts have the same number. */
 typedef struct {
-    /* [n_words] */
-    size_t *word;
-    size_t *end; /* [n_sentences] index after the sentence's last word */
+    size_t *word; /* [n_words] */
+    size_t *end;  /* [n_sentences] index after the sentence's last word */
     size_t n_words, n_sentences, n_distinct;
 } sentences;
 

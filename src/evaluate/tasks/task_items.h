@@ -34,8 +34,7 @@ typedef struct {
     /* [n_items] Task "needle": depth of the number in the text, 0 to 1. */
     double *depth;
     size_t n_depths;
-    /* [n_items] Task "classify": index of the right class. */
-    size_t *label;
+    size_t *label; /* [n_items] task "classify": index of the right class */
     char *class_name[KVD_TASK_CLASSES];
     size_t n_classes;
 } kvd_task_items;
@@ -53,8 +52,7 @@ typedef struct {
     const char *const *text; /* [n_text] paths of the files */
     size_t n_text;
     const char *field; /* JSON field with the text of a document */
-    /* Question after every document, or NULL. */
-    const char *ask;
+    const char *ask;   /* question after every document, or NULL */
     bool no_special;
     /* Limit of tokens of prompt and continuation. Longer documents lose their end. */
     size_t max_len;

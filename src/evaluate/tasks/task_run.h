@@ -40,8 +40,7 @@ extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 typedef struct {
     /* [n_items] NULL if the task was not run. NaN without a reference text or tokenizer. */
     double *value[KVD_N_FREE_MEASURES];
-    /* [n_items][n_new] Tokens of task "generate". */
-    uint32_t *token;
+    uint32_t *token; /* [n_items][n_new] tokens of task "generate" */
     double seconds;
     /* Bytes of the cache / bytes of a 16-bit cache, mean over steps. */
     double cache_share;

@@ -30,9 +30,8 @@ typedef struct {
     size_t *weight_bits, n_weight_bits;
     /* Trace file or poisson:RATE, and lengths of Poisson requests. */
     const char *requests, *lengths;
-    size_t n_requests; /* 0 if not given */
-    /* 0 if not given */
-    size_t max_batch, max_tokens, pages;
+    size_t n_requests;                   /* 0 if not given */
+    size_t max_batch, max_tokens, pages; /* 0 if not given */
     size_t chunk;
     kvd_admission admission;
     size_t gpus;

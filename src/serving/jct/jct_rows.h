@@ -9,16 +9,14 @@
 typedef struct {
     /* `method` has parameters ("zack,p=0.5"), `name` has none ("zack"). */
     const char *method, *name;
-    /* Fraction of all dimensions that the method removes. */
-    double overall_p;
+    double overall_p; /* fraction of all dimensions that the method removes */
     /* smallest and largest number of kept dimensions of a head; coefficient of variation */
     double width_min, width_max, width_cv;
     const kvd_engine_facts *facts;
     double dense_bytes_per_token;
     kvd_dtype type;
     int gpus;
-    /* True if the GPUs divide the tokens of a prompt. */
-    bool sequence;
+    bool sequence; /* true if the GPUs divide the tokens of a prompt */
     bool graphs, phases;
     size_t chunk;
     kvd_admission admission;
@@ -42,8 +40,7 @@ typedef struct {
     double held_tokens; /* tokens in the KV cache at its largest size */
     /* Bytes sent between GPUs: [0] Q, K and V; [1] attention outputs. */
     double sent[2];
-    /* Energy of all GPUs; NaN if not known. */
-    double joules;
+    double joules; /* energy of all GPUs; NaN if not known */
 } kvd_jct_run;
 
 /* Adds the row of a job, with the times of the median run. gap [n_gaps]: of all runs. */

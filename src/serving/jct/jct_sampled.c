@@ -8,8 +8,7 @@
 typedef struct {
     const kvd_jct_loop *loop;
     size_t batch, input, output, steps;
-    /* Number of decode steps of the job per computed step. */
-    double weight;
+    double weight; /* number of decode steps of the job per computed step */
     kvd_slice *slice;
     uint32_t *id;
 } sampled;

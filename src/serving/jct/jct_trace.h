@@ -12,8 +12,7 @@ typedef struct {
     kvd_output out;
     FILE *f;
     double zero; /* clock reading at the begin of the timeline, in seconds */
-    /* Process number of the current job in the viewer. */
-    int process;
+    int process; /* process number of the current job in the viewer */
     bool any;
 } kvd_jct_trace;
 

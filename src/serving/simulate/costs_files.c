@@ -13,8 +13,7 @@ enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, D
 typedef struct {
     const char *path;
     kvd_model_info model;
-    /* Text of each property, allocated, or NULL. */
-    char *fact[FACTS];
+    char *fact[FACTS]; /* text of each property, allocated, or NULL */
     int gpus;
     /* Labels of methods with timed iterations, in file order, [n]. */
     char **method;

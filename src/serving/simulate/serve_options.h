@@ -28,9 +28,8 @@ typedef struct {
     double slo_ttft, slo_tbt; /* service level objectives in seconds; infinite means none */
     /* Bound of --max-rate in seconds per output token; NaN means no search. */
     double bound;
-    size_t n_requests; /* 0 if not given */
-    /* Requests per second; NaN means a recorded trace. */
-    double poisson_rate;
+    size_t n_requests;   /* 0 if not given */
+    double poisson_rate; /* requests per second; NaN means a recorded trace */
     const char *lengths;
 } kvd_serve_options;
 

@@ -8,8 +8,7 @@
 typedef struct {
     kvd_served *served;
     double *x;
-    /* Bootstrap block of each request, [n]. */
-    uint8_t *block;
+    uint8_t *block; /* bootstrap block of each request, [n] */
     double *gap;
     uint8_t *gap_block; /* bootstrap block of each gap, [n_gaps] */
     size_t n, n_gaps;

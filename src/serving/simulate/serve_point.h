@@ -21,12 +21,10 @@ typedef struct {
     double rate;
     kvd_latency ttft; /* seconds to the first token, over all requests */
     kvd_latency tbt;  /* seconds between two tokens, over all tokens */
-    /* Seconds from arrival to last token. */
-    kvd_latency jct;
+    kvd_latency jct;  /* seconds from arrival to last token */
     /* Seconds from arrival to last token, per output token. */
     kvd_latency normalised;
-    /* Mean seconds from arrival to the start of the prefill. */
-    double wait;
+    double wait; /* mean seconds from arrival to the start of the prefill */
     /* Seconds from the last arrival to the end of the simulation. */
     double drain;
     /* Served requests and output tokens, per second. */
@@ -36,10 +34,8 @@ typedef struct {
     double goodput; /* requests per second that meet the objectives */
     /* Fraction of time that replicas spend in iterations. */
     double utilisation;
-    /* Mean fraction of the cache pages in use. */
-    double kv_share;
-    /* Mean number of requests that a replica runs at once. */
-    double running;
+    double kv_share; /* mean fraction of the cache pages in use */
+    double running;  /* mean number of requests that a replica runs at once */
 } kvd_serve_point;
 
 /* Simulates the requests at their own arrival times; `rate` is only stored. */

@@ -27,8 +27,7 @@ typedef struct {
     kvd_route route;
     int n, turn; /* number of replicas, and next replica in round robin */
     replica *replica;
-    /* Heap of the times at which running iterations end, [n]. */
-    event *heap;
+    event *heap; /* heap of the times at which running iterations end, [n] */
     size_t n_events;
     kvd_served *served;
     /* Seconds between tokens; time of each request's latest token, [requests]. */

@@ -33,10 +33,8 @@ typedef struct {
     size_t pages; /* pages of memory that the first engine has */
     size_t slots, max_tokens;
     bool scores;
-    /* [slots] */
-    kvd_slice *slice;
-    /* [slots] */
-    uint32_t *token;
+    kvd_slice *slice; /* [slots] */
+    uint32_t *token;  /* [slots] */
     /* [slots][vocab_size] Logits, or NULL if none are wanted. */
     float *logits;
     slot_state *slot; /* [slots] */
@@ -46,8 +44,7 @@ typedef struct {
      * window and no method are not counted.
      */
     double heads, counted_heads;
-    /* Bits of a token's K and V before quantisation. */
-    double row_bits;
+    double row_bits; /* bits of a token's K and V before quantisation */
     /* Bits of a token's K and V in one layer, uncompressed. */
     double dense_bits;
     /* Bits per token that methods store in addition to K and V (kvd_plan_entry_bits). */

@@ -15,8 +15,7 @@ typedef struct {
     kvd_generator_spec spec;
     const kvd_gpu_weights *weights; /* weights in GPU memory, borrowed */
     kvd_gpu_forward *forward;
-    /* Number of tokens for which `forward` now has memory. */
-    size_t room;
+    size_t room; /* number of tokens for which `forward` now has memory */
     kvd_device_memory memory;
     /* [max_tokens][d_model] in GPU memory: hidden states after the last layer. */
     float *hidden;
