@@ -73,12 +73,9 @@ TEST(test_never_missed_and_no_interval)
 }
 
 typedef struct {
-    /* largest x that keeps 0.99 of the accuracy */
-    double miss;
-    /* x is a multiple of `grain` */
-    double grain;
-    /* a value below `miss` that misses the target; -1: none */
-    double dip;
+    double miss;  /* largest x that keeps 0.99 of the accuracy */
+    double grain; /* x is a multiple of `grain` */
+    double dip;   /* a value below `miss` that misses the target; -1: none */
     size_t measured;
     double last[128];
 } known;

@@ -14,8 +14,7 @@ struct part {
     uint32_t best; /* first column with the largest logit */
     /* First column whose logit is not finite, or the vocabulary size. */
     uint32_t bad;
-    /* Sum of e^{x - top} over logits x. */
-    double sum;
+    double sum; /* sum of e^{x - top} over logits x */
     /* Sum of e^{x - top} (x - y), where y are the uncompressed model's logits. */
     double diff;
 };
