@@ -107,15 +107,6 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
                      kvd_err *err);
 
-/*
- * Returns the number of bytes that kvd_outputs_open will allocate for *o, filled as for that call.
- */
-double kvd_outputs_bytes(kvd_outputs *o);
-
-/* Returns 1 if `path` is a complete output with options *key. Sets *other if its options differ. */
-int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_run_key *key,
-                         bool *other, kvd_err *err);
-
 /* Writes all data recorded so far to disk, and then the state file. */
 int kvd_outputs_save(kvd_outputs *o, size_t n_sequences, size_t n_tokens, kvd_err *err);
 

@@ -22,8 +22,9 @@ static bool exists(const char *path, const char *suffix)
     return there;
 }
 
-int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_run_key *wanted,
-                         bool *other, kvd_err *err)
+/* Returns 1 if `path` is a complete output of *wanted. Sets *other if its options differ. */
+static int complete(const char *path, const kvd_schema *schema, const kvd_run_key *wanted,
+                    bool *other, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
     kvd_err ignored;
@@ -205,7 +206,8 @@ static int start_stats(kvd_outputs *o, kvd_err *err)
     return kvd_attention_stats_alloc(&o->stats, err);
 }
 
-double kvd_outputs_bytes(kvd_outputs *o)
+/* Returns the number of bytes that kvd_outputs_open allocates for *o. */
+static double bytes_of(kvd_outputs *o)
 {
     double bytes = o->want_moments ? kvd_moments_bytes(&o->sums) : 0;
     if (o->want_stats)
@@ -243,15 +245,12 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
         (o->want_stats && start_stats(o, err)))
         return -1;
     if (resume) {
-        const int dump =
-            !o->want_dump || kvd_outputs_complete(o->dump_path, &kvd_schema_activations, &o->key,
-                                                  &other, &difference);
-        const int moments =
-            !o->want_moments || kvd_outputs_complete(o->moments_path, &kvd_schema_moments, &o->key,
-                                                     &other, &difference);
-        const int stats =
-            !o->want_stats || kvd_outputs_complete(o->stats_path, &kvd_schema_attention, &o->key,
+        const int dump = !o->want_dump || complete(o->dump_path, &kvd_schema_activations, &o->key,
                                                    &other, &difference);
+        const int moments = !o->want_moments || complete(o->moments_path, &kvd_schema_moments,
+                                                         &o->key, &other, &difference);
+        const int stats = !o->want_stats || complete(o->stats_path, &kvd_schema_attention, &o->key,
+                                                     &other, &difference);
         if (dump && moments && stats) {
             clean_up(o, output);
             snprintf(o->note, sizeof o->note, "'%s' is complete: nothing to do", output);
@@ -361,7 +360,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
                              kvd_outputs *out, size_t batch_tokens, kvd_err *err)
 {
     const kvd_config *const m = kvd_checkpoint_config(c);
-    double weights = 0, activations = 0, sums = kvd_outputs_bytes(out);
+    double weights = 0, activations = 0, sums = bytes_of(out);
     if (cfg->n_snapshots)
         /* A snapshot that ends inside a batch has second moments of its own. */
         sums += kvd_moments_bytes(&out->sums);
@@ -458,8 +457,7 @@ int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err)
         kvd_snapshot *one = &s->at[i];
         kvd_err difference = {""};
         bool other = false;
-        one->there =
-            kvd_outputs_complete(one->path, &kvd_schema_moments, &one->key, &other, &difference);
+        one->there = complete(one->path, &kvd_schema_moments, &one->key, &other, &difference);
         if (one->there && clear_remains(one->path, err))
             return -1;
         if (one->there || one->n_sequences > n_sequences)

@@ -38,8 +38,9 @@ static int store(const json_t *root, const char *name, const kvd_output *folder,
     return status;
 }
 
-int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *folder,
-                         kvd_err *err)
+/* Writes model.safetensors.index.json. `bytes` is the total size of the written weights. */
+static int write_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *folder,
+                       kvd_err *err)
 {
     static const char name[] = "model.safetensors.index.json";
     char *const path = kvd_path_in_folder(kvd_checkpoint_path(c), name, err);
@@ -78,8 +79,9 @@ static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
     return status ? kvd_no_memory(err, "config.json", 0) : 0;
 }
 
-int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const kvd_output *folder,
-                          kvd_err *err)
+/* Writes config.json. If `dtype` is NULL, the file is a byte-for-byte copy. */
+static int write_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const kvd_output *folder,
+                        kvd_err *err)
 {
     const char *const path = kvd_checkpoint_config_path(c);
     if (!dtype)
@@ -155,7 +157,8 @@ static int copy_tokenizer(const kvd_checkpoint *c, const kvd_output *folder, kvd
     return status;
 }
 
-int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err)
+/* Copies tokenizer and licence files, or only tokenizer files NAME* with NAME.config.json. */
+static int copy_others(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err)
 {
     const char *const config = kvd_checkpoint_config_path(c), *const slash = strrchr(config, '/');
     if (strcmp(slash ? slash + 1 : config, "config.json"))
@@ -413,10 +416,10 @@ int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_er
         if (status)
             return -1;
     }
-    if (s->name && kvd_companions_index(w->from, bytes, folder, err))
+    if (s->name && write_index(w->from, bytes, folder, err))
         return -1;
-    return kvd_companions_config(w->from, w->as_stored ? NULL : &w->dtype, folder, err) ||
-                   kvd_companions_copy(w->from, folder, err)
+    return write_config(w->from, w->as_stored ? NULL : &w->dtype, folder, err) ||
+                   copy_others(w->from, folder, err)
                ? -1
                : 0;
 }

@@ -30,19 +30,6 @@ int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_er
 /* Computes how many bytes of weights kvd_checkpoint_write will write. */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
-/* Writes model.safetensors.index.json. `bytes` is the total size of the written weights. */
-int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *folder,
-                         kvd_err *err);
-
-/* Writes config.json. If `dtype` is NULL, the file is a byte-for-byte copy. */
-int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const kvd_output *folder,
-                          kvd_err *err);
-
-/*
- * Copies tokenizer, licence and other files, or only tokenizer files NAME* with NAME.config.json.
- */
-int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err);
-
 typedef struct {
     kvd_common_options common;
     const char *model, *spectrum, *rates, *table; /* input files; `rates` and `table` may be NULL */

@@ -79,27 +79,17 @@ static const char style[] =
 
 static char *slurp(const char *path, kvd_err *err)
 {
-    kvd_text t = {0};
-    char buf[8192];
-    size_t n;
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        kvd_fail_errno(err, "cannot open '%s'", path);
-        return NULL;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *const f = fopen(path, "rb");
+    if (!f || getdelim(&text, &size, '\0', f) < 0) {
+        kvd_fail_errno(err, "cannot read '%s'", path);
+        free(text);
+        text = NULL;
     }
-    while ((n = fread(buf, 1, sizeof buf - 1, f)) > 0) {
-        buf[n] = '\0';
-        kvd_text_raw(&t, buf);
-    }
-    int bad = ferror(f);
-    fclose(f);
-    if (bad || kvd_text_check(&t, err)) {
-        if (bad)
-            kvd_fail_errno(err, "cannot read '%s'", path);
-        kvd_text_release(&t);
-        return NULL;
-    }
-    return t.s ? t.s : strdup("");
+    if (f)
+        fclose(f);
+    return text;
 }
 
 /* Inserts `name` before each id of an SVG, because gnuplot writes equal ids into every file. */

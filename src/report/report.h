@@ -25,8 +25,6 @@ void kvd_text_add(kvd_text *t, const char *fmt, ...) KVD_PRINTF(2, 3);
 void kvd_text_raw(kvd_text *t, const char *s);
 /* Escapes & < > " ' and replaces bytes that HTML forbids by '?'. */
 void kvd_text_html(kvd_text *t, const char *s);
-/* Escapes | and line ends for a cell of a Markdown table, and writes < as &lt;. */
-void kvd_text_markdown(kvd_text *t, const char *s);
 /* Appends item i of a list of n, of which at most `most` are named: "a, b and 3 more". */
 void kvd_text_item(kvd_text *t, size_t i, size_t n, size_t most, const char *item);
 

@@ -8,31 +8,22 @@
 #include <string.h>
 
 #include "common/files/csv.h"
+#include "common/utf8.h"
 #include "report/results.h"
 
 /* Makes room for `more` bytes and the final zero. Returns false if memory ran out. */
 static bool room(kvd_text *t, size_t more)
 {
-    if (t->failed)
-        return false;
-    if (more < t->size - t->len)
-        return true;
     size_t size = t->size ? t->size : 256;
-    while (size - t->len <= more) {
-        if (size > (size_t)-1 / 2) {
-            t->failed = true;
-            return false;
-        }
+    while (size - t->len <= more)
         size *= 2;
+    if (size != t->size && !t->failed) {
+        char *const s = realloc(t->s, size);
+        t->failed = !s;
+        t->s = s ? s : t->s;
+        t->size = s ? size : t->size;
     }
-    char *s = realloc(t->s, size);
-    if (!s) {
-        t->failed = true;
-        return false;
-    }
-    t->s = s;
-    t->size = size;
-    return true;
+    return !t->failed;
 }
 
 void kvd_text_raw(kvd_text *t, const char *s)
@@ -46,18 +37,16 @@ void kvd_text_raw(kvd_text *t, const char *s)
 
 void kvd_text_add(kvd_text *t, const char *fmt, ...)
 {
-    va_list args, again;
+    char *s;
+    va_list args;
     va_start(args, fmt);
-    va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
-    va_end(args);
-    if (n < 0)
+    if (vasprintf(&s, fmt, args) < 0) {
         t->failed = true;
-    else if (room(t, (size_t)n)) {
-        vsnprintf(t->s + t->len, (size_t)n + 1, fmt, again);
-        t->len += (size_t)n;
+    } else {
+        kvd_text_raw(t, s);
+        free(s);
     }
-    va_end(again);
+    va_end(args);
 }
 
 static void byte(kvd_text *t, char c)
@@ -67,30 +56,18 @@ static void byte(kvd_text *t, char c)
 }
 
 /* Returns the length of the well-formed UTF-8 sequence at s, or 0. */
-static size_t utf8(const unsigned char *s)
+static size_t utf8(const char *s)
 {
-    size_t n = s[0] < 0x80                   ? 1
-               : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-               : (s[0] & 0xf0) == 0xe0       ? 3
-               : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
-                                             : 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if (n == 3 && ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)))
-        return 0;
-    if (n == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)))
-        return 0;
-    return n;
+    const size_t n = kvd_utf8_width(*s);
+    return kvd_utf8_first_bad(s, n) == n ? n : 0;
 }
 
 static void escaped(kvd_text *t, const char *s, bool markdown)
 {
     for (const unsigned char *p = (const unsigned char *)s; *p;) {
-        size_t n = utf8(p);
+        size_t n = utf8((const char *)p);
         if (n > 1) {
-            for (size_t i = 0; i < n; i++)
-                byte(t, (char)p[i]);
+            kvd_text_add(t, "%.*s", (int)n, (const char *)p);
         } else if (*p == '&') {
             kvd_text_raw(t, "&amp;");
         } else if (*p == '<') {
@@ -116,11 +93,6 @@ static void escaped(kvd_text *t, const char *s, bool markdown)
 void kvd_text_html(kvd_text *t, const char *s)
 {
     escaped(t, s, false);
-}
-
-void kvd_text_markdown(kvd_text *t, const char *s)
-{
-    escaped(t, s, true);
 }
 
 void kvd_text_item(kvd_text *t, size_t i, size_t n, size_t most, const char *item)
@@ -425,11 +397,11 @@ static void markdown(const kvd_table *t, kvd_text *out)
 {
     char buf[1024];
     kvd_text_raw(out, "**");
-    kvd_text_markdown(out, t->title);
+    escaped(out, t->title, true);
     kvd_text_raw(out, "**\n\n|");
     for (size_t j = 0; j < t->n_cols; j = after(t, j)) {
         kvd_text_raw(out, " ");
-        kvd_text_markdown(out, t->col[j].heading);
+        escaped(out, t->col[j].heading, true);
         kvd_text_raw(out, " |");
     }
     kvd_text_raw(out, "\n|");
@@ -441,7 +413,7 @@ static void markdown(const kvd_table *t, kvd_text *out)
         for (size_t j = 0; j < t->n_cols; j = after(t, j)) {
             kvd_text_raw(out, " ");
             if (t->col[j].kind == KVD_CELL_TEXT) {
-                kvd_text_markdown(out, kvd_table_cell(t, i, j)->text);
+                escaped(out, kvd_table_cell(t, i, j)->text, true);
             } else {
                 show_cell(t, i, j, buf, sizeof buf);
                 kvd_text_raw(out, buf);
@@ -452,7 +424,7 @@ static void markdown(const kvd_table *t, kvd_text *out)
     }
     if (t->note && t->note[0]) {
         kvd_text_raw(out, "\n");
-        kvd_text_markdown(out, t->note);
+        escaped(out, t->note, true);
         kvd_text_raw(out, "\n");
     }
 }

@@ -151,7 +151,8 @@ static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
     return 0;
 }
 
-const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b)
+/* Returns "inside" (each value in the other's interval), "outside", "equal" or "differs". */
+static const char *verdict_of(const kvd_observation *a, const kvd_observation *b)
 {
     bool ia = !isnan(a->lo) && !isnan(a->hi), ib = !isnan(b->lo) && !isnan(b->hi);
     if (!ia && !ib)
@@ -273,7 +274,7 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
             condition = unlike && !condition ? differ(p, unlike) : condition;
             continue;
         }
-        const char *verdict = kvd_compare_verdict(p, q);
+        const char *verdict = verdict_of(p, q);
         matched++;
         *n_outside += strcmp(verdict, "outside") == 0 || strcmp(verdict, "differs") == 0;
         kvd_table_text(t, p->key);

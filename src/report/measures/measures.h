@@ -344,9 +344,6 @@ typedef struct {
     size_t n;
 } kvd_observations;
 
-/* Returns "inside" (each value in the other's interval), "outside", "equal" or "differs". */
-const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b);
-
 /*
  * Adds the section that compares two sets of result files. Rows are compared if kvd_rows_differ
  * finds no condition but widths in which they differ. *n_outside is the number of verdicts
