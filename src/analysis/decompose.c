@@ -71,7 +71,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
     }
     kvd_blas_restore(blas_threads);
     free(tasks);
-    return failed < n ? -1 : 0;
+    return kvd_status(failed < n);
 }
 
 typedef struct {

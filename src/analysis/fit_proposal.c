@@ -85,10 +85,8 @@ static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double
                      kvd_widths *w, kvd_err *err)
 {
     kvd_widths v = {0};
-    int status = kvd_widths_for_p(s, pair, 0, p[0], false, NULL, w, err) ||
-                         kvd_widths_for_p(s, pair, 1, p[1], false, NULL, &v, err)
-                     ? -1
-                     : 0;
+    int status = kvd_status(kvd_widths_for_p(s, pair, 0, p[0], false, NULL, w, err) ||
+                            kvd_widths_for_p(s, pair, 1, p[1], false, NULL, &v, err));
     if (!status)
         memcpy(w->kept[1], v.kept[1],
                (size_t)v.n_layers * (size_t)v.n_kv_heads * sizeof *v.kept[1]);
@@ -334,13 +332,11 @@ static int write_regression(kvd_h5 *f, const kvd_fit_proposal *x, kvd_err *err)
 
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err)
 {
-    return write_rows(f, x, r, err) || write_regression(f, x, err) ||
-                   kvd_h5_put_int(f, "/regression", "n_tried", (int64_t)x->n_tried, err) ||
-                   kvd_h5_put_int(f, "/regression", "n_sweeps", (int64_t)x->n_sweeps, err) ||
-                   kvd_h5_put_int(f, "/regression", "n_models", (int64_t)x->n_models, err) ||
-                   kvd_h5_put_int(f, "/regression", "measured", x->target < x->n_models, err) ||
-                   kvd_h5_put_double(f, "/regression", "loss_lo", x->fit.loss_lo, err) ||
-                   kvd_h5_put_double(f, "/regression", "loss_hi", x->fit.loss_hi, err)
-               ? -1
-               : 0;
+    return kvd_status(write_rows(f, x, r, err) || write_regression(f, x, err) ||
+                      kvd_h5_put_int(f, "/regression", "n_tried", (int64_t)x->n_tried, err) ||
+                      kvd_h5_put_int(f, "/regression", "n_sweeps", (int64_t)x->n_sweeps, err) ||
+                      kvd_h5_put_int(f, "/regression", "n_models", (int64_t)x->n_models, err) ||
+                      kvd_h5_put_int(f, "/regression", "measured", x->target < x->n_models, err) ||
+                      kvd_h5_put_double(f, "/regression", "loss_lo", x->fit.loss_lo, err) ||
+                      kvd_h5_put_double(f, "/regression", "loss_hi", x->fit.loss_hi, err));
 }

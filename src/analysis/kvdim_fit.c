@@ -190,11 +190,9 @@ static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_fit_p
     r->model = s->model;
     memcpy(r->label, s->label, sizeof r->label);
     if (cfg->n_sweeps)
-        return kvd_fit_proposal_make(proposed, cfg->sweep, cfg->n_sweeps, cfg->value, cfg->n_values,
-                                     s, r, err) ||
-                       kvd_spectrum_bases_hash(s, r->pair, r->bases_hash, err)
-                   ? -1
-                   : 0;
+        return kvd_status(kvd_fit_proposal_make(proposed, cfg->sweep, cfg->n_sweeps, cfg->value,
+                                                cfg->n_values, s, r, err) ||
+                          kvd_spectrum_bases_hash(s, r->pair, r->bases_hash, err));
     snprintf(r->rule, sizeof r->rule, "%s",
              cfg->error_table ? "error"
              : cfg->by_loss   ? "loss"

@@ -118,19 +118,18 @@ static int record(job *j, kvd_err *err)
     for (size_t i = 0; i < cfg->n_text; i++)
         if (kvd_run_add_input(r, cfg->text[i], err))
             return -1;
-    return (cfg->ids && kvd_run_add_input(r, cfg->ids, err)) ||
-                   kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(j->corpus)) ||
-                   kvd_run_parameter(r, "by-text", err, "%s", cfg->by_text ? "yes" : "no") ||
-                   kvd_run_parameter(r, "seq-len", err, "%zu", cfg->seq_len) ||
-                   kvd_run_parameter(r, "label", err, "%s", j->spectrum.label) ||
-                   kvd_run_parameter(r, "field", err, "%s", cfg->field ? cfg->field : "") ||
-                   kvd_run_parameter(r, "no-special", err, "%s", cfg->no_special ? "yes" : "no") ||
-                   kvd_run_parameter(r, "batch", err, "%zu", cfg->batch) ||
-                   kvd_run_parameter(r, "device", err, "%s",
-                                     cfg->common.device == KVD_DEVICE_CUDA ? "cuda" : "cpu") ||
-                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute))
-               ? -1
-               : 0;
+    return kvd_status(
+        (cfg->ids && kvd_run_add_input(r, cfg->ids, err)) ||
+        kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(j->corpus)) ||
+        kvd_run_parameter(r, "by-text", err, "%s", cfg->by_text ? "yes" : "no") ||
+        kvd_run_parameter(r, "seq-len", err, "%zu", cfg->seq_len) ||
+        kvd_run_parameter(r, "label", err, "%s", j->spectrum.label) ||
+        kvd_run_parameter(r, "field", err, "%s", cfg->field ? cfg->field : "") ||
+        kvd_run_parameter(r, "no-special", err, "%s", cfg->no_special ? "yes" : "no") ||
+        kvd_run_parameter(r, "batch", err, "%zu", cfg->batch) ||
+        kvd_run_parameter(r, "device", err, "%s",
+                          cfg->common.device == KVD_DEVICE_CUDA ? "cuda" : "cpu") ||
+        kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute)));
 }
 
 static int stop_when_asked(kvd_err *err)

@@ -249,21 +249,18 @@ static int record(const config *cfg, kvd_run *run, kvd_err *err)
             snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s",
                      pairs[0] ? "," : "", kvd_pair_name[p]);
     const kvd_reduction *r = &cfg->reduction;
-    return kvd_run_parameter(run, "pair", err, "%s", pairs) ||
-                   kvd_run_parameter(run, "pairing", err, "%s", kvd_pairing_name[cfg->pairing]) ||
-                   kvd_run_parameter(run, "method", err, "%s",
-                                     kvd_decomposition_name[cfg->method]) ||
-                   kvd_run_parameter(run, "rope", err, "%s",
-                                     cfg->before_rope ? "before" : "after") ||
-                   kvd_run_parameter(run, "tokens", err, "%zu", cfg->tokens) ||
-                   kvd_run_parameter(run, "label", err, "%s", cfg->label ? cfg->label : "") ||
-                   kvd_run_parameter(run, "prune", err, "%.12g", r->prune) ||
-                   kvd_run_parameter(run, "centroids", err, "%zu", r->centroids) ||
-                   kvd_run_parameter(run, "weighted", err, "%s", r->weighted ? "yes" : "no") ||
-                   kvd_run_parameter(run, "device", err, "%s",
-                                     cfg->common.device == KVD_DEVICE_CUDA ? "cuda" : "cpu")
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_run_parameter(run, "pair", err, "%s", pairs) ||
+        kvd_run_parameter(run, "pairing", err, "%s", kvd_pairing_name[cfg->pairing]) ||
+        kvd_run_parameter(run, "method", err, "%s", kvd_decomposition_name[cfg->method]) ||
+        kvd_run_parameter(run, "rope", err, "%s", cfg->before_rope ? "before" : "after") ||
+        kvd_run_parameter(run, "tokens", err, "%zu", cfg->tokens) ||
+        kvd_run_parameter(run, "label", err, "%s", cfg->label ? cfg->label : "") ||
+        kvd_run_parameter(run, "prune", err, "%.12g", r->prune) ||
+        kvd_run_parameter(run, "centroids", err, "%zu", r->centroids) ||
+        kvd_run_parameter(run, "weighted", err, "%s", r->weighted ? "yes" : "no") ||
+        kvd_run_parameter(run, "device", err, "%s",
+                          cfg->common.device == KVD_DEVICE_CUDA ? "cuda" : "cpu"));
 }
 
 static int open_inputs(const config *cfg, kvd_run *run, kvd_sources *in, kvd_pruned *pruned,

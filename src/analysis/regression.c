@@ -66,10 +66,8 @@ static int set_common(kvd_sweep *s, const kvd_rows *r, size_t row, const char *r
     snprintf(s->label, sizeof s->label, "%s", kvd_row_text(r, row, "label"));
     snprintf(s->rule, sizeof s->rule, "%s", kvd_row_text(r, row, "rule"));
     snprintf(s->rest, sizeof s->rest, "%s", rest);
-    return find_pair(kvd_row_text(r, row, "pair_qk"), &s->pair[0], err) ||
-                   find_pair(kvd_row_text(r, row, "pair_v"), &s->pair[1], err)
-               ? -1
-               : 0;
+    return kvd_status(find_pair(kvd_row_text(r, row, "pair_qk"), &s->pair[0], err) ||
+                      find_pair(kvd_row_text(r, row, "pair_v"), &s->pair[1], err));
 }
 
 static bool same(const kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest)

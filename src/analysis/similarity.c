@@ -349,5 +349,5 @@ int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t s
     free(memory);
     if (failed)
         kvd_comparison_release(out);
-    return failed ? -1 : 0;
+    return kvd_status(failed);
 }

@@ -231,7 +231,7 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
     char(*hashes)[40] = calloc(n, sizeof *hashes);
     if (!hashes)
         return kvd_no_memory(err, "the list of inputs", n * sizeof *hashes);
-    int status = distinct(path, n, err) || one_kind(path, n, &in->moments, err) ? -1 : 0;
+    int status = kvd_status(distinct(path, n, err) || one_kind(path, n, &in->moments, err));
     if (!status)
         status = in->moments ? load_moments(in, path, n, tokens, hashes, err)
                              : open_dumps(in, path, n, tokens, hashes, err);

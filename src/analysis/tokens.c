@@ -234,7 +234,7 @@ int kvd_tokens_study(const kvd_attention_stats *s, double share, double group_ov
                      ? 0
                      : kvd_no_memory(err, "sets of tokens", 2 * (size_t)s->n_layers * s->seq_len);
     if (!status)
-        status = kvd_tokens_alloc(out, err) || distributions(s, out, err) ? -1 : 0;
+        status = kvd_status(kvd_tokens_alloc(out, err) || distributions(s, out, err));
     for (int by = 0; by < KVD_N_RANKINGS && !status; by++) {
         overlaps(&z, out, (kvd_ranking)by);
         group(out, (kvd_ranking)by);

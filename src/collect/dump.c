@@ -128,5 +128,5 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     d->convert_s += transposed * share;
     d->write_s += written * share;
     free(jobs);
-    return failed < n_jobs ? -1 : 0;
+    return kvd_status(failed < n_jobs);
 }

@@ -50,7 +50,7 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
     }
     free(w_o);
     free(w_v);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,

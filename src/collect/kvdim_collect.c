@@ -250,7 +250,7 @@ static int write_snapshot(collector *c, kvd_snapshot *s, const kvd_moments *sums
 {
     const double start = kvd_run_elapsed(&c->run);
     const int status =
-        c->engine->flush(c->engine, err) || kvd_snapshot_write(s, sums, err) ? -1 : 0;
+        kvd_status(c->engine->flush(c->engine, err) || kvd_snapshot_write(s, sums, err));
     c->save_seconds += kvd_run_elapsed(&c->run) - start;
     return status;
 }
@@ -344,7 +344,7 @@ static int record_tokens(collector *c, kvd_err *err)
                                             c->id, sequence, position, err);
     }
     free(sequence);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 static int describe(collector *c, kvd_err *err)
@@ -416,14 +416,13 @@ static int prepare(collector *c, kvd_err *err)
     if (cfg->attention && cfg->common.device == KVD_DEVICE_AUTO)
         /* Only the CPU engine computes attention statistics. */
         cfg->common.device = KVD_DEVICE_CPU;
-    if (check_ranks(c, err) || resolve_device(c, err) ||
+    return kvd_status(
+        check_ranks(c, err) || resolve_device(c, err) ||
         !(c->checkpoint = cfg->shape ? kvd_checkpoint_of_shape(cfg->shape, KVD_SHAPE_SEED, err)
                                      : kvd_checkpoint_open(cfg->model, err)) ||
         (cfg->untrained && kvd_checkpoint_untrain(c->checkpoint, cfg->untrained, err)) ||
         resolve_options(c, err) || add_inputs(c, err) || open_corpus(c, err) || describe(c, err) ||
-        describe_snapshots(c, err))
-        return -1;
-    return 0;
+        describe_snapshots(c, err));
 }
 
 static int open_outputs(collector *c, kvd_opened *how, kvd_err *err)

@@ -79,11 +79,9 @@ static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
     /* kvd_h5_sync below reserves disk space, so that a full disk is found at once. */
     if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
         return -1;
-    if (kvd_h5_put_text(&a->file, "/", "run_key", o->key.text, err) ||
-        kvd_h5_put_text(&a->file, "/", "run_id", o->state.run_id, err) ||
-        kvd_h5_sync(&o->dump.file, err))
-        return -1;
-    return 0;
+    return kvd_status(kvd_h5_put_text(&a->file, "/", "run_key", o->key.text, err) ||
+                      kvd_h5_put_text(&a->file, "/", "run_id", o->state.run_id, err) ||
+                      kvd_h5_sync(&o->dump.file, err));
 }
 
 static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)

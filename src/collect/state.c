@@ -100,7 +100,7 @@ static int sync_folder(const char *path, kvd_err *err)
     if (fd >= 0)
         close(fd);
     free(folder);
-    return failed ? -1 : 0;
+    return kvd_status(failed);
 }
 
 static size_t total_sums(const kvd_moments *sums, const kvd_attention_stats *stats)
@@ -123,10 +123,8 @@ static char *name_of_new(const char *path, kvd_err *err)
 int kvd_state_check(const char *path, kvd_err *err)
 {
     char *const partial = name_of_new(path, err);
-    const int status =
-        !partial || kvd_output_check_derived(path, err) || kvd_output_check_derived(partial, err)
-            ? -1
-            : 0;
+    const int status = kvd_status(!partial || kvd_output_check_derived(path, err) ||
+                                  kvd_output_check_derived(partial, err));
     free(partial);
     return status;
 }

@@ -115,7 +115,7 @@ int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, con
     const int status = add_weight(a, KVD_G_W_O, layer, w_o, transposed, err) ||
                        add_weight(a, KVD_G_W_V, layer, w_v, transposed, err);
     free(transposed);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err)
@@ -413,7 +413,7 @@ static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
             }
         }
     }
-    return failed < n_heads ? -1 : 0;
+    return kvd_status(failed < n_heads);
 }
 
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err)
@@ -433,5 +433,5 @@ int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err)
     }
     kvd_blas_restore(saved);
     t->seconds += kvd_clock_s() - start;
-    return status ? -1 : 0;
+    return kvd_status(status);
 }

@@ -91,7 +91,7 @@ static int write_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const k
         return -1;
     const int status = name_dtype(root, *dtype, err) || store(root, "config.json", folder, err);
     json_decref(root);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 /* Returns true for files to copy. Model cards describe the uncompressed model and are left out. */
@@ -225,7 +225,7 @@ static int take(void *ctx, const float *x, const void *stored, size_t n, kvd_err
             t->buffer = more;
             t->room = bytes;
         }
-        status = round_to(t, x, !stored, n, err) || append(t, t->buffer, bytes, err) ? -1 : 0;
+        status = kvd_status(round_to(t, x, !stored, n, err) || append(t, t->buffer, bytes, err));
     }
     t->at += n;
     return status;
@@ -418,8 +418,6 @@ int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_er
     }
     if (s->name && write_index(w->from, bytes, folder, err))
         return -1;
-    return write_config(w->from, w->as_stored ? NULL : &w->dtype, folder, err) ||
-                   copy_others(w->from, folder, err)
-               ? -1
-               : 0;
+    return kvd_status(write_config(w->from, w->as_stored ? NULL : &w->dtype, folder, err) ||
+                      copy_others(w->from, folder, err));
 }

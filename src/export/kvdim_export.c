@@ -48,11 +48,9 @@ static int load(exporting *x, kvd_err *err)
     if (cfg->rates && (kvd_rates_load(&x->rates, cfg->rates, err) ||
                        kvd_model_info_same(&x->info, cfg->model, &x->rates.model, cfg->rates, err)))
         return -1;
-    return cfg->table &&
-                   (kvd_error_table_load(&x->table, cfg->table, err) ||
-                    kvd_model_info_same(&x->info, cfg->model, &x->table.model, cfg->table, err))
-               ? -1
-               : 0;
+    return kvd_status(cfg->table && (kvd_error_table_load(&x->table, cfg->table, err) ||
+                                     kvd_model_info_same(&x->info, cfg->model, &x->table.model,
+                                                         cfg->table, err)));
 }
 
 /* Without --method, selects a method with kept dimensions per head and the pairs of --rates. */
@@ -250,12 +248,10 @@ static int write_folder(exporting *x, kvd_err *err)
                     : cfg->dtype_given ? kvd_dtype_name(cfg->dtype)
                                        : "as stored";
     x->note.run = &x->run;
-    return (cfg->rotations ? kvd_rotations_write(&x->point.dims, &x->folder, err)
-                           : write_checkpoint(x, err)) ||
-                   kvd_rates_note_write(&x->note, &x->folder, err) ||
-                   kvd_output_folder_commit(&x->folder, cfg->force, err)
-               ? -1
-               : 0;
+    return kvd_status((cfg->rotations ? kvd_rotations_write(&x->point.dims, &x->folder, err)
+                                      : write_checkpoint(x, err)) ||
+                      kvd_rates_note_write(&x->note, &x->folder, err) ||
+                      kvd_output_folder_commit(&x->folder, cfg->force, err));
 }
 
 /* Writes the option --method that makes kvdim-eval predict like the exported checkpoint. */

@@ -198,11 +198,9 @@ static size_t sequences_of(const kvd_rows *r)
 
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err)
 {
-    return kvd_rows_write(f, r, err) ||
-                   kvd_field_write_reals(f, "/sequences/n", "predictions in a sequence", "sequence",
-                                         predictions, sequences_of(r), err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_rows_write(f, r, err) ||
+                      kvd_field_write_reals(f, "/sequences/n", "predictions in a sequence",
+                                            "sequence", predictions, sequences_of(r), err));
 }
 
 kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predictions, kvd_err *err)

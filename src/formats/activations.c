@@ -168,12 +168,10 @@ int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_
 
 static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kvd_err *err)
 {
-    return kvd_activations_read_raw(h, first, n, rows, err) ||
-                   kvd_checksums_verify(&h->a->checksums[h->set], h->a->file.path, (size_t)h->layer,
-                                        (size_t)h->head, first, n, rows, kvd_activations_read_raw,
-                                        h, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_activations_read_raw(h, first, n, rows, err) ||
+                      kvd_checksums_verify(&h->a->checksums[h->set], h->a->file.path,
+                                           (size_t)h->layer, (size_t)h->head, first, n, rows,
+                                           kvd_activations_read_raw, h, err));
 }
 
 /* Opens dataset `set`. If *dtype is -1, stores its type in *dtype, else the types must agree. */
@@ -378,7 +376,7 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
             }
         }
     }
-    return failed < to ? -1 : 0;
+    return kvd_status(failed < to);
 }
 
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,

@@ -236,7 +236,7 @@ int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o,
     const int status = put_weight(a, KVD_SET_W_O, layer, w_o, scratch, err) ||
                        put_weight(a, KVD_SET_W_V, layer, w_v, scratch, err);
     free(scratch);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 int kvd_activations_finish(kvd_activations *a, kvd_err *err)

@@ -334,22 +334,19 @@ static int write_quantiles(kvd_h5 *f, const kvd_attention_stats *s, kvd_a field_
 
 static int write_lists(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err)
 {
-    return write_edges(f, "/bins/score", SCORE_BIN, err) ||
-                   write_edges(f, "/bins/probability", PROBABILITY_BIN, err) ||
-                   write_edges(f, "/bins/norm", NORM_BIN, err) ||
-                   kvd_field_write_reals(f, "/levels",
-                                         "parts of the mass that critical tokens hold", "level",
-                                         kvd_critical_level, KVD_N_CRITICAL_LEVELS, err) ||
-                   kvd_field_write_reals(f, "/quantile_levels",
-                                         "probabilities of the quantiles in the datasets quantiles",
-                                         "quantile", kvd_attention_quantile, KVD_N_QUANTILES,
-                                         err) ||
-                   write_quantiles(f, s, KVD_A_SCORE_HISTOGRAM, "/scores/quantiles",
-                                   "quantiles of the scores, from the bins: to 1/8", err) ||
-                   write_quantiles(f, s, KVD_A_PROBABILITY_HISTOGRAM, "/probabilities/quantiles",
-                                   "quantiles of the probabilities, from the bins: to 12 %", err)
-               ? -1
-               : 0;
+    return kvd_status(
+        write_edges(f, "/bins/score", SCORE_BIN, err) ||
+        write_edges(f, "/bins/probability", PROBABILITY_BIN, err) ||
+        write_edges(f, "/bins/norm", NORM_BIN, err) ||
+        kvd_field_write_reals(f, "/levels", "parts of the mass that critical tokens hold", "level",
+                              kvd_critical_level, KVD_N_CRITICAL_LEVELS, err) ||
+        kvd_field_write_reals(f, "/quantile_levels",
+                              "probabilities of the quantiles in the datasets quantiles",
+                              "quantile", kvd_attention_quantile, KVD_N_QUANTILES, err) ||
+        write_quantiles(f, s, KVD_A_SCORE_HISTOGRAM, "/scores/quantiles",
+                        "quantiles of the scores, from the bins: to 1/8", err) ||
+        write_quantiles(f, s, KVD_A_PROBABILITY_HISTOGRAM, "/probabilities/quantiles",
+                        "quantiles of the probabilities, from the bins: to 12 %", err));
 }
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err)
@@ -539,14 +536,12 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
             if (check_totals(path, &one, f, pairs(s, l), err))
                 return kvd_in(err, "layer %d", s->first_layer + l);
         }
-    return check_totals(path, s, KVD_A_VALUE_HISTOGRAM, s->n_tokens, err) ||
-                   check_totals(path, s, KVD_A_RECEIVED_HISTOGRAM, s->n_tokens - s->n_requests,
-                                err) ||
-                   check_critical(path, s, KVD_A_HEAD_COUNT, err) ||
-                   check_critical(path, s, KVD_A_KV_COUNT, err) ||
-                   check_critical(path, s, KVD_A_LAYER_COUNT, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        check_totals(path, s, KVD_A_VALUE_HISTOGRAM, s->n_tokens, err) ||
+        check_totals(path, s, KVD_A_RECEIVED_HISTOGRAM, s->n_tokens - s->n_requests, err) ||
+        check_critical(path, s, KVD_A_HEAD_COUNT, err) ||
+        check_critical(path, s, KVD_A_KV_COUNT, err) ||
+        check_critical(path, s, KVD_A_LAYER_COUNT, err));
 }
 
 static int read_fields(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
@@ -581,7 +576,7 @@ int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *
     if (status)
         kvd_attention_stats_release(s);
     kvd_h5_close(&f, false);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 static kvd_word combined(const field *f, kvd_word a, kvd_word b)

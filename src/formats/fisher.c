@@ -150,10 +150,8 @@ static int describe(kvd_fisher *f, kvd_err *err)
                         (unsigned long long)dims[2], f->n_tokens);
     f->n_rows = (size_t)dims[2];
     set_dims(f, dims);
-    return kvd_field_shape(h, rows_of[0].path, 4, dims, err) ||
-                   kvd_field_shape(h, rows_of[1].path, 4, dims, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_field_shape(h, rows_of[0].path, 4, dims, err) ||
+                      kvd_field_shape(h, rows_of[1].path, 4, dims, err));
 }
 
 static int read_sums(kvd_h5 *h, const char *path, int rank, const hsize_t *dims, double *to,

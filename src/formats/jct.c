@@ -150,14 +150,12 @@ kvd_rows *kvd_jct_rows(int samples, kvd_err *err)
 
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err)
 {
-    return kvd_model_info_write(f, facts->model, err) ||
-                   kvd_h5_put_text(f, "/", "sweep", facts->sweep, err) ||
-                   kvd_h5_put_text(f, "/", "skipped", facts->skipped, err) ||
-                   kvd_h5_put_int(f, "/", "points", (int64_t)facts->points, err) ||
-                   kvd_h5_put_int(f, "/", "points_done", (int64_t)facts->points_done, err) ||
-                   kvd_rows_write(f, r, err) || kvd_h5_finish(f, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_model_info_write(f, facts->model, err) ||
+                      kvd_h5_put_text(f, "/", "sweep", facts->sweep, err) ||
+                      kvd_h5_put_text(f, "/", "skipped", facts->skipped, err) ||
+                      kvd_h5_put_int(f, "/", "points", (int64_t)facts->points, err) ||
+                      kvd_h5_put_int(f, "/", "points_done", (int64_t)facts->points_done, err) ||
+                      kvd_rows_write(f, r, err) || kvd_h5_finish(f, err));
 }
 
 int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts,

@@ -99,13 +99,11 @@ kvd_rows *kvd_kernels_rows(int samples, kvd_err *err)
 static int put_rates(kvd_h5 *f, const char *where, const char *device, const kvd_rate_ceilings *c,
                      kvd_err *err)
 {
-    return kvd_h5_put_text(f, where, "device", device, err) ||
-                   kvd_h5_put_double(f, where, "copy_bytes_per_s", c->copy_bytes, err) ||
-                   kvd_h5_put_double(f, where, "read_bytes_per_s", c->read_bytes, err) ||
-                   kvd_h5_put_double(f, where, "flop_per_s", c->flop, err) ||
-                   kvd_h5_put_double(f, where, "exps_per_s", c->exps, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_h5_put_text(f, where, "device", device, err) ||
+                      kvd_h5_put_double(f, where, "copy_bytes_per_s", c->copy_bytes, err) ||
+                      kvd_h5_put_double(f, where, "read_bytes_per_s", c->read_bytes, err) ||
+                      kvd_h5_put_double(f, where, "flop_per_s", c->flop, err) ||
+                      kvd_h5_put_double(f, where, "exps_per_s", c->exps, err));
 }
 
 int kvd_kernels_write(const kvd_rows *rows, const char *path, const kvd_kernels_facts *facts,
@@ -165,9 +163,8 @@ int kvd_kernels_read(kvd_kernels *k, kvd_h5 *f, kvd_err *err)
                                          "median_us", "bytes",   "flop",     "speedup", "rel_err",
                                          "batch",     "seq_len", "ok",       NULL};
     *k = (kvd_kernels){.rows = kvd_rows_load(f, err)};
-    return !k->rows || kvd_rows_check(k->rows, f->path, columns, N_COLUMNS, needed, refused, err) ||
-                   read_machine(&k->machine[0], f, "/ceilings/cpu", err) ||
-                   read_machine(&k->machine[1], f, "/ceilings/gpu", err)
-               ? -1
-               : 0;
+    return kvd_status(!k->rows ||
+                      kvd_rows_check(k->rows, f->path, columns, N_COLUMNS, needed, refused, err) ||
+                      read_machine(&k->machine[0], f, "/ceilings/cpu", err) ||
+                      read_machine(&k->machine[1], f, "/ceilings/gpu", err));
 }

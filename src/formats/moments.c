@@ -49,12 +49,11 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)m->n_layers, (size_t)kvd_moments_heads(m, g), n) ||
+    return kvd_status(
+        __builtin_mul_overflow((size_t)m->n_layers, (size_t)kvd_moments_heads(m, g), n) ||
         __builtin_mul_overflow(*n, (size_t)m->model.d_head, n) ||
         __builtin_mul_overflow(*n, (size_t)m->model.d_head, n) ||
-        __builtin_mul_overflow(*n, sizeof(double), &bytes))
-        return -1;
-    return 0;
+        __builtin_mul_overflow(*n, sizeof(double), &bytes));
 }
 
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g)

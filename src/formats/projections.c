@@ -95,7 +95,7 @@ static int read_all(kvd_h5 *f, kvd_projections *p, const kvd_model_info *model,
                         "'%s': heads is %d, but keys after RoPE are multiplied head by head: it "
                         "must be 1",
                         f->path, p->heads);
-    return read_side(f, p, 0, err) || read_side(f, p, 1, err) ? -1 : 0;
+    return kvd_status(read_side(f, p, 0, err) || read_side(f, p, 1, err));
 }
 
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,

@@ -139,14 +139,12 @@ int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
             return -1;
     if (r->n_table == 0)
         return 0;
-    return kvd_field_write_reals(f, "/f_p/removal_rate",
-                                 "removal rates at which some width changes", "step", r->table_r,
-                                 r->n_table, err) ||
-                   kvd_field_write_reals(f, "/f_p/overall_p",
-                                         "overall p from this removal rate up to the next one",
-                                         "step", r->table_p, r->n_table, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_field_write_reals(f, "/f_p/removal_rate",
+                                            "removal rates at which some width changes", "step",
+                                            r->table_r, r->n_table, err) ||
+                      kvd_field_write_reals(f, "/f_p/overall_p",
+                                            "overall p from this removal rate up to the next one",
+                                            "step", r->table_p, r->n_table, err));
 }
 
 static int read_widths(kvd_h5 *f, kvd_rates *r, int side, int padded, int n_layers, kvd_err *err)

@@ -207,11 +207,9 @@ int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_e
 {
     kvd_h5_spec all = *spec;
     all.dims[0] = r->n;
-    return kvd_rows_add_samples(r, spec, err) ||
-                   kvd_h5_read(f, all.path, all.rank, all.dims, H5T_NATIVE_DOUBLE,
-                               r->samples[r->n_samples - 1].value, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_rows_add_samples(r, spec, err) ||
+                      kvd_h5_read(f, all.path, all.rank, all.dims, H5T_NATIVE_DOUBLE,
+                                  r->samples[r->n_samples - 1].value, err));
 }
 
 static int check_needed(const kvd_rows *r, const char *path, const kvd_column *columns,

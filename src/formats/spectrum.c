@@ -572,7 +572,7 @@ static int load(kvd_spectrum *s, const char *path, bool values_only, kvd_err *er
     memset(s, 0, sizeof *s);
     if (kvd_h5_open(&f, path, &kvd_schema_spectrum, err))
         return -1;
-    int status = read_header(&f, s, err) || read_calibration(&f, &s->calibration, err) ? -1 : 0;
+    int status = kvd_status(read_header(&f, s, err) || read_calibration(&f, &s->calibration, err));
     bool any = false;
     for (int i = 0; !status && i < KVD_N_PAIRS; i++) {
         status = read_pair(&f, s, (kvd_pair)i, values_only, err);

@@ -155,25 +155,23 @@ static int write_description(kvd_h5 *f, const kvd_tokens *t, kvd_err *err)
 {
     char measures[128];
     measures_text(measures, sizeof measures);
-    return kvd_model_info_write(f, &t->model, err) ||
-                   kvd_h5_put_text(f, "/", "label", t->label, err) ||
-                   kvd_h5_put_text(f, "/", "corpus_hash", t->corpus_hash, err) ||
-                   kvd_h5_put_int(f, "/", "n_requests", (int64_t)t->n_requests, err) ||
-                   kvd_h5_put_int(f, "/", "n_kept", (int64_t)t->n_kept, err) ||
-                   kvd_h5_put_int(f, "/", "seq_len", (int64_t)t->seq_len, err) ||
-                   kvd_h5_put_int(f, "/", "first_layer", t->first_layer, err) ||
-                   kvd_h5_put_double(f, "/", "share", t->share, err) ||
-                   kvd_h5_put_double(f, "/", "group_overlap", t->group_overlap, err) ||
-                   kvd_h5_put_text(f, "/", "measures", measures, err) ||
-                   kvd_field_write_tokens(f, "tokens that the study runs over", t->n_tokens, err) ||
-                   kvd_field_write_reals(f, "/levels",
-                                         "parts of the mass that critical tokens hold", "level",
-                                         kvd_critical_level, KVD_N_CRITICAL_LEVELS, err) ||
-                   kvd_field_write_reals(f, "/quantile_levels",
-                                         "probabilities of the quantiles in the datasets quantiles",
-                                         "quantile", kvd_curve_level, KVD_N_CURVE, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_model_info_write(f, &t->model, err) ||
+        kvd_h5_put_text(f, "/", "label", t->label, err) ||
+        kvd_h5_put_text(f, "/", "corpus_hash", t->corpus_hash, err) ||
+        kvd_h5_put_int(f, "/", "n_requests", (int64_t)t->n_requests, err) ||
+        kvd_h5_put_int(f, "/", "n_kept", (int64_t)t->n_kept, err) ||
+        kvd_h5_put_int(f, "/", "seq_len", (int64_t)t->seq_len, err) ||
+        kvd_h5_put_int(f, "/", "first_layer", t->first_layer, err) ||
+        kvd_h5_put_double(f, "/", "share", t->share, err) ||
+        kvd_h5_put_double(f, "/", "group_overlap", t->group_overlap, err) ||
+        kvd_h5_put_text(f, "/", "measures", measures, err) ||
+        kvd_field_write_tokens(f, "tokens that the study runs over", t->n_tokens, err) ||
+        kvd_field_write_reals(f, "/levels", "parts of the mass that critical tokens hold", "level",
+                              kvd_critical_level, KVD_N_CRITICAL_LEVELS, err) ||
+        kvd_field_write_reals(f, "/quantile_levels",
+                              "probabilities of the quantiles in the datasets quantiles",
+                              "quantile", kvd_curve_level, KVD_N_CURVE, err));
 }
 
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err)

@@ -215,7 +215,7 @@ static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
     const int status =
         (n && kvd_make_folder(parent, err)) || kvd_output_folder_renew(out, dir, contents, err);
     free(parent);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 /* Adds all sections. Without result files the page has only the published tables. */

@@ -246,7 +246,7 @@ static int drain(int fd, image *to, kvd_err *err)
     const bool lost = ferror(f);
     if (fclose(f) || lost)
         return kvd_no_memory(err, "a figure", to->len);
-    return n < 0 ? -1 : 0;
+    return kvd_status(n < 0);
 }
 
 static void last_line(int fd, const char *scripts, char *line, size_t size)
@@ -395,8 +395,8 @@ static int write_figure(kvd_figure *f, const kvd_output *out, const char *script
         status = kvd_fail_interrupted(err);
     } else if (drawn) {
         remove_titles(&svg);
-        status =
-            write_image(f, "svg", &svg, out, err) || write_image(f, "png", &png, out, err) ? -1 : 0;
+        status = kvd_status(write_image(f, "svg", &svg, out, err) ||
+                            write_image(f, "png", &png, out, err));
     } else {
         kvd_text_raw(&f->why, why->msg);
         ++*failed;

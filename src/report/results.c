@@ -236,10 +236,8 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
         if (kvd_model_info_read(f, &r->model, err))
             return -1;
         r->has_model = true;
-        return kvd_serving_read(&r->serving, f, err) ||
-                       kvd_h5_get_text(f, "/", "no_rate", &r->no_rate, err)
-                   ? -1
-                   : 0;
+        return kvd_status(kvd_serving_read(&r->serving, f, err) ||
+                          kvd_h5_get_text(f, "/", "no_rate", &r->no_rate, err));
     case KVD_RESULT_TOKENS:
         if (kvd_tokens_load(&r->tokens, r->path, err))
             return -1;

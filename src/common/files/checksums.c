@@ -125,10 +125,8 @@ int kvd_checksums_load(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd
     const int rank = shape(c, path, dims);
     if (!kvd_h5_exists(f, path))
         return 0;
-    return kvd_field_shape(f, path, rank, dims, err) || allocate(c, err) ||
-                   kvd_h5_read(f, path, rank, dims, H5T_NATIVE_UINT64, c->sum, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_field_shape(f, path, rank, dims, err) || allocate(c, err) ||
+                      kvd_h5_read(f, path, rank, dims, H5T_NATIVE_UINT64, c->sum, err));
 }
 
 int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err)
@@ -194,5 +192,5 @@ int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer,
             status = fail_block(c, file, layer, head, start, stop, err);
     }
     free(other);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }

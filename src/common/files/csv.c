@@ -108,7 +108,7 @@ static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
     if (!r->failed && r->since_row_end > longest_row)
         return kvd_fail(r->err, "'%s' row %zu is longer than %zu bytes", r->name, r->line + 1,
                         longest_row);
-    return r->failed ? -1 : 0;
+    return kvd_status(r->failed);
 }
 
 static int start(reader *r, struct csv_parser *p)
@@ -131,7 +131,7 @@ static int end(reader *r, struct csv_parser *p)
 {
     if (csv_fini(p, on_field, on_row, r) && !r->failed)
         return fail_parse(r, p);
-    return r->failed ? -1 : 0;
+    return kvd_status(r->failed);
 }
 
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err)

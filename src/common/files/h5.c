@@ -386,7 +386,7 @@ static int open_any(kvd_h5 *f, const char *path, kvd_err *err)
     if (kvd_h5_probe(path, err))
         return -1;
     f->id = open_file(path, H5F_ACC_RDONLY, err);
-    return f->id < 0 ? -1 : 0;
+    return kvd_status(f->id < 0);
 }
 
 static int check_complete(kvd_h5 *f, kvd_err *err)

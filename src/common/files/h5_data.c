@@ -191,7 +191,7 @@ int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void 
 int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *err)
 {
     *dataset = create(f, spec, true, err);
-    return *dataset < 0 ? -1 : 0;
+    return kvd_status(*dataset < 0);
 }
 
 int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *err)

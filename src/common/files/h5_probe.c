@@ -35,7 +35,7 @@ static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *k
     if (class == H5T_NO_CLASS || *size == 0 || *n < 0)
         return -1;
     *known = class == H5T_STRING || class == H5T_ENUM || class == H5T_INTEGER || class == H5T_FLOAT;
-    return (class == H5T_INTEGER || class == H5T_FLOAT) && !kvd_h5_known_number(type) ? -1 : 0;
+    return kvd_status((class == H5T_INTEGER || class == H5T_FLOAT) && !kvd_h5_known_number(type));
 }
 
 static void free_texts(hid_t type, hid_t space, void *data)
@@ -123,7 +123,7 @@ static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hss
         bad = bad || read_part(dataset, type, space, rank, start, slab, data);
     }
     free(data);
-    return bad ? -1 : 0;
+    return kvd_status(bad);
 }
 
 static int probe_dataset(hid_t dataset, const char *name, kvd_err *err)

@@ -259,7 +259,7 @@ int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err)
     char **const resolved = calloc(n ? n : 1, sizeof *resolved);
     int status = resolved ? 0 : kvd_no_memory(err, "paths", n * sizeof *resolved);
     for (size_t i = 0; !status && i < n; i++)
-        status = name[i].path && !(resolved[i] = resolve(name[i].path, err)) ? -1 : 0;
+        status = kvd_status(name[i].path && !(resolved[i] = resolve(name[i].path, err)));
     for (size_t i = 0; !status && i < n; i++)
         for (size_t j = i + 1; !status && j < n; j++)
             if (resolved[i] && resolved[j])

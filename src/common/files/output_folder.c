@@ -242,7 +242,7 @@ int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err)
     free(parent);
     if (!rc)
         drop_lock(out);
-    return rc ? -1 : 0;
+    return kvd_status(rc);
 }
 
 void kvd_output_folder_release(kvd_output *out)

@@ -349,5 +349,5 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
                      : q.kind == GROWTH ? of_growth(&all, &all.item[i], &q, out, err)
                                         : of_parts(&all.item[i], &q, out, err);
     kvd_report_rows_release(&all);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }

@@ -50,7 +50,7 @@ static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *er
         status = kvd_fail(err, "'%s' has no row in the table '%s'", path, name);
     free(path);
     s->n_keys = s->n_fields > 1 && s->n_rows && !strcmp(s->cell[0][1], "dataset") ? 2 : 1;
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 /* Parses a number: "6.43e-2" is 0.0643 with a rounding error of at most 0.00005. */
@@ -111,7 +111,7 @@ int kvd_published_load(const char *paper, const char *name, kvd_published_table 
     for (size_t i = 1; !status && i < s.n_rows; i++)
         status = take_model(out, s.cell[i], err);
     free(s.cell);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 void kvd_published_release(kvd_published_table *t)
@@ -252,7 +252,7 @@ static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
         status = kvd_no_memory(err, "published tables", names.n * sizeof **out);
     for (size_t i = 0; !status && i < names.n; i++)
         status = read_sheet(paper, names.name[i], &(*out)[(*n)++], err);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 static size_t same_row(const sheet *a, size_t i, const sheet *b)

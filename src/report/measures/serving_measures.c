@@ -220,7 +220,7 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
 {
     char column[24];
     curve a = {0}, b = {0};
-    int status = points_like(all, other, &a, err) || points_like(all, top, &b, err) ? -1 : 0;
+    int status = kvd_status(points_like(all, other, &a, err) || points_like(all, top, &b, err));
     const size_t first = out->n, number = first ? out->value[first - 1].curve + 1 : 0;
     bool gap = false; /* q->a has no value at the load before */
     snprintf(column, sizeof column, "%s_mean_s", q->what);

@@ -68,7 +68,7 @@ static int range_of(const char *test, const char *limit, const kvd_verdict_rule 
             return kvd_fail(err, "limit '%s' of test 'between' is not A:B", limit);
         memcpy(first, limit, (size_t)(colon - limit));
         first[colon - limit] = '\0';
-        return limit_of(first, r, lo, err) || limit_of(colon + 1, r, hi, err) ? -1 : 0;
+        return kvd_status(limit_of(first, r, lo, err) || limit_of(colon + 1, r, hi, err));
     }
     return kvd_fail(err, "unknown test '%s'", test);
 }

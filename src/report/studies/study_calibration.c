@@ -445,5 +445,5 @@ static int token_curves(const kvd_results *r, const kvd_accuracy_entries *all, k
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s,
                        kvd_err *err)
 {
-    return matrices(all, s, err) || token_curves(r, all, s, err) ? -1 : 0;
+    return kvd_status(matrices(all, s, err) || token_curves(r, all, s, err));
 }

@@ -335,7 +335,7 @@ static int figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
             "<p>%zu jobs have no bars, beyond the %d figures that are drawn; all of them are in "
             "the tables.</p>\n",
             left_out, (int)MOST_FIGURES);
-    return lines_figure(all, false, s, err) || lines_figure(all, true, s, err) ? -1 : 0;
+    return kvd_status(lines_figure(all, false, s, err) || lines_figure(all, true, s, err));
 }
 
 static void jobs_table(const kvd_report_rows *all, kvd_section *s)

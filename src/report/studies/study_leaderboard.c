@@ -473,7 +473,7 @@ static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r,
         whole_table(&b, s);
     }
     leaderboard_release(&b);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err)

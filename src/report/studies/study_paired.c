@@ -220,7 +220,7 @@ static int add_other(const kvd_accuracy_entries *all, size_t first, size_t last,
         status = bytes_row(t, mine, &other, err);
     free(difference);
     free(other.setting);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 static int add_file(const kvd_accuracy_entries *all, size_t first, size_t last,
@@ -236,7 +236,7 @@ static int add_file(const kvd_accuracy_entries *all, size_t first, size_t last,
             status = add_other(all, i, end, file, &mine, t, err);
     }
     free(mine.setting);
-    return status ? -1 : 0;
+    return kvd_status(status);
 }
 
 int kvd_study_paired(const kvd_accuracy_entries *all, const char *method, kvd_section *s,

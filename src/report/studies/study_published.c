@@ -275,6 +275,6 @@ int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *rep
         "the numbers can mean: a table that breaks the inequality was not computed by the printed "
         "formula from one reference, or holds an error in a digit; equal columns were measured once. "
         "The program that computed them, or two rotations of one head, would decide it.</p>\n");
-    return readings(paper, r, s, err) || models(paper, s, err) || shared_columns(paper, s, err) ? -1
-                                                                                                : 0;
+    return kvd_status(readings(paper, r, s, err) || models(paper, s, err) ||
+                      shared_columns(paper, s, err));
 }

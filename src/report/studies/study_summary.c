@@ -391,7 +391,7 @@ static int facts(const kvd_results *r, const kvd_accuracy_entries *all, const ca
     kvd_text_html(words, kvd_text_get(&plain_words));
     kvd_text_raw(words, "</p>\n");
     free(text);
-    const int status = kvd_text_check(&plain_words, err) || kvd_text_check(title, err) ? -1 : 0;
+    const int status = kvd_status(kvd_text_check(&plain_words, err) || kvd_text_check(title, err));
     kvd_text_release(&plain_words);
     return status;
 }
