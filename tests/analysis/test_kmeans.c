@@ -133,7 +133,7 @@ static void against_plain(size_t n, size_t d, size_t k, double offset, uint64_t 
     kvd_rng r;
     kvd_rng_seed(&r, seed, 1);
     kvd_rng_choose(&r, n, k, start);
-    assert_int_equal(kvd_kmeans(X, n, d, k, start, C, count, &t, &err), 0);
+    OK(kvd_kmeans(X, n, d, k, start, C, count, &t, &err));
     assert_int_equal(plain_lloyd(X, n, d, k, start, &s), t.n_iterations);
     for (size_t c = 0; c < k; c++) {
         assert_int_equal(count[c], s.count[c]);
@@ -175,7 +175,7 @@ TEST(test_objective_falls)
         kvd_err err;
         for (size_t c = 0; c < K; c++)
             start[c] = times == 4 ? c % 4 : c;
-        assert_int_equal(kvd_kmeans(X, N, D, K, start, C, count, &t, &err), 0);
+        OK(kvd_kmeans(X, N, D, K, start, C, count, &t, &err));
         assert_true(t.n_iterations >= 3 && t.objective[0] > 1.2 * t.last);
         for (size_t i = 1; i < t.n_iterations; i++)
             assert_true(t.objective[i] <= t.objective[i - 1]);
@@ -209,14 +209,14 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     kvd_rng r;
     kvd_rng_seed(&r, seed, 1);
     kvd_rng_choose(&r, n, distinct, start);
-    assert_int_equal(kvd_kmeans(X, n, d, distinct, start, C, count, &t, &err), 0);
+    OK(kvd_kmeans(X, n, d, distinct, start, C, count, &t, &err));
     if (t.last > 0)
         fail_msg("%zu distinct rows of %zu numbers: %.2g of the energy is lost", distinct, d,
                  t.last / t.energy);
     for (size_t c = 0; c < distinct; c++)
         assert_int_equal(count[c], TIMES);
     kvd_rng_choose(&r, n, 2 * distinct, start);
-    assert_int_equal(kvd_kmeans(X, n, d, 2 * distinct, start, C, count, &t, &err), 0);
+    OK(kvd_kmeans(X, n, d, 2 * distinct, start, C, count, &t, &err));
     assert_true(t.last == 0);
     for (size_t c = 0; c < 2 * distinct; c++)
         used += count[c] > 0;
@@ -256,7 +256,7 @@ TEST(test_threads_do_not_change_it)
     kvd_rng_choose(&r, N, K, start);
     for (int k = 0; k < 2; k++) {
         omp_set_num_threads(k ? 3 : 1);
-        assert_int_equal(kvd_kmeans(X, N, D, K, start, C[k], count[k], &t[k], &err), 0);
+        OK(kvd_kmeans(X, N, D, K, start, C[k], count[k], &t[k], &err));
     }
     assert_memory_equal(C[0], C[1], K * D * sizeof(double));
     assert_memory_equal(count[0], count[1], sizeof count[0]);

@@ -74,8 +74,7 @@ static void run(size_t first, size_t n, int draws, uint64_t seed, seen *x, doubl
         fail_msg("%s", err.msg);
     if (draws)
         kvd_backward_draw(w, seed);
-    if (kvd_backward_run(w, &b, 0, &sink, loss, &n_predicted, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_backward_run(w, &b, 0, &sink, loss, &n_predicted, &err));
     assert_int_equal(n_predicted, at[n] - n);
     kvd_backward_free(w);
 }
@@ -101,7 +100,7 @@ TEST(test_both_sides_agree)
     kvd_capture_init(&capture, &dense.hook);
     capture.record = keep_rows;
     capture.ctx = &x;
-    assert_int_equal(kvd_forward_run(f, &b, &capture.hook, LAYERS - 1, &hidden[0][0], &err), 0);
+    OK(kvd_forward_run(f, &b, &capture.hook, LAYERS - 1, &hidden[0][0], &err));
     kvd_dense_attention_release(&dense);
     kvd_forward_free(f);
     double loss = 0;
@@ -148,8 +147,7 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
     *out = (kvd_spectrum){
         .model = {.n_layers = LAYERS, .n_heads = KV * GROUP, .n_kv_heads = KV, .d_head = D},
         .n_layers = LAYERS};
-    if (kvd_sensitivity_bases(x.s, N, out, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_sensitivity_bases(x.s, N, out, &err));
     kvd_sensitivity_free(x.s);
 }
 
@@ -214,9 +212,9 @@ TEST(test_unit_of_sigma)
                                   .dq = &g[0][0][0],
                                   .o = &q[0][0][0],
                                   .d_o = &g[0][0][0]};
-        assert_int_equal(kvd_sensitivity_add(x, &in, &err), 0);
+        OK(kvd_sensitivity_add(x, &in, &err));
     }
-    assert_int_equal(kvd_sensitivity_bases(x, N, &s, &err), 0);
+    OK(kvd_sensitivity_bases(x, N, &s, &err));
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
     /* Without V (all 3, gradient 0.5) the loss is 3^2 * 0.5^2 / 2 higher per query head. */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
@@ -234,8 +232,8 @@ TEST(test_rate_distortion)
     kvd_err err = {""};
     kvd_spectrum s = {.model = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_head = 2},
                       .n_layers = 1};
-    assert_int_equal(kvd_spectrum_alloc(&s, KVD_PAIR_FQK, &err), 0);
-    assert_int_equal(kvd_spectrum_alloc(&s, KVD_PAIR_FVW, &err), 0);
+    OK(kvd_spectrum_alloc(&s, KVD_PAIR_FQK, &err));
+    OK(kvd_spectrum_alloc(&s, KVD_PAIR_FVW, &err));
     kvd_spectrum_sigma(&s, KVD_PAIR_FQK, 0, 0)[0] = sqrt(8);
     kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 0, 0)[0] = sqrt(2);
     near(kvd_sensitivity_bits(&s, 1), (1.5 + 0.5) / 4, 1);

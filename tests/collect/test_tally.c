@@ -36,8 +36,8 @@ static void record(kvd_attention_stats *s, size_t window)
                                .seq_len = N,
                                .n_layers = LAYERS,
                                .n_kept = 1};
-    assert_int_equal(kvd_attention_stats_alloc(s, &err), 0);
-    assert_int_equal(kvd_tally_init(&t, s, 1, &err), 0);
+    OK(kvd_attention_stats_alloc(s, &err));
+    OK(kvd_tally_init(&t, s, 1, &err));
     for (int l = 0; l < LAYERS; l++) {
         const kvd_attention_in in = {.config = &config,
                                      .layer = l,
@@ -48,8 +48,7 @@ static void record(kvd_attention_stats *s, size_t window)
                                      .k = k[l],
                                      .v = v,
                                      .window = window};
-        if (kvd_tally_record(&t, &in, &err))
-            fail_msg("%s", err.msg);
+        OK(kvd_tally_record(&t, &in, &err));
     }
     kvd_tally_release(&t);
 }
@@ -95,8 +94,7 @@ TEST(test_sets)
     kvd_attention_stats s;
     kvd_tokens t;
     record(&s, 0);
-    if (kvd_tokens_study(&s, 0.5, 0.95, &t, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_tokens_study(&s, 0.5, 0.95, &t, &err));
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         assert_float_equal(kvd_tokens_at_distance(&t, KVD_T_UNIMPORTANT, want[i].by, 1).mean,
                            want[i].low, 1e-15);

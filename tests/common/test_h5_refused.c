@@ -66,12 +66,10 @@ TEST(test_too_many_open_files)
 TEST(test_plain_refusals)
 {
     kvd_h5 f;
-    assert_int_equal(kvd_h5_open(&f, "/nowhere/x.h5", &schema, &err), -1);
-    assert_string_equal(err.msg, "cannot open '/nowhere/x.h5': No such file or directory");
-    assert_int_equal(kvd_h5_open(&f, "/tmp", &schema, &err), -1);
-    assert_string_equal(err.msg, "'/tmp' is a folder, not an HDF5 file");
-    assert_int_equal(kvd_h5_open(&f, "/dev/null", &schema, &err), -1);
-    assert_string_equal(err.msg, "'/dev/null' is not a regular file");
+    FAILS(kvd_h5_open(&f, "/nowhere/x.h5", &schema, &err),
+          "cannot open '/nowhere/x.h5': No such file or directory");
+    FAILS(kvd_h5_open(&f, "/tmp", &schema, &err), "'/tmp' is a folder, not an HDF5 file");
+    FAILS(kvd_h5_open(&f, "/dev/null", &schema, &err), "'/dev/null' is not a regular file");
     store("", 0);
     refused();
     says("'%s' is empty");

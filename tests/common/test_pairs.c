@@ -66,8 +66,8 @@ static gathered stack(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, in
     gathered g = {0};
     const kvd_source from = {.dump = a, .n_tokens = n};
     kvd_err err;
-    assert_int_equal(kvd_pair_stack(&from, pair, pairing, layer, h, pre, gather, &g, &err), 0);
-    assert_int_equal(kvd_pair_stack_weights(a, pair, pairing, layer, h, gather, &g, &err), 0);
+    OK(kvd_pair_stack(&from, pair, pairing, layer, h, pre, gather, &g, &err));
+    OK(kvd_pair_stack_weights(a, pair, pairing, layer, h, gather, &g, &err));
     assert_int_equal(g.n, kvd_pair_rows(&a->model, pair, pairing, n));
     return g;
 }
@@ -77,7 +77,7 @@ static void same_rows(kvd_activations *a, kvd_x x, int layer, int head, const fl
     float want[50 * 8];
     char scratch[sizeof want];
     kvd_err err;
-    assert_int_equal(kvd_activations_rows(a, x, layer, head, 0, 50, want, scratch, &err), 0);
+    OK(kvd_activations_rows(a, x, layer, head, 0, 50, want, scratch, &err));
     assert_memory_equal(rows, want, sizeof want);
 }
 
@@ -85,7 +85,7 @@ TEST(test_stacks_are_in_order)
 {
     kvd_activations a;
     kvd_err err;
-    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
+    OK(kvd_activations_open(&a, path, &err));
 
     gathered g = stack(&a, KVD_PAIR_QK, KVD_SHARED, 1, 1, 50, false);
     assert_int_equal(g.n, 150);
@@ -103,7 +103,7 @@ TEST(test_stacks_are_in_order)
     same_rows(&a, KVD_X_V, 0, 1, g.x);
     float w[8 * 32];
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(kvd_activations_w_o(&a, 0, 2 + i, w, &err), 0);
+        OK(kvd_activations_w_o(&a, 0, 2 + i, w, &err));
         for (size_t r = 0; r < 32; r++)
             for (size_t j = 0; j < 8; j++)
                 assert_true(g.x[(50 + (size_t)i * 32 + r) * 8 + j] == w[j * 32 + r]);
@@ -116,9 +116,7 @@ TEST(test_stacks_are_in_order)
     assert_int_equal(g.n, 7 + 32);
     free(g.x);
     const kvd_source from = {.dump = &a, .n_tokens = 50};
-    assert_int_equal(kvd_pair_stack(&from, KVD_PAIR_K, KVD_SHARED, 0, 0, false, refuse, NULL, &err),
-                     -1);
-    assert_string_equal(err.msg, "enough");
+    FAILS(kvd_pair_stack(&from, KVD_PAIR_K, KVD_SHARED, 0, 0, false, refuse, NULL, &err), "enough");
     kvd_activations_close(&a);
 }
 
@@ -126,14 +124,14 @@ TEST(test_order_of_the_stack_does_not_matter)
 {
     kvd_activations a;
     kvd_err err;
-    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
+    OK(kvd_activations_open(&a, path, &err));
     gathered g = stack(&a, KVD_PAIR_QK, KVD_SHARED, 0, 0, 50, false);
     double X[150 * 8], Y[150 * 8], s[8], t[8], R[64], S[64];
     for (size_t i = 0; i < 150; i++)
         for (size_t j = 0; j < 8; j++)
             X[i * 8 + j] = Y[(i * 37 + 11) % 150 * 8 + j] = g.x[i * 8 + j];
-    assert_int_equal(kvd_svd_right(X, 150, 8, s, R, &err), 0);
-    assert_int_equal(kvd_svd_right(Y, 150, 8, t, S, &err), 0);
+    OK(kvd_svd_right(X, 150, 8, s, R, &err));
+    OK(kvd_svd_right(Y, 150, 8, t, S, &err));
     for (size_t j = 0; j < 8; j++)
         assert_true(fabs(s[j] - t[j]) < 1e-12 * s[0]);
     for (size_t i = 0; i < 64; i++)
@@ -147,8 +145,8 @@ TEST(test_moments_are_those_of_the_stack)
     kvd_activations a;
     kvd_moments m;
     kvd_err err;
-    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
-    assert_int_equal(kvd_moments_load(&m, moments_path, &err), 0);
+    OK(kvd_activations_open(&a, path, &err));
+    OK(kvd_moments_load(&m, moments_path, &err));
     for (int p = 0; p <= KVD_PAIR_WV; p++)
         for (int pairing = 0; pairing < 2; pairing++)
             for (int pre = 0; pre < 2; pre++)
@@ -159,9 +157,7 @@ TEST(test_moments_are_those_of_the_stack)
                     for (size_t i = 0; i < g.n; i++)
                         for (size_t c = 0; c < 64; c++)
                             want[c] += (double)g.x[i * 8 + c / 8] * g.x[i * 8 + c % 8];
-                    assert_int_equal(
-                        kvd_pair_gram(&m, (kvd_pair)p, (kvd_pairing)pairing, 1, h, pre, gram, &err),
-                        0);
+                    OK(kvd_pair_gram(&m, (kvd_pair)p, (kvd_pairing)pairing, 1, h, pre, gram, &err));
                     for (size_t c = 0; c < 64; c++)
                         assert_true(fabs(gram[c] - want[c]) < 1e-10 * want[0]);
                     free(g.x);
@@ -180,16 +176,15 @@ TEST(test_missing_pre_is_an_error)
     double gram[64];
     snprintf(other, sizeof other, "%s/after.h5", temp_folder());
     dump_plan_init(&p, 9, 1);
-    assert_int_equal(write_dump(&p, other, &run, &err), 0);
-    assert_int_equal(kvd_activations_open(&a, other, &err), 0);
+    OK(write_dump(&p, other, &run, &err));
+    OK(kvd_activations_open(&a, other, &err));
     const kvd_source from = {.dump = &a, .n_tokens = 9};
-    assert_int_equal(kvd_pair_stack(&from, KVD_PAIR_K, KVD_SHARED, 0, 0, true, refuse, NULL, &err),
-                     -1);
-    assert_non_null(strstr(err.msg, "after.h5' has no Q and K before RoPE"));
+    FAILS_WITH(kvd_pair_stack(&from, KVD_PAIR_K, KVD_SHARED, 0, 0, true, refuse, NULL, &err),
+               "after.h5' has no Q and K before RoPE");
     m = (kvd_moments){.model = a.model, .n_layers = 1};
-    assert_int_equal(kvd_moments_alloc(&m, &err), 0);
-    assert_int_equal(kvd_pair_gram(&m, KVD_PAIR_QK, KVD_SHARED, 0, 0, true, gram, &err), -1);
-    assert_string_equal(err.msg, "the moments hold no Q and K before RoPE");
+    OK(kvd_moments_alloc(&m, &err));
+    FAILS(kvd_pair_gram(&m, KVD_PAIR_QK, KVD_SHARED, 0, 0, true, gram, &err),
+          "the moments hold no Q and K before RoPE");
     kvd_moments_release(&m);
     kvd_activations_close(&a);
     remove(other);
@@ -227,20 +222,20 @@ TEST(test_balanced_is_the_best_of_its_rank)
                           balanced[] = {KVD_PAIR_BQK, KVD_PAIR_BVW};
     kvd_moments m;
     kvd_err err;
-    assert_int_equal(kvd_moments_load(&m, moments_path, &err), 0);
+    OK(kvd_moments_load(&m, moments_path, &err));
     for (int side = 0; side < 2; side++)
         for (int h = 0; h < 2; h++) {
             double cl[64], cr[64], sigma[D], left[64], right[64], product[64], G[64], s[D], R[64];
             kvd_balanced_grams(&m, balanced[side], 1, h, cl, cr);
-            assert_int_equal(kvd_balanced(cl, cr, D, sigma, left, right, &err), 0);
+            OK(kvd_balanced(cl, cr, D, sigma, left, right, &err));
 
             times(left, right, 1, product);
             for (size_t i = 0; i < D; i++)
                 for (size_t j = 0; j < D; j++)
                     assert_true(fabs(product[i * D + j] - (i == j)) < 1e-9);
 
-            assert_int_equal(kvd_pair_gram(&m, plain[side], KVD_SHARED, 1, h, false, G, &err), 0);
-            assert_int_equal(kvd_gram_svd(G, D, s, R, &err), 0);
+            OK(kvd_pair_gram(&m, plain[side], KVD_SHARED, 1, h, false, G, &err));
+            OK(kvd_gram_svd(G, D, s, R, &err));
             double all = 0;
             for (size_t j = 0; j < D; j++)
                 all += sigma[j] * sigma[j];
@@ -263,10 +258,10 @@ TEST(test_balanced_loss_is_the_error_of_scores)
     kvd_moments m;
     kvd_err err;
     double cl[64], cr[64], sigma[D], left[64], right[64];
-    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
-    assert_int_equal(kvd_moments_load(&m, moments_path, &err), 0);
+    OK(kvd_activations_open(&a, path, &err));
+    OK(kvd_moments_load(&m, moments_path, &err));
     kvd_balanced_grams(&m, KVD_PAIR_BQK, 0, 1, cl, cr);
-    assert_int_equal(kvd_balanced(cl, cr, D, sigma, left, right, &err), 0);
+    OK(kvd_balanced(cl, cr, D, sigma, left, right, &err));
     gathered g = stack(&a, KVD_PAIR_QK, KVD_SHARED, 0, 1, 50, false);
     double sum = 0, tail = 0;
     for (size_t j = 3; j < D; j++)
@@ -301,20 +296,20 @@ TEST(test_balanced_without_full_rank)
         cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
         cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;
     }
-    assert_int_equal(kvd_balanced(cl, cr, D, sigma, left, right, &err), 0);
+    OK(kvd_balanced(cl, cr, D, sigma, left, right, &err));
     assert_true(sigma[2] > 1 && sigma[3] < 1e-12);
     assert_true(fabs(loss(cl, cr, left, right, 3)) < 1e-12);
     assert_true(kvd_find_nonfinite(left, 64, &(size_t){0}) == false);
     cl[0] = -1;
-    assert_int_equal(kvd_balanced(cl, cr, D, sigma, left, right, &err), -1);
-    assert_non_null(strstr(err.msg, "left moments: not a Gram matrix"));
+    FAILS_WITH(kvd_balanced(cl, cr, D, sigma, left, right, &err),
+               "left moments: not a Gram matrix");
 }
 
 TEST(test_balanced_agrees_with_numpy)
 {
     double sigma[ORACLE_D], left[ORACLE_D * ORACLE_D], right[ORACLE_D * ORACLE_D];
     kvd_err err;
-    assert_int_equal(kvd_balanced(oracle_cl, oracle_cr, ORACLE_D, sigma, left, right, &err), 0);
+    OK(kvd_balanced(oracle_cl, oracle_cr, ORACLE_D, sigma, left, right, &err));
     for (size_t i = 0; i < ORACLE_D; i++)
         assert_true(fabs(sigma[i] - oracle_sigma[i]) < 1e-12 * oracle_sigma[0]);
     for (size_t i = 0; i < ORACLE_D * ORACLE_D; i++) {

@@ -43,7 +43,7 @@ static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
     kvd_err err = {""};
     kvd_dump dump;
     uint32_t id[N], sequence[N], position[N];
-    assert_int_equal(kvd_dump_init(&dump, a, &err), 0);
+    OK(kvd_dump_init(&dump, a, &err));
     for (int layer = 0; layer < fixture_config.n_layers; layer++) {
         float *x[KVD_N_X];
         for (int i = 0; i < KVD_N_X; i++)
@@ -59,8 +59,7 @@ static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
                                          .v = x[2] + t * KV * D,
                                          .q_pre = a->has_pre ? x[3] + t * HEADS * D : NULL,
                                          .k_pre = a->has_pre ? x[4] + t * KV * D : NULL};
-            if (kvd_dump_record(&dump, &in, &err))
-                fail_msg("%s", err.msg);
+            OK(kvd_dump_record(&dump, &in, &err));
             dump.first_token += batch[b];
         }
         for (int i = 0; i < KVD_N_X; i++)
@@ -71,12 +70,11 @@ static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
         sequence[i] = i / 16;
         position[i] = i % 16;
     }
-    assert_int_equal(kvd_activations_put_tokens(a, 0, 20, id, sequence, position, &err), 0);
-    assert_int_equal(
-        kvd_activations_put_tokens(a, 20, N - 20, id + 20, sequence + 20, position + 20, &err), 0);
+    OK(kvd_activations_put_tokens(a, 0, 20, id, sequence, position, &err));
+    OK(kvd_activations_put_tokens(a, 20, N - 20, id + 20, sequence + 20, position + 20, &err));
     float *w = fixture_values(HEADS * D * MODEL, 99);
     for (int l = 0; l < LAYERS; l++)
-        assert_int_equal(kvd_activations_put_weights(a, l, w, w + 3, &err), 0);
+        OK(kvd_activations_put_weights(a, l, w, w + 3, &err));
     free(w);
     kvd_dump_release(&dump);
 }
@@ -88,11 +86,9 @@ static const char *made(const char *name, kvd_dtype dtype, bool has_pre)
     kvd_activations a;
     kvd_err err = {""};
     describe(&a, dtype, has_pre);
-    if (kvd_activations_create(&a, path, &fixture_run, false, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_activations_create(&a, path, &fixture_run, false, &err));
     fill(&a, batch, 3);
-    if (kvd_activations_finish(&a, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_activations_finish(&a, &err));
     return path;
 }
 
@@ -110,8 +106,7 @@ TEST(test_comes_back)
             const char *path = made("a.h5", (kvd_dtype)dtype, pre);
             kvd_activations a;
             kvd_err err = {""};
-            if (kvd_activations_open(&a, path, &err))
-                fail_msg("%s", err.msg);
+            OK(kvd_activations_open(&a, path, &err));
             assert_int_equal(a.n_tokens, N);
             assert_int_equal(a.n_sequences, 3);
             assert_int_equal(a.seq_len, 16);
@@ -131,10 +126,8 @@ TEST(test_comes_back)
                         for (size_t first = 0; first < N; first += 11) {
                             const size_t n = N - first < 11 ? N - first : 11;
                             memset(rows, 0xff, sizeof rows);
-                            assert_int_equal(kvd_activations_rows(&a, (kvd_x)x, l, h, first, n,
-                                                                  rows, dtype ? scratch : NULL,
-                                                                  &err),
-                                             0);
+                            OK(kvd_activations_rows(&a, (kvd_x)x, l, h, first, n, rows,
+                                                    dtype ? scratch : NULL, &err));
                             for (size_t i = 0; i < n; i++) {
                                 const float *from =
                                     all + ((first + i) * (size_t)heads_of(x) + (size_t)h) * D;
@@ -148,11 +141,11 @@ TEST(test_comes_back)
             float *w = fixture_values(HEADS * D * MODEL, 99), want[D * MODEL], got[D * MODEL];
             for (int h = 0; h < HEADS; h++) {
                 rounded((kvd_dtype)dtype, w + h * D * MODEL, want, D * MODEL);
-                assert_int_equal(kvd_activations_w_o(&a, 1, h, got, &err), 0);
+                OK(kvd_activations_w_o(&a, 1, h, got, &err));
                 assert_memory_equal(got, want, sizeof want);
             }
             rounded((kvd_dtype)dtype, w + 3 + D * MODEL, want, D * MODEL);
-            assert_int_equal(kvd_activations_w_v(&a, 0, 1, got, &err), 0);
+            OK(kvd_activations_w_v(&a, 0, 1, got, &err));
             assert_memory_equal(got, want, sizeof want);
             free(w);
             kvd_activations_close(&a);
@@ -166,19 +159,18 @@ TEST(test_reopen)
     kvd_err err = {""};
     const char *path = fixture_path("r.h5");
     describe(&a, KVD_F16, true);
-    assert_int_equal(kvd_activations_create(&a, path, &fixture_run, false, &err), 0);
+    OK(kvd_activations_create(&a, path, &fixture_run, false, &err));
     fill(&a, before, 2);
-    assert_int_equal(kvd_h5_sync(&a.file, &err), 0);
+    OK(kvd_h5_sync(&a.file, &err));
     kvd_activations_abandon(&a, true);
     assert_int_equal(kvd_activations_open(&a, path, &err), -1);
 
-    if (kvd_activations_reopen(&a, path, &fixture_run, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_activations_reopen(&a, path, &fixture_run, &err));
     assert_true(a.file.id >= 0);
     assert_int_equal(a.n_tokens, N);
     assert_int_equal(a.dtype, KVD_F16);
     fill(&a, all, 3);
-    assert_int_equal(kvd_activations_finish(&a, &err), 0);
+    OK(kvd_activations_finish(&a, &err));
     char command[1024];
     const char *whole = made("whole.h5", KVD_F16, true);
     snprintf(command, sizeof command,
@@ -187,7 +179,7 @@ TEST(test_reopen)
              path, whole, path, whole);
     if (!system("command -v h5diff >/dev/null"))
         assert_int_equal(system(command), 0);
-    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
+    OK(kvd_activations_open(&a, path, &err));
     kvd_activations_close(&a);
 }
 
@@ -198,18 +190,16 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     kvd_err err = {""};
     float *q = tensor(0, FIRST, N), *k = tensor(1, FIRST, N), *v = tensor(2, FIRST, N);
     describe(&a, dtype, false);
-    assert_int_equal(kvd_activations_create(&a, fixture_path("bad.h5"), &fixture_run, false, &err),
-                     0);
-    assert_int_equal(kvd_dump_init(&dump, &a, &err), 0);
+    OK(kvd_activations_create(&a, fixture_path("bad.h5"), &fixture_run, false, &err));
+    OK(kvd_dump_init(&dump, &a, &err));
     k[(5 * KV + 1) * D + 3] = bad;
     dump.first_token = 20;
     const kvd_attention_in in = {
         .config = &fixture_config, .layer = FIRST, .n_tokens = 17, .q = q, .k = k, .v = v};
     if (message) {
-        assert_int_equal(kvd_dump_record(&dump, &in, &err), -1);
-        assert_string_equal(err.msg, message);
+        FAILS(kvd_dump_record(&dump, &in, &err), message);
     } else {
-        assert_int_equal(kvd_dump_record(&dump, &in, &err), 0);
+        OK(kvd_dump_record(&dump, &in, &err));
     }
     kvd_dump_release(&dump);
     kvd_activations_abandon(&a, false);
@@ -227,9 +217,8 @@ TEST(test_tokens_not_written)
     const uint32_t zero[N] = {0};
     struct rlimit before, low;
     describe(&a, KVD_F32, false);
-    assert_int_equal(kvd_activations_create(&a, fixture_path("full.h5"), &fixture_run, false, &err),
-                     0);
-    assert_int_equal(kvd_h5_sync(&a.file, &err), 0);
+    OK(kvd_activations_create(&a, fixture_path("full.h5"), &fixture_run, false, &err));
+    OK(kvd_h5_sync(&a.file, &err));
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     void (*const was)(int) = signal(SIGXFSZ, SIG_IGN);
     low = before;
@@ -287,8 +276,7 @@ static void refused(const char *path, const char *message)
     kvd_err err = {""};
     char want[512];
     snprintf(want, sizeof want, "'%s'%s", path, message);
-    assert_int_equal(kvd_activations_open(&a, path, &err), -1);
-    assert_string_equal(err.msg, want);
+    FAILS(kvd_activations_open(&a, path, &err), want);
 }
 
 static hid_t edit(const char *path)
@@ -416,8 +404,8 @@ TEST(test_refuses_nonfinite_rows)
     kvd_err err;
     float rows[N * D], scratch[N * D];
     char want[256];
-    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
-    assert_int_equal(kvd_activations_rows(&a, KVD_X_V, 1, 1, 5, 25, rows, scratch, &err), 0);
+    OK(kvd_activations_open(&a, path, &err));
+    OK(kvd_activations_rows(&a, KVD_X_V, 1, 1, 5, 25, rows, scratch, &err));
     assert_int_equal(kvd_activations_rows(&a, KVD_X_V, 1, 1, 5, 26, rows, scratch, &err), -1);
     snprintf(want, sizeof want, "'%s': v layer 1 head 1 token 30 dim 6 is not finite", path);
     assert_string_equal(err.msg, want);
@@ -440,9 +428,8 @@ static void checksums_are(const char *path, const char *name, hsize_t head, hsiz
     snprintf(sums_name, sizeof sums_name, "/checksums%s", name);
     const hid_t f = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT), d = H5Dopen2(f, name, H5P_DEFAULT),
                 c = H5Dopen2(f, sums_name, H5P_DEFAULT);
-    assert_int_equal(kvd_h5_read_slab(d, name, 4, start, count, H5T_IEEE_F32LE, rows, &err), 0);
-    assert_int_equal(
-        kvd_h5_read_slab(c, sums_name, 3, start, blocks, H5T_NATIVE_UINT64, sums, &err), 0);
+    OK(kvd_h5_read_slab(d, name, 4, start, count, H5T_IEEE_F32LE, rows, &err));
+    OK(kvd_h5_read_slab(c, sums_name, 3, start, blocks, H5T_NATIVE_UINT64, sums, &err));
     for (hsize_t b = 0; b < n_blocks; b++) {
         uint64_t want = 0;
         for (hsize_t t = 64 * b; t < 64 * b + 64 && t < n_rows; t++)
@@ -483,7 +470,7 @@ static const char *made_long(void)
     a.n_tokens = a.seq_len = LONG;
     a.n_sequences = 1;
     a.model.max_positions = LONG;
-    assert_int_equal(kvd_activations_create(&a, path, &fixture_run, false, &err), 0);
+    OK(kvd_activations_create(&a, path, &fixture_run, false, &err));
     float *w = fixture_values(HEADS * D * MODEL, 99), *rows = fixture_values((size_t)LONG * D, 5);
     uint32_t token[3 * LONG] = {0};
     for (uint32_t t = 0; t < LONG; t++)
@@ -492,16 +479,13 @@ static const char *made_long(void)
         for (int x = 0; x <= KVD_X_V; x++)
             for (int h = 0; h < heads_of(x); h++)
                 for (int b = 0; b < 4; b++)
-                    assert_int_equal(kvd_activations_put_rows(&a, (kvd_x)x, l, h, first[b], n[b],
-                                                              rows + first[b] * D, &err),
-                                     0);
-        assert_int_equal(kvd_activations_put_weights(&a, l, w, w, &err), 0);
-        assert_int_equal(kvd_activations_put_weights(&a, l, w, w + 3, &err), 0);
+                    OK(kvd_activations_put_rows(&a, (kvd_x)x, l, h, first[b], n[b],
+                                                rows + first[b] * D, &err));
+        OK(kvd_activations_put_weights(&a, l, w, w, &err));
+        OK(kvd_activations_put_weights(&a, l, w, w + 3, &err));
     }
-    assert_int_equal(
-        kvd_activations_put_tokens(&a, 0, LONG, token, token + LONG, token + 2 * LONG, &err), 0);
-    if (kvd_activations_finish(&a, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_activations_put_tokens(&a, 0, LONG, token, token + LONG, token + 2 * LONG, &err));
+    OK(kvd_activations_finish(&a, &err));
     free(rows);
     free(w);
     return path;
@@ -513,8 +497,8 @@ static void rows_are_refused(const char *path, size_t first, size_t n, const cha
     kvd_err err = {""};
     float rows[150 * D];
     char want[512];
-    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
-    assert_int_equal(kvd_activations_rows(&a, KVD_X_V, 1, 0, 0, 150, rows, NULL, &err), 0);
+    OK(kvd_activations_open(&a, path, &err));
+    OK(kvd_activations_rows(&a, KVD_X_V, 1, 0, 0, 150, rows, NULL, &err));
     assert_int_equal(kvd_activations_rows(&a, KVD_X_V, 1, 1, first, n, rows, NULL, &err),
                      message ? -1 : 0);
     snprintf(want, sizeof want,
@@ -551,8 +535,8 @@ TEST(test_checksums)
     float w[D * MODEL];
     char want[512];
     flip(path, "/w_o", 2, 7);
-    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
-    assert_int_equal(kvd_activations_w_o(&a, 1, 1, w, &err), 0);
+    OK(kvd_activations_open(&a, path, &err));
+    OK(kvd_activations_w_o(&a, 1, 1, w, &err));
     assert_int_equal(kvd_activations_w_o(&a, 1, 2, w, &err), -1);
     snprintf(
         want, sizeof want,
@@ -576,15 +560,14 @@ TEST(test_same_model)
     kvd_model_info_set(&a, &fixture_config, "/models/one", "xxh3:1", "f32");
     kvd_model_info_set(&b, &fixture_config, "/elsewhere/two", "xxh3:1", "f32");
     assert_string_equal(a.name, "one");
-    assert_int_equal(kvd_model_info_same(&a, "a.h5", &b, "b.h5", &err), 0);
+    OK(kvd_model_info_same(&a, "a.h5", &b, "b.h5", &err));
     kvd_model_info_set(&b, &other, "one", "xxh3:1", "f32");
     assert_int_equal(kvd_model_info_same(&a, "a.h5", &b, "b.h5", &err), -1);
     assert_string_equal(
         err.msg, "'a.h5' and 'b.h5' are of different models: rope_theta is 10000 and 500000");
     kvd_model_info_set(&b, &fixture_config, "one", "xxh3:2", "f32");
-    assert_int_equal(kvd_model_info_same(&a, "a.h5", &b, "b.h5", &err), -1);
-    assert_string_equal(err.msg,
-                        "'a.h5' and 'b.h5' are of different models: hash is xxh3:1 and xxh3:2");
+    FAILS(kvd_model_info_same(&a, "a.h5", &b, "b.h5", &err),
+          "'a.h5' and 'b.h5' are of different models: hash is xxh3:1 and xxh3:2");
 }
 
 TEST_MAIN(fixture_start, fixture_stop)

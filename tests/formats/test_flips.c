@@ -30,12 +30,6 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void ok(int rc)
-{
-    if (rc)
-        fail_msg("%s", err.msg);
-}
-
 static XXH3_state_t *hash;
 
 static void mix(const void *data, size_t bytes)
@@ -194,7 +188,7 @@ static void make_activations(const char *name)
     p.a.n_sequences = 4;
     p.a.seq_len = N;
     p.a.has_pre = true;
-    ok(write_dump(&p, name, &run, &err));
+    OK(write_dump(&p, name, &run, &err));
 }
 
 static void make_fisher(void)
@@ -210,24 +204,24 @@ static void make_fisher(void)
                     .seq_len = N,
                     .n_layers = 2,
                     .n_rows = N};
-    ok(kvd_fisher_create(&f, path, &run, &err));
+    OK(kvd_fisher_create(&f, path, &run, &err));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         rows[i] = (float)(i % 1000);
     for (int l = 0; l < 2; l++)
         for (int side = 0; side < KVD_F_SIDES; side++)
             for (size_t t = 0; t < N; t += 100)
-                ok(kvd_fisher_put_rows(&f, side, l, t, 100, rows, &err));
+                OK(kvd_fisher_put_rows(&f, side, l, t, 100, rows, &err));
     for (size_t i = 0; i < 2 * 2 * 8; i++)
         f.sum[KVD_F_V][i] = (double)i;
     f.loss = 7.5;
-    ok(kvd_fisher_finish(&f, &err));
+    OK(kvd_fisher_finish(&f, &err));
     kvd_fisher_close(&f);
 }
 
 static void make_moments(void)
 {
     make_activations(other);
-    ok(write_moments(other, path, &run, &err));
+    OK(write_moments(other, path, &run, &err));
 }
 
 static void make_spectrum(void)
@@ -243,16 +237,16 @@ static void make_spectrum(void)
     (void)snprintf(s.corpus_hash, sizeof s.corpus_hash, "xxh3:1");
     (void)snprintf(s.method, sizeof s.method, "svd");
     (void)snprintf(s.rope, sizeof s.rope, "after");
-    ok(kvd_spectrum_alloc(&s, KVD_PAIR_QK, &err));
+    OK(kvd_spectrum_alloc(&s, KVD_PAIR_QK, &err));
     s.pair[KVD_PAIR_QK].n_rows = N;
     for (int l = 0; l < 2; l++)
         for (int h = 0; h < s.pair[KVD_PAIR_QK].n_h; h++) {
             for (int i = 0; i < 32; i++)
                 kvd_spectrum_sigma(&s, KVD_PAIR_QK, l, h)[i] = 32 - i;
-            ok(kvd_random_basis(32, 1, (uint64_t)(l * 8 + h), kvd_spectrum_R(&s, KVD_PAIR_QK, l, h),
+            OK(kvd_random_basis(32, 1, (uint64_t)(l * 8 + h), kvd_spectrum_R(&s, KVD_PAIR_QK, l, h),
                                 &err));
         }
-    ok(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err) ||
+    OK(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err) ||
        kvd_spectrum_write(&f, &s, &err) || kvd_h5_finish(&f, &err));
     kvd_spectrum_release(&s);
 }
@@ -296,7 +290,7 @@ static void flip(int (*reader)(void), const char *message)
     int noticed = 0, said = 0;
     kvd_rng rng;
     unsigned char *const data = load(&n);
-    ok(read_hash(reader, &want));
+    OK(read_hash(reader, &want));
     kvd_rng_seed(&rng, 1, n);
     for (int i = 0; i < FLIPS; i++) {
         size_t bit;

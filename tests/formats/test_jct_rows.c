@@ -16,7 +16,7 @@ static const kvd_column columns[] = {
 static void add(kvd_rows *r, const char *method, int batch, int input, int output, double jct)
 {
     kvd_err err;
-    assert_int_equal(kvd_rows_begin(r, &err), 0);
+    OK(kvd_rows_begin(r, &err));
     kvd_rows_text(r, "kind", "job");
     kvd_rows_text(r, "method", method);
     kvd_rows_text(r, "name", method);

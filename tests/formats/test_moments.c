@@ -38,7 +38,7 @@ static void add(kvd_moments *m, size_t first, size_t last, size_t batch, int thr
 {
     kvd_accumulator a;
     kvd_err err = {""};
-    assert_int_equal(kvd_accumulator_init(&a, m, threads, &err), 0);
+    OK(kvd_accumulator_init(&a, m, threads, &err));
     for (int layer = 0; layer < fixture_config.n_layers; layer++) {
         float *x[5];
         for (int g = 0; g < 5; g++)
@@ -52,15 +52,14 @@ static void add(kvd_moments *m, size_t first, size_t last, size_t batch, int thr
                                          .v = x[2] + t * KV * D,
                                          .q_pre = x[3] + t * HEADS * D,
                                          .k_pre = x[4] + t * KV * D};
-            if (kvd_accumulator_record(&a, &in, &err))
-                fail_msg("%s", err.msg);
+            OK(kvd_accumulator_record(&a, &in, &err));
         }
         for (int g = 0; g < 5; g++)
             free(x[g]);
     }
     float *w = fixture_values(HEADS * D * MODEL, 99);
     for (int l = 0; l < LAYERS; l++)
-        assert_int_equal(kvd_accumulator_weights(&a, l, w, w + 7, &err), 0);
+        OK(kvd_accumulator_weights(&a, l, w, w + 7, &err));
     free(w);
     kvd_accumulator_release(&a);
 }
@@ -69,7 +68,7 @@ static void make(kvd_moments *m, bool has_pre)
 {
     kvd_err err;
     describe(m, has_pre);
-    assert_int_equal(kvd_moments_alloc(m, &err), 0);
+    OK(kvd_moments_alloc(m, &err));
     add(m, 0, N, 100, 2);
 }
 
@@ -122,7 +121,7 @@ TEST(test_threads_do_not_matter)
     kvd_err err;
     make(&a, true);
     describe(&b, true);
-    assert_int_equal(kvd_moments_alloc(&b, &err), 0);
+    OK(kvd_moments_alloc(&b, &err));
     add(&b, 0, N, 100, 1);
     assert_same_sums(&a, &b);
     kvd_moments_release(&a);
@@ -134,9 +133,8 @@ static const char *write_as(const char *name, const kvd_moments *m)
     const char *path = fixture_path(name);
     kvd_h5 f;
     kvd_err err = {""};
-    if (kvd_h5_create(&f, path, &kvd_schema_moments, &fixture_run, &err) ||
-        kvd_moments_write(&f, m, &err) || kvd_h5_finish(&f, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_h5_create(&f, path, &kvd_schema_moments, &fixture_run, &err) ||
+       kvd_moments_write(&f, m, &err) || kvd_h5_finish(&f, &err));
     return path;
 }
 
@@ -146,8 +144,7 @@ TEST(test_comes_back)
         kvd_moments m, back;
         kvd_err err = {""};
         make(&m, pre);
-        if (kvd_moments_load(&back, write_as("m.h5", &m), &err))
-            fail_msg("%s", err.msg);
+        OK(kvd_moments_load(&back, write_as("m.h5", &m), &err));
         assert_same_sums(&m, &back);
         assert_int_equal(back.n_tokens, N);
         assert_int_equal(back.n_sequences, 44);
@@ -157,7 +154,7 @@ TEST(test_comes_back)
         assert_int_equal(back.has_pre, pre);
         assert_string_equal(back.label, m.label);
         assert_string_equal(back.corpus_hash, m.corpus_hash);
-        assert_int_equal(kvd_model_info_same(&m.model, "a", &back.model, "b", &err), 0);
+        OK(kvd_model_info_same(&m.model, "a", &back.model, "b", &err));
         kvd_moments_release(&m);
         kvd_moments_release(&back);
     }
@@ -174,12 +171,11 @@ TEST(test_add)
     b.n_tokens = N - 300;
     b.seq_len = 32;
     snprintf(b.label, sizeof b.label, "other");
-    assert_int_equal(kvd_moments_alloc(&a, &err), 0);
-    assert_int_equal(kvd_moments_alloc(&b, &err), 0);
+    OK(kvd_moments_alloc(&a, &err));
+    OK(kvd_moments_alloc(&b, &err));
     add(&a, 0, 300, 100, 2);
     add(&b, 300, N, 100, 2);
-    if (kvd_moments_add(&a, "a.h5", &b, "b.h5", &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_moments_add(&a, "a.h5", &b, "b.h5", &err));
     assert_int_equal(a.n_tokens, N);
     assert_int_equal(a.n_sequences, 88);
     assert_int_equal(a.seq_len, 32);
@@ -199,8 +195,7 @@ static void refuse_add(const kvd_moments *a, const kvd_moments *b, const char *m
 {
     kvd_moments sum = *a;
     kvd_err err = {""};
-    assert_int_equal(kvd_moments_add(&sum, "a.h5", b, "b.h5", &err), -1);
-    assert_string_equal(err.msg, message);
+    FAILS(kvd_moments_add(&sum, "a.h5", b, "b.h5", &err), message);
 }
 
 TEST(test_add_refuses)
@@ -283,9 +278,8 @@ TEST(test_sizes_that_overflow)
     m.model.n_layers = m.n_layers = 999999;
     m.model.n_heads = m.model.n_kv_heads = 999999;
     m.model.d_head = 999999;
-    assert_int_equal(kvd_moments_alloc(&m, &err), -1);
-    assert_string_equal(err.msg,
-                        "moments of 999999 layers, 999999 heads, d_head 999999 are too large");
+    FAILS(kvd_moments_alloc(&m, &err),
+          "moments of 999999 layers, 999999 heads, d_head 999999 are too large");
 }
 
 TEST(test_nonfinite_row)
@@ -294,8 +288,8 @@ TEST(test_nonfinite_row)
     kvd_accumulator a;
     kvd_err err = {""};
     describe(&m, false);
-    assert_int_equal(kvd_moments_alloc(&m, &err), 0);
-    assert_int_equal(kvd_accumulator_init(&a, &m, 2, &err), 0);
+    OK(kvd_moments_alloc(&m, &err));
+    OK(kvd_accumulator_init(&a, &m, 2, &err));
     float *q = tensor(0, 0), *k = tensor(1, 0), *v = tensor(2, 0);
     v[(5 * KV + 1) * D + 3] = NAN;
     const kvd_attention_in in = {
@@ -327,14 +321,13 @@ TEST(test_state)
     int found;
     make(&m, true);
     describe(&back, true);
-    assert_int_equal(kvd_moments_alloc(&back, &err), 0);
+    OK(kvd_moments_alloc(&back, &err));
     make_key(&key, "one", 512);
     memcpy(s.key, key.text, key.used + 1);
-    assert_int_equal(kvd_state_load(path, &t, &key, &back, NULL, &found, &err), 0);
+    OK(kvd_state_load(path, &t, &key, &back, NULL, &found, &err));
     assert_int_equal(found, 0);
-    if (kvd_state_save(path, &s, &m, NULL, &err) ||
-        kvd_state_load(path, &t, &key, &back, NULL, &found, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_state_save(path, &s, &m, NULL, &err) ||
+       kvd_state_load(path, &t, &key, &back, NULL, &found, &err));
     assert_int_equal(found, 1);
     assert_int_equal(t.n_sequences, 5);
     assert_int_equal(t.n_tokens, 80);
@@ -343,14 +336,14 @@ TEST(test_state)
     assert_same_sums(&m, &back);
 
     make_key(&other, "one", 256);
-    assert_int_equal(kvd_state_load(path, &t, &other, &back, NULL, &found, &err), 0);
-    assert_int_equal(kvd_run_key_same("x", "cannot be resumed", t.key, &other, &err), -1);
-    assert_string_equal(err.msg, "'x' cannot be resumed: batch was '512', is now '256'");
+    OK(kvd_state_load(path, &t, &other, &back, NULL, &found, &err));
+    FAILS(kvd_run_key_same("x", "cannot be resumed", t.key, &other, &err),
+          "'x' cannot be resumed: batch was '512', is now '256'");
     make_key(&other, "one", 512);
-    assert_int_equal(kvd_run_key_same("x", "cannot be resumed", t.key, &other, &err), 0);
+    OK(kvd_run_key_same("x", "cannot be resumed", t.key, &other, &err));
     assert_int_equal(kvd_run_key_add(&other, &err, "more", "1"), 0);
-    assert_int_equal(kvd_run_key_same("x", "differs", t.key, &other, &err), -1);
-    assert_string_equal(err.msg, "'x' differs: it has '' where this run has 'more=1'");
+    FAILS(kvd_run_key_same("x", "differs", t.key, &other, &err),
+          "'x' differs: it has '' where this run has 'more=1'");
     kvd_moments_release(&m);
     kvd_moments_release(&back);
 }
@@ -366,7 +359,7 @@ TEST(test_damaged_state)
     make(&m, false);
     make_key(&key, "one", 512);
     memcpy(s.key, key.text, key.used + 1);
-    assert_int_equal(kvd_state_save(path, &s, &m, NULL, &err), 0);
+    OK(kvd_state_save(path, &s, &m, NULL, &err));
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
     assert_int_equal(fseek(f, 0, SEEK_END), 0);

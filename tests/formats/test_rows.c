@@ -45,7 +45,7 @@ static void write_table(int n)
     kvd_rows *r = kvd_rows_new(columns, 3, &err);
     assert_non_null(r);
     for (int i = 0; i < n; i++) {
-        assert_int_equal(kvd_rows_begin(r, &err), 0);
+        OK(kvd_rows_begin(r, &err));
         if (i == 1)
             continue; /* row 1 keeps every default value */
         kvd_rows_text(r, "method", "short");
@@ -57,9 +57,9 @@ static void write_table(int n)
         kvd_rows_real(r, "share", 0.1 * i);
     }
     assert_int_equal(kvd_rows_count(r), n);
-    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
-    assert_int_equal(kvd_rows_write(&f, r, &err), 0);
-    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_rows_write(&f, r, &err));
+    OK(kvd_h5_finish(&f, &err));
     kvd_rows_free(r);
 }
 
@@ -69,7 +69,7 @@ TEST(test_round_trip)
     kvd_err err = {""};
     kvd_h5 f;
     write_table(N);
-    assert_int_equal(kvd_h5_open(&f, path, &schema, &err), 0);
+    OK(kvd_h5_open(&f, path, &schema, &err));
     kvd_rows *r = kvd_rows_load(&f, &err);
     assert_non_null(r);
     assert_int_equal(kvd_rows_columns(r), 3);
@@ -128,7 +128,7 @@ TEST(test_no_rows)
     kvd_h5 f;
     char want[128];
     kvd_rows *r = kvd_rows_new(columns, 3, &err);
-    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
+    OK(kvd_h5_create(&f, path, &schema, &run, &err));
     assert_int_equal(kvd_rows_write(&f, r, &err), -1);
     snprintf(want, sizeof want, "'%s': no rows to write", path);
     assert_string_equal(err.msg, want);
@@ -146,27 +146,27 @@ TEST(test_refuses)
     const kvd_h5_spec samples = {"/rows/samples",  "raw", "1", H5T_IEEE_F64LE, 2, {3, 1},
                                  {"row", "sample"}};
 
-    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
-    assert_int_equal(kvd_h5_finish(&f, &err), 0);
-    assert_int_equal(kvd_h5_open(&f, path, &schema, &err), 0);
+    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_h5_finish(&f, &err));
+    OK(kvd_h5_open(&f, path, &schema, &err));
     assert_null(kvd_rows_load(&f, &err));
     assert_non_null(strstr(err.msg, "has no group '/rows'"));
     kvd_h5_close(&f, false);
 
-    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
-    assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
-    assert_int_equal(kvd_h5_write(&f, &b, H5T_NATIVE_DOUBLE, x, &err), 0);
-    assert_int_equal(kvd_h5_finish(&f, &err), 0);
-    assert_int_equal(kvd_h5_open(&f, path, &schema, &err), 0);
+    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err));
+    OK(kvd_h5_write(&f, &b, H5T_NATIVE_DOUBLE, x, &err));
+    OK(kvd_h5_finish(&f, &err));
+    OK(kvd_h5_open(&f, path, &schema, &err));
     assert_null(kvd_rows_load(&f, &err));
     assert_non_null(strstr(err.msg, "'/rows/b' has 2 rows, other columns 3"));
     kvd_h5_close(&f, false);
 
-    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
-    assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
-    assert_int_equal(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err), 0);
-    assert_int_equal(kvd_h5_finish(&f, &err), 0);
-    assert_int_equal(kvd_h5_open(&f, path, &schema, &err), 0);
+    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err));
+    OK(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err));
+    OK(kvd_h5_finish(&f, &err));
+    OK(kvd_h5_open(&f, path, &schema, &err));
     kvd_rows *r = kvd_rows_load(&f, &err);
     assert_non_null(r);
     assert_int_equal(kvd_rows_columns(r), 1);
@@ -183,27 +183,27 @@ TEST(test_samples)
                       other = {"/rows/raw", "every sample",   "s", H5T_IEEE_F64LE, 2,
                                {0, 2},      {"row", "sample"}};
     kvd_rows *r = kvd_rows_new(columns, 3, &err);
-    assert_int_equal(kvd_rows_add_samples(r, &spec, &err), 0);
+    OK(kvd_rows_add_samples(r, &spec, &err));
     for (int i = 0; i < 40; i++) {
-        assert_int_equal(kvd_rows_begin(r, &err), 0);
+        OK(kvd_rows_begin(r, &err));
         kvd_rows_text(r, "method", i == 1 ? "second" : "others");
         kvd_rows_int(r, "n", i);
         kvd_rows_samples(r, 0, (size_t)i)[1] = i + 0.5;
     }
-    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
-    assert_int_equal(kvd_rows_write(&f, r, &err), 0);
-    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_rows_write(&f, r, &err));
+    OK(kvd_h5_finish(&f, &err));
     kvd_rows_free(r);
 
-    assert_int_equal(kvd_h5_open(&f, path, &schema, &err), 0);
+    OK(kvd_h5_open(&f, path, &schema, &err));
     kvd_rows *from = kvd_rows_load(&f, &err), *const to = kvd_rows_new(columns, 3, &err);
-    assert_int_equal(kvd_rows_load_samples(&f, from, &other, &err), -1);
-    assert_non_null(strstr(err.msg, "/rows/raw has the shape [40][3], [40][2] is wanted"));
+    FAILS_WITH(kvd_rows_load_samples(&f, from, &other, &err),
+               "/rows/raw has the shape [40][3], [40][2] is wanted");
     kvd_rows_free(from);
     from = kvd_rows_load(&f, &err);
-    assert_int_equal(kvd_rows_load_samples(&f, from, &spec, &err), 0);
-    assert_int_equal(kvd_rows_add_samples(to, &spec, &err), 0);
-    assert_int_equal(kvd_rows_take(to, from, 1, &err), 0);
+    OK(kvd_rows_load_samples(&f, from, &spec, &err));
+    OK(kvd_rows_add_samples(to, &spec, &err));
+    OK(kvd_rows_take(to, from, 1, &err));
     assert_string_equal(kvd_row_text(to, 0, "method"), "second");
     assert_true(kvd_row_real(to, 0, "n") == 1 && isnan(kvd_row_real(to, 0, "share")));
     assert_true(isnan(kvd_rows_samples(to, 0, 0)[0]) && kvd_rows_samples(to, 0, 0)[1] == 1.5);
@@ -226,14 +226,14 @@ TEST(test_check)
     static const kvd_column n_is_real[] = {{"n", KVD_COL_REAL, "1", "how many"}};
     kvd_err err = {""};
     kvd_rows *const r = kvd_rows_new(columns, 3, &err);
-    assert_int_equal(kvd_rows_begin(r, &err), 0);
-    assert_int_equal(kvd_rows_check(r, "x.h5", columns, 3, both, negative, &err), 0);
-    assert_int_equal(kvd_rows_check(r, "x.h5", columns, 3, more, negative, &err), -1);
-    assert_string_equal(err.msg, "'x.h5': no column '/rows/width' of the type wanted");
+    OK(kvd_rows_begin(r, &err));
+    OK(kvd_rows_check(r, "x.h5", columns, 3, both, negative, &err));
+    FAILS(kvd_rows_check(r, "x.h5", columns, 3, more, negative, &err),
+          "'x.h5': no column '/rows/width' of the type wanted");
     assert_int_equal(kvd_rows_check(r, "x.h5", n_is_real, 1, both + 1, negative, &err), -1);
     kvd_rows_int(r, "n", -2);
-    assert_int_equal(kvd_rows_check(r, "x.h5", columns, 3, both, negative, &err), -1);
-    assert_string_equal(err.msg, "'x.h5': '/rows/n' is -2 in row 0");
+    FAILS(kvd_rows_check(r, "x.h5", columns, 3, both, negative, &err),
+          "'x.h5': '/rows/n' is -2 in row 0");
     kvd_rows_free(r);
 }
 

@@ -29,6 +29,14 @@
         assert_string_equal(err.msg, message);                                                     \
     } while (0)
 
+/* Requires that a call returns -1 and puts a message with this part into the caller's `err`. */
+#define FAILS_WITH(call, part)                                                                     \
+    do {                                                                                           \
+        assert_int_equal(call, -1);                                                                \
+        if (!strstr(err.msg, part))                                                                \
+            fail_msg("'%s' does not say '%s'", err.msg, part);                                     \
+    } while (0)
+
 /* Tests of the program in the order of `place`. */
 static struct {
     struct CMUnitTest test[192];

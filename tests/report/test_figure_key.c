@@ -25,7 +25,7 @@ static void fill(kvd_table *t, int n, const char *tail)
             for (int k = 0; k < 9; k++)
                 kvd_table_real(t, 1 + 0.01 * k + 0.001 * i);
         }
-    assert_int_equal(kvd_table_check(t, &err), 0);
+    OK(kvd_table_check(t, &err));
 }
 
 static void assert_inside(const char *svg, int number, const char *tail, int width, int height)
@@ -56,8 +56,8 @@ static void draw(int n, const char *tail)
     char folder[100];
     snprintf(folder, sizeof folder, "%s/%d", temp_folder(), n);
     snprintf(path, sizeof path, "%s/tables", folder);
-    assert_int_equal(kvd_make_folder(path, &err), 0);
-    assert_int_equal(kvd_table_write(&t, &(kvd_output){.partial = folder}, &err), 0);
+    OK(kvd_make_folder(path, &err));
+    OK(kvd_table_write(&t, &(kvd_output){.partial = folder}, &err));
     snprintf(path, sizeof path, "%s/key.svg", temp_folder());
     snprintf(
         command, sizeof command,

@@ -55,7 +55,7 @@ static void add(kvd_rows *r, const char *kind, const char *method, int gpus, dou
                 double ttft)
 {
     kvd_err err;
-    assert_int_equal(kvd_rows_begin(r, &err), 0);
+    OK(kvd_rows_begin(r, &err));
     kvd_rows_text(r, "kind", kind);
     kvd_rows_text(r, "method", method);
     kvd_rows_text(r, "engine", "a card, bf16");
@@ -150,7 +150,7 @@ static bool has_uncompressed(const char *column, int value)
     }
     kvd_rows_int(rows, column, value);
     kvd_report_rows all;
-    assert_int_equal(kvd_serving_collect(&x.r, &all, &err), 0);
+    OK(kvd_serving_collect(&x.r, &all, &err));
     bool found = false;
     for (size_t i = 0; i < all.n; i++)
         if (strcmp(all.item[i].series, "none"))
@@ -296,7 +296,7 @@ static kvd_verdict judged(const kvd_verdict_rule *rule, const kvd_measured *valu
 {
     kvd_verdict verdict;
     kvd_err err = {""};
-    assert_int_equal(kvd_verdict_judge(rule, value, trend, &verdict, &err), 0);
+    OK(kvd_verdict_judge(rule, value, trend, &verdict, &err));
     return verdict;
 }
 

@@ -43,7 +43,7 @@ static kvd_rows *rows_of(const char *method, const char *key, const point *p, si
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(r);
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(kvd_rows_begin(r, &err), 0);
+        OK(kvd_rows_begin(r, &err));
         kvd_rows_text(r, "method", method);
         kvd_rows_text(r, "settings", p[i].settings);
         kvd_rows_text(r, "label", "text");
@@ -78,7 +78,7 @@ static kvd_target_result read_off(const char *key, const point *p, size_t n)
     const kvd_results all = {.item = &file, .n = 1};
     kvd_accuracy_entries entries = {0};
     kvd_target_result x;
-    assert_int_equal(kvd_accuracy_collect(&all, &entries, &err), 0);
+    OK(kvd_accuracy_collect(&all, &entries, &err));
     assert_int_equal(entries.item[0].last, n - 1);
     kvd_target_from_points(&entries, 0, n - 1, &x);
     kvd_accuracy_entries_release(&entries);
@@ -138,7 +138,7 @@ TEST(scored_apart)
                                .accuracy.rows = rows_of("m", "p", cases[i].other, cases[i].n)}};
         const kvd_results all = {.item = file, .n = 2};
         kvd_accuracy_entries entries = {0};
-        assert_int_equal(kvd_accuracy_collect(&all, &entries, &err), 0);
+        OK(kvd_accuracy_collect(&all, &entries, &err));
         assert_int_equal(entries.item[0].last, 1);
         assert_string_equal(entries.item[0].series, cases[i].name[0]);
         assert_string_equal(entries.item[2].method, cases[i].name[1]);
@@ -229,9 +229,7 @@ TEST(equal_kl)
     }
     for (size_t s = 0; s < SEQUENCES; s++)
         list[s] = s;
-    assert_int_equal(
-        kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, SEQUENCES, 0.01, &got, &err),
-        0);
+    OK(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, SEQUENCES, 0.01, &got, &err));
     const kvd_interval *const all[] = {&got.a, &got.b, &got.ratio};
     const double value[] = {bisected(&m, 0, list, 0.01), bisected(&m, 1, list, 0.01),
                             bisected(&m, 0, list, 0.01) / bisected(&m, 1, list, 0.01)};
@@ -254,8 +252,7 @@ TEST(draws_are_paired)
     for (int i = 0; i < SETTINGS; i++)
         twice[i] = (kvd_paired_setting){2 * m.setting[0][i].bytes, m.kl[0][i], NULL};
     const kvd_paired_curve other = {twice, SETTINGS};
-    assert_int_equal(
-        kvd_paired_bytes_at(&m.curve[0], &other, m.predictions, SEQUENCES, 0.01, &got, &err), 0);
+    OK(kvd_paired_bytes_at(&m.curve[0], &other, m.predictions, SEQUENCES, 0.01, &got, &err));
     assert_true(got.a.hi - got.a.lo > 0.02);
     near(got.ratio.lo, 0.5);
     near(got.ratio.hi, 0.5);
@@ -269,9 +266,8 @@ TEST(not_reached)
     make_up(&m);
     const double beyond[] = {1e-5, 10};
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, SEQUENCES,
-                                             beyond[i], &got, &err),
-                         0);
+        OK(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, SEQUENCES, beyond[i], &got,
+                               &err));
         assert_true(isnan(got.a.value) && isnan(got.b.value) && isnan(got.ratio.value));
         assert_int_equal(got.n_reached, 0);
     }
@@ -281,15 +277,13 @@ TEST(not_reached)
         n += m.predictions[s];
     }
     const kvd_paired_curve two = {m.setting[0] + 1, SETTINGS - 1};
-    assert_int_equal(kvd_paired_bytes_at(&two, &m.curve[1], m.predictions, SEQUENCES,
-                                         1.01 * sum / n, &got, &err),
-                     0);
+    OK(kvd_paired_bytes_at(&two, &m.curve[1], m.predictions, SEQUENCES, 1.01 * sum / n, &got,
+                           &err));
     assert_true(got.ratio.value > 0);
     assert_true(isnan(got.ratio.lo) && isnan(got.ratio.hi));
     assert_true(got.n_reached > 0 && got.n_reached < KVD_PAIRED_DRAWS);
-    assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions,
-                                         KVD_BOOTSTRAP_CLUSTERS - 1, 0.01, &got, &err),
-                     0);
+    OK(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, KVD_BOOTSTRAP_CLUSTERS - 1,
+                           0.01, &got, &err));
     assert_true(!isnan(got.ratio.value) && isnan(got.ratio.lo));
 }
 
