@@ -148,6 +148,13 @@ int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
         e, kvd_cuda_only_steps(e, it) ? run_steps(e, it->n_slices, err) : run_mixed(e, err), err);
 }
 
+static void give_back(kvd_cuda_engine *e, size_t slot)
+{
+    kvd_pages_give_back(&e->pages, slot);
+    if (e->cache.window)
+        kvd_pages_give_back(&e->near, slot);
+}
+
 int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                              uint32_t *next, kvd_err *err)
 {
@@ -160,7 +167,7 @@ int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gp
         if (next && e->emit[i] >= 0)
             next[i] = kvd_largest_index(e->host_key[e->emit[i]]);
         if (it->slice[i].last)
-            kvd_cuda_engine_give_back(e, it->slice[i].slot);
+            give_back(e, it->slice[i].slot);
     }
     return 0;
 }
@@ -188,26 +195,16 @@ bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e)
     return e->cache.window || (m && (m->held || m->codes || m->kept));
 }
 
-double kvd_cuda_engine_held(const kvd_cuda_engine *e)
+double kvd_cuda_engine_held(const kvd_engine *self)
 {
+    const kvd_cuda_engine *const e = (const kvd_cuda_engine *)self;
     const kvd_gpu_method *const m = e->cache.method;
     return (e->cache.window ? e->held : 0) + (m ? kvd_gpu_method_held(m) : 0);
 }
 
-void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot)
+int kvd_cuda_engine_logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 {
-    kvd_pages_give_back(&e->pages, slot);
-    if (e->cache.window)
-        kvd_pages_give_back(&e->near, slot);
-}
-
-static double held(const kvd_engine *self)
-{
-    return kvd_cuda_engine_held((const kvd_cuda_engine *)self);
-}
-
-int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err)
-{
+    const kvd_cuda_engine *const e = (const kvd_cuda_engine *)self;
     const size_t vocab = (size_t)e->w.config.vocab_size;
     if (i >= e->n_slices || e->emit[i] < 0)
         return kvd_fail(err, "slice %zu of the latest iteration gives out no token", i);
@@ -242,22 +239,13 @@ static size_t lacking(const kvd_engine *self)
     return m && m->lacking ? m->lacking(m) : 0;
 }
 
-void kvd_cuda_engine_drop(kvd_cuda_engine *e, size_t slot)
+void kvd_cuda_engine_drop(kvd_engine *self, size_t slot)
 {
+    kvd_cuda_engine *const e = (kvd_cuda_engine *)self;
     kvd_gpu_method *const m = e->cache.method;
-    kvd_cuda_engine_give_back(e, slot);
+    give_back(e, slot);
     if (m)
         kvd_gpu_method_drop(m, slot);
-}
-
-static void drop(kvd_engine *self, size_t slot)
-{
-    kvd_cuda_engine_drop((kvd_cuda_engine *)self, slot);
-}
-
-static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
-{
-    return kvd_cuda_engine_logits((kvd_cuda_engine *)self, i, to, err);
 }
 
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
@@ -489,11 +477,6 @@ kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_er
     return e;
 }
 
-static void graphs_destroy(void *e)
-{
-    kvd_cuda_graphs_destroy(e);
-}
-
 /* Fails if the choice of experts waits for the host, which a CUDA graph cannot contain. */
 static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                         const kvd_gpu_share *share, kvd_err *err)
@@ -537,7 +520,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
         kvd_gpu_worker_open(&e->w, c, &pass, &share, exact_dims, err))
         return -1;
     if ((e->w.sum = sum))
-        kvd_gpu_sum_graphs(sum, share.index, graphs_destroy, e);
+        kvd_gpu_sum_graphs(sum, share.index, kvd_cuda_graphs_destroy, e);
     if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||
         kvd_clock_init(&e->clock, s->phases, 64 + 28 * (size_t)e->w.config.n_layers, err) ||
         kvd_paged_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->near, &e->clock,
@@ -576,8 +559,9 @@ int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err)
         clear_rows(e, err) || make_graphs(e, err) || describe_engine(e, err));
 }
 
-void kvd_cuda_engine_free(kvd_cuda_engine *e)
+void kvd_cuda_engine_free(kvd_engine *self)
 {
+    kvd_cuda_engine *const e = (kvd_cuda_engine *)self;
     if (!e)
         return;
     (void)cudaSetDevice(e->device);
@@ -594,11 +578,6 @@ void kvd_cuda_engine_free(kvd_cuda_engine *e)
     free(e->emit);
     free(e->codes);
     free(e);
-}
-
-static void free_engine(kvd_engine *self)
-{
-    kvd_cuda_engine_free((kvd_cuda_engine *)self);
 }
 
 kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan,
@@ -618,15 +597,15 @@ kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan,
     kvd_cuda_engine *const e = kvd_cuda_engine_new(s, 0, err);
     if (!e || kvd_cuda_engine_load(e, c, plan, NULL, &pages, err) ||
         kvd_cuda_engine_ready(e, pages, err)) {
-        kvd_cuda_engine_free(e);
+        kvd_cuda_engine_free((kvd_engine *)e);
         return NULL;
     }
     e->engine.step = step;
-    e->engine.logits = logits;
+    e->engine.logits = kvd_cuda_engine_logits;
     e->engine.count = count;
-    e->engine.drop = drop;
+    e->engine.drop = kvd_cuda_engine_drop;
     e->engine.lacking = lacking;
-    e->engine.held = kvd_cuda_engine_counts_held(e) ? held : NULL;
-    e->engine.free = free_engine;
+    e->engine.held = kvd_cuda_engine_counts_held(e) ? kvd_cuda_engine_held : NULL;
+    e->engine.free = kvd_cuda_engine_free;
     return &e->engine;
 }

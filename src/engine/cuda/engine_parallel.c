@@ -66,7 +66,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
 
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 {
-    return kvd_cuda_engine_logits(((parallel *)self)->gpu[0], i, to, err);
+    return kvd_cuda_engine_logits((kvd_engine *)((parallel *)self)->gpu[0], i, to, err);
 }
 
 static double held(const kvd_engine *self)
@@ -74,7 +74,7 @@ static double held(const kvd_engine *self)
     const parallel *const p = (const parallel *)self;
     double bytes = 0;
     for (int g = 0; g < p->n; g++)
-        bytes += kvd_cuda_engine_held(p->gpu[g]);
+        bytes += kvd_cuda_engine_held((kvd_engine *)p->gpu[g]);
     return bytes;
 }
 
@@ -82,7 +82,7 @@ static void drop(kvd_engine *self, size_t slot)
 {
     parallel *const p = (parallel *)self;
     for (int g = 0; g < p->n; g++)
-        kvd_cuda_engine_drop(p->gpu[g], slot);
+        kvd_cuda_engine_drop((kvd_engine *)p->gpu[g], slot);
 }
 
 static int ready(void *ctx, int gpu, kvd_err *err)
@@ -143,7 +143,7 @@ static void free_parallel(kvd_engine *self)
             kvd_cuda_graphs_destroy(p->gpu[g]);
     kvd_gpu_sum_free(p->sum);
     for (int g = p->n - 1; g >= 0; g--)
-        kvd_cuda_engine_free(p->gpu[g]);
+        kvd_cuda_engine_free((kvd_engine *)p->gpu[g]);
     free(p);
 }
 

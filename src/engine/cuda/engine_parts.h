@@ -89,15 +89,14 @@ int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
                         kvd_err *err);
 int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                              uint32_t *next, kvd_err *err);
-int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err);
+/* Callbacks of kvd_engine, for a kvd_cuda_engine. */
+int kvd_cuda_engine_logits(kvd_engine *self, size_t i, float *to, kvd_err *err);
 /* Returns the bytes that the cache holds; requires kvd_cuda_engine_counts_held. */
-double kvd_cuda_engine_held(const kvd_cuda_engine *e);
+double kvd_cuda_engine_held(const kvd_engine *self);
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
-/* Frees the pages of a slot in all layers. */
-void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot);
 /* Frees the pages of a slot, and the data of its method. */
-void kvd_cuda_engine_drop(kvd_cuda_engine *e, size_t slot);
-void kvd_cuda_engine_free(kvd_cuda_engine *e);
+void kvd_cuda_engine_drop(kvd_engine *self, size_t slot);
+void kvd_cuda_engine_free(kvd_engine *self);
 
 /* Fails if an iteration does not fit, or a token is not in the vocabulary. */
 int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
@@ -131,7 +130,7 @@ int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err
 /* Replays the CUDA graph of n decode steps, captured at the first call. */
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
 /* Frees the graphs without waiting. kvd_cuda_graphs_release waits for the device and then frees. */
-void kvd_cuda_graphs_destroy(kvd_cuda_engine *e);
+void kvd_cuda_graphs_destroy(void *engine);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 /* Quantises all layer matrices to 4-bit codes, from which decode steps of few requests compute. */
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);

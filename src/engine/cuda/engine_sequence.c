@@ -395,7 +395,7 @@ static void free_sequence(kvd_engine *self)
         free(r->sets.before);
         kvd_paged_cache_release(&r->own);
         kvd_step_batch_release(&r->batch);
-        kvd_cuda_engine_free(r->slice);
+        kvd_cuda_engine_free((kvd_engine *)r->slice);
         free(r->out);
         free(r->in);
     }

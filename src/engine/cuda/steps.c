@@ -515,8 +515,9 @@ int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err)
     return kvd_cuda_check(cudaGraphLaunch(g->exec, e->w.stream), what, err);
 }
 
-void kvd_cuda_graphs_destroy(kvd_cuda_engine *e)
+void kvd_cuda_graphs_destroy(void *engine)
 {
+    kvd_cuda_engine *const e = engine;
     for (size_t n = 0; e->graph && n <= e->batch.max_slices; n++)
         if (e->graph[n].exec) {
             (void)cudaGraphExecDestroy(e->graph[n].exec);

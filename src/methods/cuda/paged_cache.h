@@ -186,8 +186,6 @@ kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t 
 
 /* Returns the method that acts on the layer, or NULL. */
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
-/* Returns the page tables of single KV heads, or NULL if all KV heads hold the same tokens. */
-const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c);
 /* Returns the pages of layers with a window if `map` has one, otherwise those of layers without. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
 /* Returns the largest of n[i] over the prompts of `r`. n [max_slices] is on the host. */

@@ -13,7 +13,8 @@ kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer)
     return skips ? NULL : m;
 }
 
-const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c)
+/* Returns the page tables of single KV heads, or NULL if all KV heads hold the same tokens. */
+static const kvd_gpu_heads *heads_of(const kvd_paged_cache *c)
 {
     return c->method ? c->method->heads : NULL;
 }
@@ -87,7 +88,7 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
     }
     if (c->whole)
         c->page_bytes += (size_t)c->whole->map.page_elements * sizeof(uint16_t);
-    c->n_full_step_works = kvd_paged_heads_of(c) ? c->n_full : c->n_full_works;
+    c->n_full_step_works = heads_of(c) ? c->n_full : c->n_full_works;
     c->n_step_works = c->n_full_step_works + c->n_works - c->n_full_works;
     return 0;
 }
@@ -95,7 +96,7 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
 /* Returns the page tables of single KV heads, or NULL if the work list divides whole requests. */
 static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
 {
-    return work < c->n_full_step_works ? kvd_paged_heads_of(c) : NULL;
+    return work < c->n_full_step_works ? heads_of(c) : NULL;
 }
 
 static const kvd_attn_map *map_of_work(const kvd_paged_cache *c, int work)
@@ -110,7 +111,7 @@ static const kvd_attn_map *map_of_work(const kvd_paged_cache *c, int work)
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer)
 {
     return c->layer[layer].map.window ? c->work_of[layer] - c->n_full_works + c->n_full_step_works
-           : kvd_paged_heads_of(c)    ? c->kind_index[layer]
+           : heads_of(c)              ? c->kind_index[layer]
                                       : c->work_of[layer];
 }
 
@@ -220,7 +221,7 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
     if (m && m->plan_steps)
         return kvd_status(m->plan_steps(m, n, stream, err) ||
                           (m->skips_windows && plan_some(c, full, all, n, works, stream, err)));
-    if (!kvd_paged_heads_of(c))
+    if (!heads_of(c))
         return plan_some(c, 0, all, n, works, stream, err);
     return kvd_status(plan_some(c, 0, full, n, works, stream, err) ||
                       plan_some(c, full, all, n, works, stream, err));

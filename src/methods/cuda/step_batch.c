@@ -31,14 +31,10 @@ static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
                              .at = id + tokens};
 }
 
-size_t kvd_step_batch_bytes(size_t max_slices, size_t max_tokens)
-{
-    return (LIVE + (LISTS + CONSTANTS) * max_slices + 2 * max_tokens) * sizeof(int32_t);
-}
-
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err)
 {
-    const size_t bytes = kvd_step_batch_bytes(max_slices, max_tokens);
+    const size_t bytes =
+        (LIVE + (LISTS + CONSTANTS) * max_slices + 2 * max_tokens) * sizeof(int32_t);
     *b = (kvd_step_batch){.max_slices = max_slices, .max_tokens = max_tokens};
     if (kvd_cuda_check(cudaMallocHost(&b->pinned, bytes), what, err) ||
         kvd_cuda_check(cudaMalloc(&b->array, bytes), what, err))

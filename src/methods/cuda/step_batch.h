@@ -49,7 +49,6 @@ typedef struct {
 /* Allocates the lists. *b must be zeroed. The caller must release *b, also after a failure. */
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err);
 void kvd_step_batch_release(kvd_step_batch *b);
-size_t kvd_step_batch_bytes(size_t max_slices, size_t max_tokens);
 
 /* Queue copies of lists to the device: those of decode steps, or all. */
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);

@@ -17,7 +17,6 @@ enum {
     SCORE_PAGES = WARP_PAGES * SCORE / 32,
     SUM = 256,
     CHOOSE = 512,
-    COPY = 256,
     RECALL = 128,
     KEYS = KVD_PAGE_TOKENS,
     ROWS = 16
@@ -43,11 +42,6 @@ __device__ __forceinline__ bool scores(const pages &p)
 __device__ __forceinline__ int page_of(const kvd_selection &s)
 {
     return (int)s.rule.page;
-}
-
-__device__ __forceinline__ int tokens_of(const kvd_selection &s, int n)
-{
-    return (int)kvd_selection_tokens(&s.rule, (size_t)n);
 }
 
 /* Returns the row length of `score` and `chosen`, the most selection pages of a row. */
@@ -135,7 +129,7 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), kv = s.map.n_kv_heads;
     if (i >= s.batch * kv)
         return;
-    len[i] = tokens_of(s, s.kv_len[i / kv]);
+    len[i] = (int)kvd_selection_tokens(&s.rule, (size_t)s.kv_len[i / kv]);
     if (i == 0)
         heads[0] = live[0] * kv;
 }
@@ -311,30 +305,6 @@ __global__ void __launch_bounds__(CHOOSE)
     select_each<CHOOSE>(
         p.all, [&](int i) { return i >= old || least == 0 || (some && key(i) >= least); },
         [&](int at, int i) { choose_page(s, to, b, g, at, i); });
-}
-
-/* Copies 64 tokens of chosen selection pages to a page of one KV head. */
-__global__ void __launch_bounds__(COPY)
-    gather_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
-{
-    const int g = (int)blockIdx.x, part = (int)blockIdx.y, b = (int)blockIdx.z,
-              first = part * KVD_PAGE_TOKENS;
-    if (s.slot[b] >= s.n_slots)
-        return;
-    const size_t row = (size_t)b * s.map.n_kv_heads + g;
-    const int m = to.len[row], page_tokens = page_of(s);
-    if (first >= m)
-        return;
-    const int d_k = s.map.d_qk[0], d_v = s.map.d_v[0];
-    const int32_t *const chosen = to.chosen + row * most_of(s);
-    const uint16_t *const pool = static_cast<const uint16_t *>(s.pool);
-    uint16_t *const page =
-        static_cast<uint16_t *>(to.rows) +
-        (row * (size_t)to.row_pages + part) * (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
-    copy_page<COPY>(
-        page, d_k, d_v, first, m,
-        [&](int i) { return chosen[i / page_tokens] * page_tokens + i % page_tokens; },
-        [&](int t) { return pool + keys_at(s, b, g, t); });
 }
 
 /* Returns the address of row 0's probability for t. Rows are 64 elements apart. */
@@ -551,16 +521,6 @@ extern "C" cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_
     score_kernel<<<dim3((most + SCORE_PAGES - 1) / SCORE_PAGES, kv, batch), SCORE, 0, stream>>>(
         *s, *to);
     cluster_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *to);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
-                                            cudaStream_t stream)
-{
-    if (!fits(s) || !s->page_table || !s->pool || !to->chosen || !to->len || !to->rows ||
-        to->row_pages < 1)
-        return cudaErrorInvalidValue;
-    gather_kernel<<<dim3(s->map.n_kv_heads, to->row_pages, s->batch), COPY, 0, stream>>>(*s, *to);
     return cudaGetLastError();
 }
 

@@ -185,9 +185,6 @@ cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_sel
  */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
-/* Copies the tokens in `chosen` to `rows`. */
-cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
-                                 cudaStream_t stream);
 
 #ifdef __CUDACC__
 #define KVD_ON_BOTH __host__ __device__

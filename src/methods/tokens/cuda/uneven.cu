@@ -475,6 +475,14 @@ extern "C" cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *u, in
     return cudaGetLastError();
 }
 
+static cudaError_t compact(const kvd_uneven_prompts_args *u, cudaStream_t stream)
+{
+    const kvd_evict_prompts_args *const a = &u->prompt;
+    compact_kernel<<<dim3((a->map.n_kv_heads * 2 * (KVD_WIDTH_NARROW / DIMS)), a->batch), MOVE, 0,
+                     stream>>>(*u);
+    return cudaGetLastError();
+}
+
 extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaStream_t stream)
 {
     const kvd_evict_prompts_args *const a = &u->prompt;
@@ -492,7 +500,7 @@ extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaS
         shared_kernel<<<batch, CHOOSE, 0, stream>>>(*u);
     }
     place_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
-    return u->stored ? kvd_uneven_compact(u, stream) : kvd_uneven_copy(u, stream);
+    return u->stored ? compact(u, stream) : kvd_uneven_copy(u, stream);
 }
 
 extern "C" cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *u, cudaStream_t stream)
@@ -603,15 +611,5 @@ extern "C" cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *u, cudaStr
     }
     const unsigned ranks = a->rule.whole_layer ? 1 : (unsigned)a->map.n_kv_heads;
     sums_kernel<<<dim3(ranks, batch), RANK, 0, stream>>>(*u);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t kvd_uneven_compact(const kvd_uneven_prompts_args *u, cudaStream_t stream)
-{
-    const kvd_evict_prompts_args *const a = &u->prompt;
-    if (a->batch < 1 || a->batch > 65535 || !a->kept || !u->count || !u->table || !u->heads)
-        return cudaErrorInvalidValue;
-    compact_kernel<<<dim3((a->map.n_kv_heads * 2 * (KVD_WIDTH_NARROW / DIMS)), a->batch), MOVE, 0,
-                     stream>>>(*u);
     return cudaGetLastError();
 }

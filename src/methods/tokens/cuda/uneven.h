@@ -87,8 +87,6 @@ cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t
 /* Copy K and V of prompts to `heads`: all tokens, or those in `kept`. */
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Moves the tokens in `kept` to the front of their KV head's pages. */
-cudaError_t kvd_uneven_compact(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 
 /* Arguments for one decode step per request, in one layer. */
 typedef struct {
