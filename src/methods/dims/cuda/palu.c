@@ -31,9 +31,7 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_latent_store store;
     kvd_gpu_worker *w;
-    /* Projections of this GPU's KV heads; points to `own`. */
-    const kvd_dims *dims;
-    kvd_dims own;
+    kvd_dims dims; /* projections of this GPU's KV heads */
     /* True if the QKV product gives latents. Norms of K or biases prevent that. */
     bool folded;
     bool fused;
@@ -53,7 +51,7 @@ typedef struct {
 
 static const kvd_dims_head *kvd_palu_head(const kvd_palu *p, int layer, int g)
 {
-    return &p->dims->head[layer * p->dims->n_kv_heads + g];
+    return &p->dims.head[layer * p->dims.n_kv_heads + g];
 }
 
 static kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
@@ -109,34 +107,34 @@ static void add_layer(kvd_palu *p, int l, pile *to)
 {
     kvd_latent_layer *const k = &p->store.layer[l];
     kvd_palu_layer *const at = &p->layer[l];
-    const size_t d = (size_t)p->dims->d_head, wide = (size_t)p->dims->heads * d;
+    const size_t d = (size_t)p->dims.d_head, wide = (size_t)p->dims.heads * d;
     for (int side = 0; side < 2; side++) {
         at->down[side] = to->n;
-        for (int g = 0; g < p->dims->n_kv_heads; g += p->dims->heads) {
+        for (int g = 0; g < p->dims.n_kv_heads; g += p->dims.heads) {
             const kvd_dims_head *const h = kvd_palu_head(p, l, g);
             (void)add(to, side ? h->a_v : h->a_k, wide, (size_t)(side ? h->d_v : h->d_qk), wide,
-                      (size_t)k->rank[side][g / p->dims->heads], false);
+                      (size_t)k->rank[side][g / p->dims.heads], false);
         }
     }
     at->up = to->n;
     for (int side = 0; side < 2; side++)
-        for (int g = 0; g < p->dims->n_kv_heads; g++) {
+        for (int g = 0; g < p->dims.n_kv_heads; g++) {
             const kvd_dims_head *const h = kvd_palu_head(p, l, g);
             k->matrix[side][g] = side && at->direct ? -1 : (int)(to->n - at->up);
             if (!side || !at->direct)
                 (void)add(to, side ? h->b_v : h->b_k, d, (size_t)(side ? h->d_v : h->d_qk), d,
-                          (size_t)k->rank[side][g / p->dims->heads], true);
+                          (size_t)k->rank[side][g / p->dims.heads], true);
         }
     at->back = to->n;
-    for (int g = 0; g < p->dims->n_kv_heads; g++)
+    for (int g = 0; g < p->dims.n_kv_heads; g++)
         (void)add(to, kvd_palu_head(p, l, g)->b_v, (size_t)kvd_palu_head(p, l, g)->d_v, d,
-                  (size_t)k->rank[KVD_VALUES][g / p->dims->heads], d, false);
+                  (size_t)k->rank[KVD_VALUES][g / p->dims.heads], d, false);
 }
 
 static int add_all(kvd_palu *p, pile *to, kvd_err *err)
 {
     to->n = 0;
-    for (int l = 0; l < p->dims->n_layers; l++) {
+    for (int l = 0; l < p->dims.n_layers; l++) {
         add_layer(p, l, to);
         if (p->fused && add_pairs(p, l, to, err))
             return -1;
@@ -156,7 +154,7 @@ static int make_matrices(kvd_palu *p, kvd_err *err)
     if (!add_all(p, &all, err))
         p->matrix = kvd_device_from(&p->store.memory, all.x, bytes, matrices, err);
     free(all.x);
-    for (int l = 0; p->matrix && l < p->dims->n_layers; l++) {
+    for (int l = 0; p->matrix && l < p->dims.n_layers; l++) {
         p->store.layer[l].up = p->matrix + p->layer[l].up;
         c->layer[l].b_v = p->layer[l].direct ? p->matrix + p->layer[l].back : NULL;
     }
@@ -167,9 +165,9 @@ static int make_matrices(kvd_palu *p, kvd_err *err)
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {
     kvd_gpu_layer *const to = &p->w->weights.layer[l];
-    const size_t model = (size_t)p->w->config.d_model, d = (size_t)p->dims->d_head;
-    const size_t heads = (size_t)p->method.cache->share->n_heads, kv = (size_t)p->dims->n_kv_heads;
-    const size_t wide = (size_t)p->dims->heads * d;
+    const size_t model = (size_t)p->w->config.d_model, d = (size_t)p->dims.d_head;
+    const size_t heads = (size_t)p->method.cache->share->n_heads, kv = (size_t)p->dims.n_kv_heads;
+    const size_t wide = (size_t)p->dims.heads * d;
     uint16_t *const w = to->qkv;
     size_t at = heads * d;
     for (int side = 0; side < 2; side++) {
@@ -194,13 +192,13 @@ static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 static int fold(const kvd_palu *p, kvd_err *err)
 {
     const kvd_paged_cache *const c = p->method.cache;
-    const size_t model = (size_t)p->w->config.d_model, d = (size_t)p->dims->d_head,
-                 heads = (size_t)c->share->n_heads, wide = (size_t)p->dims->heads * d;
+    const size_t model = (size_t)p->w->config.d_model, d = (size_t)p->dims.d_head,
+                 heads = (size_t)c->share->n_heads, wide = (size_t)p->dims.heads * d;
     const size_t most = wide > heads * d ? wide : heads * d;
     kvd_device_memory memory = {0};
     uint16_t *const temp = kvd_device_new(&memory, model * most * sizeof *temp, matrices, err);
     int status = temp ? 0 : -1;
-    for (int l = 0; l < p->dims->n_layers && !status; l++)
+    for (int l = 0; l < p->dims.n_layers && !status; l++)
         if ((p->folded && fold_rows(p, l, temp, err)) ||
             (p->layer[l].direct &&
              kvd_gpu_fold_columns(p->w, &p->w->weights.layer[l], &c->layer[l], temp, err)))
@@ -226,7 +224,7 @@ static bool fuses(const kvd_palu *p)
     const kvd_paged_cache *const c = p->method.cache;
     const kvd_config *const m = c->config;
     if (c->attention == KVD_ATTENTION_STOCK || !c->hopper || m->d_head != KVD_PALU_D_HEAD ||
-        p->dims->heads != KVD_PALU_GROUP || m->positions != KVD_POSITIONS_ROPE ||
+        p->dims.heads != KVD_PALU_GROUP || m->positions != KVD_POSITIONS_ROPE ||
         m->rope_layout != KVD_ROPE_HALF || m->rope_scaling == KVD_ROPE_LONGROPE ||
         m->rope_scaling == KVD_ROPE_YARN || p->w->max_len < KVD_PALU_PAGE_TOKENS)
         return false;
@@ -278,7 +276,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
-    const int kv = c->share->n_kv_heads, heads = p->dims->heads, d = c->config->d_head;
+    const int kv = c->share->n_kv_heads, heads = p->dims.heads, d = c->config->d_head;
     for (int l = 0; l < c->config->n_layers; l++) {
         kvd_latent_layer *const to = &p->store.layer[l];
         kvd_attn_heads widths = {c->share->n_heads, kv, d, {0}, {0}, 0};
@@ -302,9 +300,8 @@ static int resolve(kvd_palu *p, kvd_err *err)
 
 static int make_factors(kvd_palu *p, kvd_err *err)
 {
-    const size_t heads = (size_t)p->method.cache->share->n_heads,
-                 layers = (size_t)p->dims->n_layers, d = (size_t)p->dims->d_head,
-                 group = heads / (size_t)p->dims->n_kv_heads;
+    const size_t heads = (size_t)p->method.cache->share->n_heads, layers = (size_t)p->dims.n_layers,
+                 d = (size_t)p->dims.d_head, group = heads / (size_t)p->dims.n_kv_heads;
     const void **const host = calloc(layers * 3 * heads, sizeof *host);
     const size_t bytes = layers * 3 * heads * sizeof *host;
     if (!host)
@@ -329,7 +326,7 @@ static int make_fused(kvd_palu *p, kvd_err *err)
     size_t bytes = 0, rank = 0;
     if ((p->n_clusters = kvd_palu_decode_clusters()) < 1)
         return kvd_fail(err, "palu: the device holds no cluster of two CTAs");
-    for (int l = 0; l < p->dims->n_layers; l++) {
+    for (int l = 0; l < p->dims.n_layers; l++) {
         const kvd_palu_shape s = kvd_palu_shape_of(p, l);
         const size_t one =
             kvd_palu_decode_workspace_bytes(&s, (int)c->batch->max_slices, p->n_clusters);
@@ -370,7 +367,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 {
     kvd_palu *const p = (kvd_palu *)m;
     const float one = 1, zero = 0;
-    const int d = p->dims->d_head, heads = m->cache->share->n_heads,
+    const int d = p->dims.d_head, heads = m->cache->share->n_heads,
               rank = p->store.layer[r->layer].rank[KVD_VALUES][0];
     const void **const f = p->factor + (size_t)r->layer * 3 * (size_t)heads;
     const bool direct = p->layer[r->layer].direct;
@@ -395,14 +392,14 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_latent_layer *const l = &p->store.layer[r->layer];
-    const size_t d = (size_t)p->dims->d_head, wide = (size_t)p->dims->heads * d,
-                 v_at = (size_t)(p->method.cache->share->n_heads + p->dims->n_kv_heads) * d;
+    const size_t d = (size_t)p->dims.d_head, wide = (size_t)p->dims.heads * d,
+                 v_at = (size_t)(p->method.cache->share->n_heads + p->dims.n_kv_heads) * d;
     const float one = 1, zero = 0;
     uint16_t *to = p->rows;
     for (int side = 0; side < 2; side++) {
         const uint16_t *a = p->matrix + p->layer[r->layer].down[side];
         const uint16_t *const x = side ? (const uint16_t *)r->x + v_at : r->k_pre;
-        for (int g = 0; g < p->dims->n_kv_heads / p->dims->heads; g++) {
+        for (int g = 0; g < p->dims.n_kv_heads / p->dims.heads; g++) {
             const int rank = l->rank[side][g];
             if (kvd_cublas_check(p->w->lib->cublasGemmEx(
                                      p->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, rank, (int)n, (int)wide,
@@ -446,19 +443,15 @@ static int put(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, kvd_err
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
 }
 
-static int append_whole(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
-{
-    return kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer), c->pages->device, err);
-}
-
 static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_palu *const p = (const kvd_palu *)m;
-    kvd_clock *const clock = m->cache->clock;
-    const size_t n = r->prompts ? m->cache->batch->n_tokens : r->steps;
-    if (kvd_clock_end(clock, kvd_paged_cache_behind(m->cache), r->stream, err))
-        return -1;
-    if (m->cache->exact_method && r->prompts && append_whole(m->cache, r, err))
+    kvd_paged_cache *const c = m->cache;
+    kvd_clock *const clock = c->clock;
+    const size_t n = r->prompts ? c->batch->n_tokens : r->steps;
+    if (kvd_clock_end(clock, kvd_paged_cache_behind(c), r->stream, err) ||
+        (c->exact_method && r->prompts &&
+         kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer), c->pages->device, err)))
         return -1;
     if (!p->folded &&
         (multiply(p, r, n, err) ||
@@ -536,14 +529,14 @@ static void release(kvd_gpu_method *m)
     kvd_palu *const p = (kvd_palu *)m;
     kvd_latent_store_release(&p->store);
     free(p->codes.layer);
-    free(p->own.head);
+    free(p->dims.head);
     free(p->layer);
     free(p);
 }
 
 static int make_rows(kvd_palu *p, kvd_err *err)
 {
-    for (int l = 0; l < p->dims->n_layers; l++) {
+    for (int l = 0; l < p->dims.n_layers; l++) {
         const size_t pitch = p->store.layer[l].latent_pitch;
         p->rows_pitch = pitch > p->rows_pitch ? pitch : p->rows_pitch;
     }
@@ -557,17 +550,17 @@ static int open_palu(kvd_palu *p, kvd_err *err)
     p->layer = calloc((size_t)c->config->n_layers, sizeof *p->layer);
     if (!p->layer)
         return kvd_no_memory(err, what, (size_t)c->config->n_layers * sizeof *p->layer);
-    if (kvd_latent_store_begin(&p->store, c, p->dims->heads, err) || resolve(p, err))
+    if (kvd_latent_store_begin(&p->store, c, p->dims.heads, err) || resolve(p, err))
         return -1;
     p->folded = c->hook.wants_raw;
     c->hook.wants_pre = !p->folded;
     p->fused = fuses(p);
     p->store.one_layer = p->coded = p->method.plan->bits == &kvd_bits_allot;
     if (make_matrices(p, err) || kvd_latent_store_init(&p->store, err) ||
-        (p->coded && kvd_latent_codes_init(&p->codes, &p->store, p->method.plan, p->dims, err)) ||
+        (p->coded && kvd_latent_codes_init(&p->codes, &p->store, p->method.plan, &p->dims, err)) ||
         fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)) ||
         (codes_on_host(p->method.plan) &&
-         kvd_latent_store_host(&p->store, &p->method, p->dims, p->rows_pitch, err)))
+         kvd_latent_store_host(&p->store, &p->method, &p->dims, p->rows_pitch, err)))
         return -1;
     p->method.page_bytes = p->store.page_bytes + p->codes.page_bytes;
     p->method.slot_bytes = p->codes.slot_bytes;
@@ -609,8 +602,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     p->w = c->worker;
     /* The caller's cache frees the method, even after a failure. */
     *m = &p->method;
-    p->dims = &p->own;
-    return kvd_latent_store_share(plan->dims, c->share, &p->own, err) || open_palu(p, err) ? -1 : 0;
+    return kvd_status(kvd_latent_store_share(plan->dims, c->share, &p->dims, err) ||
+                      open_palu(p, err));
 }
 
 static bool generates(const kvd_plan *plan)
