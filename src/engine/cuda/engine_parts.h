@@ -101,7 +101,7 @@ void kvd_cuda_engine_free(kvd_engine *self);
 /* Fails if an iteration does not fit, or a token is not in the vocabulary. */
 int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                              kvd_err *err);
-/* Fails if the method cannot process a prompt in several chunks, and `chunk` is true. */
+/* Fails if the method takes prompts in one piece and `chunk` is true. */
 int kvd_cuda_check_whole(const kvd_cuda_engine *e, bool chunk, kvd_err *err);
 void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id);
 /* Returns the number of rows of slice i in the batch, with copies of its prompt. */

@@ -45,7 +45,7 @@ int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, 
                 err, "slice %zu: %u tokens after %u in slot %u; slots are %zu, of up to %zu tokens",
                 i, s->n, s->before, s->slot, e->spec.limits.max_batch, e->spec.max_len);
         if (i >= it->n_steps &&
-            (kvd_cuda_check_whole(e, s->before, err) || check_copies(e, s, err)))
+            (kvd_cuda_check_whole(e, s->before || !s->emits, err) || check_copies(e, s, err)))
             return -1;
         n += s->n;
     }

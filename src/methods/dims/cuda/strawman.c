@@ -193,13 +193,6 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     strawman *const s = (strawman *)m;
-    for (size_t i = it->n_steps; i < it->n_slices; i++)
-        if (it->slice[i].before || !it->slice[i].emits)
-            return kvd_fail(
-                err,
-                "request %u: %u tokens of a prompt after %u; %s compresses a prompt in one piece",
-                it->slice[i].request, it->slice[i].n, it->slice[i].before,
-                m->plan->channels->info.name);
     s->prompts = it->n_slices - it->n_steps;
     return s->levels.low ? kvd_strawman_levels_begin(s, it, err) : 0;
 }

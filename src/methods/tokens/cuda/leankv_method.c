@@ -55,8 +55,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        if (i < it->n_steps ? s->before != k->known[s->slot] || s->before == 0
-                            : s->before || !s->emits)
+        if (i < it->n_steps && (s->before != k->known[s->slot] || s->before == 0))
             return kvd_fail(
                 err,
                 "request %u: %u tokens after %u in slot %u, which has seen %u; method 'leankv' takes "

@@ -21,17 +21,11 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_zdc *const z = (kvd_zdc *)m;
     bool changed = false;
-    for (size_t i = 0; i < it->n_slices; i++) {
+    for (size_t i = 0; i < it->n_steps; i++) {
         const kvd_slice *const s = &it->slice[i];
-        if (i >= it->n_steps && (s->before || !s->emits))
-            return kvd_fail(
-                err,
-                "request %u: %u tokens of a prompt after %u; method '%s' compresses a prompt in "
-                "one piece",
-                s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
         /* In timing runs, a request may skip tokens, which are not part of the prompt. */
-        if (i >= it->n_steps || (known && known <= s->before))
+        if (known && known <= s->before)
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
         changed = true;
@@ -375,11 +369,6 @@ static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
         int32_t *const n_low = z->levels.host_low + s->slot * layers;
-        if (i >= it->n_steps && (s->before || !s->emits))
-            return kvd_fail(
-                err,
-                "request %u: %u tokens of a prompt after %u; 'think' prunes a prompt in one piece",
-                s->request, s->n, s->before);
         if (i < it->n_steps && known && known <= s->before)
             continue;
         for (size_t l = 0; l < layers; l++)
