@@ -17,6 +17,7 @@ enum { PAGE = 64 };
 
 typedef struct {
     kvd_engine hook;
+    kvd_pool memory;
     const kvd_config *config;
     const kvd_plan *plan;
     kvd_engine_spec spec;
@@ -259,11 +260,7 @@ static void release(kvd_engine *hook)
     kvd_cpu_slots_release(&e->slots);
     kvd_cpu_stepwise_release(&e->caches);
     kvd_cpu_rows_release(&e->rows);
-    free(e->held);
-    free(e->last);
-    free(e->narrow);
-    free(e->logits);
-    free(e->emitted);
+    kvd_pool_free(&e->memory);
     free(e);
 }
 
@@ -296,14 +293,13 @@ static int allocate(engine *e, kvd_err *err)
 {
     const size_t n = e->spec.limits.max_batch, d = (size_t)e->config->d_model,
                  vocab = (size_t)e->config->vocab_size;
-    e->held = calloc(n, sizeof *e->held);
-    e->emitted = calloc(n, sizeof *e->emitted);
-    e->last = malloc(n * d * sizeof *e->last);
-    e->narrow = malloc(n * e->weights.d_embed * sizeof *e->narrow);
-    e->logits = malloc(n * vocab * sizeof *e->logits);
-    return e->held && e->emitted && e->last && e->narrow && e->logits
-               ? 0
-               : kvd_no_memory(err, "logits of a batch", n * (vocab + 2 * d) * sizeof(float));
+    kvd_pool *const m = &e->memory;
+    e->held = kvd_pool_new(m, n * sizeof *e->held);
+    e->emitted = kvd_pool_new(m, n * sizeof *e->emitted);
+    e->last = kvd_pool_new(m, n * d * sizeof *e->last);
+    e->narrow = kvd_pool_new(m, n * e->weights.d_embed * sizeof *e->narrow);
+    e->logits = kvd_pool_new(m, n * vocab * sizeof *e->logits);
+    return kvd_pool_check(m, "logits of a batch", err);
 }
 
 static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)

@@ -1,7 +1,6 @@
 #include "engine/cpu/layers.h"
 
 #include <cblas.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/threads.h"
@@ -61,26 +60,20 @@ int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, si
     buffer_sizes(w, most, max_len, needs, size);
     *r = (kvd_cpu_rows){.model = w, .most = most, .max_len = max_len, .needs = needs};
     r->bytes = kvd_cpu_rows_bytes(w, most, max_len, needs);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!(*all[i] = malloc((size[i] ? size[i] : 1) * sizeof(float))))
-            return kvd_no_memory(err, "activations of an iteration", (unsigned long long)r->bytes);
-    r->position = malloc(most * sizeof *r->position);
-    r->rope_row = malloc(most * sizeof *r->rope_row);
-    if (!r->position || !r->rope_row)
-        return kvd_no_memory(err, "positions", 2 * most * sizeof *r->position);
+    for (size_t i = 0; i < N_BUFFERS; i++)
+        *all[i] = kvd_pool_new(&r->memory, size[i] * sizeof(float));
+    r->position = kvd_pool_new(&r->memory, most * sizeof *r->position);
+    r->rope_row = kvd_pool_new(&r->memory, most * sizeof *r->rope_row);
+    if (kvd_pool_check(&r->memory, "activations of an iteration", err))
+        return -1;
     kvd_batch_rope(w->config, max_len, r->cosine, r->sine);
     return 0;
 }
 
 void kvd_cpu_rows_release(kvd_cpu_rows *r)
 {
-    float *const all[] = {r->x,     r->q,     r->k,     r->v,    r->o,      r->q_own,
-                          r->k_own, r->k_pre, r->input, r->work, r->cosine, r->sine};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
-    free(r->position);
-    free(r->rope_row);
-    memset(r, 0, sizeof *r);
+    kvd_pool_free(&r->memory);
+    *r = (kvd_cpu_rows){0};
 }
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)

@@ -28,6 +28,7 @@ typedef struct {
     float *cosine, *sine; /* RoPE tables, [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position, *rope_row;
     double bytes;
+    kvd_pool memory;
 } kvd_cpu_rows;
 
 double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs);

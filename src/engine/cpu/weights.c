@@ -1,29 +1,29 @@
 #include "engine/cpu/weights.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "methods/folded.h"
 
-static float *floats(const char *what, size_t n, kvd_err *err)
+static float *floats(kvd_cpu_weights *w, const char *what, size_t n, kvd_err *err)
 {
-    float *const x = malloc((n ? n : 1) * sizeof *x);
+    float *const x = kvd_pool_new(&w->memory, n * sizeof *x);
     if (!x)
         kvd_no_memory(err, what, (unsigned long long)n * sizeof *x);
     return x;
 }
 
-static int make_widths(kvd_cpu_widths *u, const kvd_config *c, const kvd_dims *dims, int layer,
-                       kvd_err *err)
+static int make_widths(kvd_cpu_weights *w, int layer, kvd_err *err)
 {
+    kvd_cpu_widths *const u = &w->layer[layer].cut;
+    const kvd_config *const c = w->config;
     const size_t n = (size_t)c->n_kv_heads;
-    size_t *const all = calloc(4 * n + 2, sizeof *all);
+    size_t *const all = kvd_pool_new(&w->memory, (4 * n + 2) * sizeof *all);
     if (!all)
         return kvd_no_memory(err, "widths", (4 * n + 2) * sizeof *all);
     *u = (kvd_cpu_widths){
         .d_qk = all, .d_v = all + n, .at_qk = all + 2 * n, .at_v = all + 3 * n + 1};
     for (size_t g = 0; g < n; g++) {
-        const kvd_dims_head *const h = dims ? &dims->head[(size_t)layer * n + g] : NULL;
+        const kvd_dims_head *const h = w->dims ? &w->dims->head[(size_t)layer * n + g] : NULL;
         u->d_qk[g] = h ? (size_t)h->d_qk : (size_t)c->d_head;
         u->d_v[g] = h ? (size_t)h->d_v : (size_t)c->d_head;
         u->at_qk[g + 1] = u->at_qk[g] + u->d_qk[g];
@@ -136,7 +136,7 @@ static int find_layer(kvd_cpu_weights *w, const kvd_checkpoint *c, int layer, kv
 {
     kvd_cpu_layer *const l = &w->layer[layer];
     kvd_weight part[KVD_LAYER_WEIGHTS];
-    if (make_widths(&l->cut, w->config, w->dims, layer, err) || kvd_layer_find(c, layer, part, err))
+    if (make_widths(w, layer, err) || kvd_layer_find(c, layer, part, err))
         return -1;
     l->rotates = w->dims && !kvd_folds_qk(w->config);
     for (int p = 0; p < KVD_LAYER_WEIGHTS; p++) {
@@ -158,19 +158,18 @@ static int load_layer(kvd_cpu_weights *w, const kvd_checkpoint *c, int layer, fo
     for (int p = 0; p < KVD_LAYER_WEIGHTS; p++) {
         const kvd_part which = (kvd_part)(p / 2);
         const form as = form_of(w, l, p, &part[p]);
-        const float *x = as.in_place;
-        if (part[p].n && !x) {
-            if (!(x = l->own[p] = floats("weights", as.n, err)))
-                return -1;
-            if (!as.folded)
-                kvd_weight_read(&part[p], 0, as.n, l->own[p]);
-            else if (which == KVD_PART_O)
-                fold_columns(f, &part[p], (size_t)w->config->d_model,
-                             w->group * l->cut.at_v[w->config->n_kv_heads], l->own[p]);
-            else
-                fold_rows(f, which, &part[p], as.cols, l->own[p]);
-        }
-        (p % 2 ? l->w.b : l->w.w)[which] = x;
+        const bool copied = part[p].n && !as.in_place;
+        float *const own = copied ? floats(w, "weights", as.n, err) : NULL;
+        if (copied && !own)
+            return -1;
+        if (copied && !as.folded)
+            kvd_weight_read(&part[p], 0, as.n, own);
+        else if (copied && which == KVD_PART_O)
+            fold_columns(f, &part[p], (size_t)w->config->d_model,
+                         w->group * l->cut.at_v[w->config->n_kv_heads], own);
+        else if (copied)
+            fold_rows(f, which, &part[p], as.cols, own);
+        (p % 2 ? l->w.b : l->w.w)[which] = copied ? own : as.in_place;
     }
     return 0;
 }
@@ -180,19 +179,15 @@ static int load_layers(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err
     const size_t d = (size_t)w->config->d_head, wide = (size_t)w->config->d_model,
                  ld = (size_t)w->config->n_heads * d;
     folding f = {.config = w->config, .group = w->group};
-    int status = -1;
     const size_t most = kvd_fold_scratch(d, wide > FOLD_ROWS ? wide : FOLD_ROWS);
-    f.block =
-        floats("a head's weights", d * wide > FOLD_ROWS * ld ? d * wide : FOLD_ROWS * ld, err);
-    f.scratch = malloc(most * sizeof *f.scratch);
-    if (!f.scratch)
-        kvd_no_memory(err, "a head's weights", most * sizeof *f.scratch);
-    else if (f.block)
-        status = 0;
+    kvd_pool memory = {0};
+    f.block = kvd_pool_new(&memory, (d * wide > FOLD_ROWS * ld ? d * wide : FOLD_ROWS * ld) *
+                                        sizeof *f.block);
+    f.scratch = kvd_pool_new(&memory, most * sizeof *f.scratch);
+    int status = kvd_pool_check(&memory, "a head's weights", err);
     for (int l = 0; !status && l < w->config->n_layers; l++)
         status = load_layer(w, c, l, &f, err);
-    free(f.block);
-    free(f.scratch);
+    kvd_pool_free(&memory);
     return status;
 }
 
@@ -219,7 +214,7 @@ static int load_once(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_part part,
         kvd_weight x;
         float **const to = &w->once[part - KVD_N_LAYER_PARTS][bias];
         if (kvd_weight_find(c, part, bias, 0, &x, err) ||
-            (x.n && !(*to = floats("weights", x.n, err))))
+            (x.n && !(*to = floats(w, "weights", x.n, err))))
             return -1;
         if (x.n)
             kvd_weight_read(&x, 0, x.n, *to);
@@ -256,9 +251,11 @@ static int load_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         return -1;
     if ((w->head = kvd_weight_in_place(&x)))
         return 0;
-    if (!(w->head = w->own_head = floats("the output head", x.n, err)))
+    float *const own = floats(w, "the output head", x.n, err);
+    if (!own)
         return -1;
-    kvd_weight_read(&x, 0, x.n, w->own_head);
+    kvd_weight_read(&x, 0, x.n, own);
+    w->head = own;
     return 0;
 }
 
@@ -286,7 +283,7 @@ int kvd_cpu_weights_find(kvd_cpu_weights *w, const kvd_checkpoint *c, const kvd_
                         kvd_checkpoint_path(c), config->family);
     if (dims && kvd_dims_fits(dims, config, err))
         return -1;
-    if (!(w->layer = calloc((size_t)config->n_layers, sizeof *w->layer)))
+    if (!(w->layer = kvd_pool_new(&w->memory, (size_t)config->n_layers * sizeof *w->layer)))
         return kvd_no_memory(err, "layers", (size_t)config->n_layers * sizeof *w->layer);
     for (int l = 0; l < config->n_layers; l++)
         if (find_layer(w, c, l, err))
@@ -309,16 +306,6 @@ int kvd_cpu_weights_load(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *e
 
 void kvd_cpu_weights_release(kvd_cpu_weights *w)
 {
-    for (int l = 0; w->layer && l < w->config->n_layers; l++) {
-        for (int p = 0; p < KVD_LAYER_WEIGHTS; p++)
-            free(w->layer[l].own[p]);
-        free(w->layer[l].cut.d_qk);
-    }
-    for (size_t i = 0; i < sizeof w->once / sizeof *w->once; i++) {
-        free(w->once[i][0]);
-        free(w->once[i][1]);
-    }
-    free(w->layer);
-    free(w->own_head);
-    memset(w, 0, sizeof *w);
+    kvd_pool_free(&w->memory);
+    *w = (kvd_cpu_weights){0};
 }

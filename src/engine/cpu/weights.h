@@ -5,6 +5,7 @@
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
 
+#include "common/memory.h"
 #include "methods/dims/dims.h"
 #include "model/pass/layer.h"
 
@@ -16,14 +17,13 @@ typedef struct {
 
 typedef struct {
     kvd_layer_weights w;
-    /* Allocated copy of each weight, or NULL if read from the mapped file. */
-    float *own[KVD_LAYER_WEIGHTS];
     kvd_cpu_widths cut;
     /* True if Q and K are projected after RoPE. */
     bool rotates;
 } kvd_cpu_layer;
 
 typedef struct {
+    kvd_pool memory;
     const kvd_config *config;
     /* NULL means that heads keep all dimensions. */
     const kvd_dims *dims;
@@ -31,7 +31,6 @@ typedef struct {
     kvd_cpu_layer *layer; /* [n_layers] */
     kvd_weight embedding, positions;
     const float *head; /* output head, [vocab_size][d_embed] */
-    float *own_head;
     /* Weights [0] and biases [1] outside the layers, or NULL. */
     float *once[KVD_N_PARTS - KVD_N_LAYER_PARTS][2];
     double bytes;     /* bytes of all weights, mapped or copied */
