@@ -60,6 +60,19 @@ void *kvd_device_pinned(kvd_device_memory *m, size_t bytes, const char *what, kv
     return m->pinned[m->n_pinned++] = p;
 }
 
+void *kvd_device_host(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err)
+{
+    if (m->status) {
+        *err = m->failure;
+        return NULL;
+    }
+    void *const p = kvd_pool_new(&m->host, bytes);
+    if (p)
+        return p;
+    (void)kvd_no_memory(err, what, bytes);
+    return failed(m, err);
+}
+
 void *kvd_device_from(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       kvd_err *err)
 {
@@ -123,5 +136,6 @@ void kvd_device_release(kvd_device_memory *m)
         (void)cudaFree(m->array[i]);
     for (int i = 0; i < m->n_pinned; i++)
         (void)cudaFreeHost(m->pinned[i]);
+    kvd_pool_free(&m->host);
     memset(m, 0, sizeof *m);
 }

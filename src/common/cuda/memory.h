@@ -5,7 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 
-#include "common/err.h"
+#include "common/memory.h"
 
 enum { KVD_DEVICE_ARRAYS = 160, KVD_PINNED_ARRAYS = 16 };
 
@@ -13,6 +13,7 @@ enum { KVD_DEVICE_ARRAYS = 160, KVD_PINNED_ARRAYS = 16 };
 typedef struct {
     void *array[KVD_DEVICE_ARRAYS], *pinned[KVD_PINNED_ARRAYS];
     int n, n_pinned;
+    kvd_pool host;
     /* -1 after a failure. Functions that return an array then return NULL, with this message. */
     int status;
     kvd_err failure;
@@ -23,8 +24,9 @@ void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_e
 /* Returns a new array of bytes with value `byte`, after the device has written them. */
 void *kvd_device_filled(kvd_device_memory *m, size_t bytes, int byte, const char *what,
                         kvd_err *err);
-/* Returns zeroed pinned host memory that kvd_device_release frees. */
+/* Return zeroed host memory that kvd_device_release frees, pinned or pageable. */
 void *kvd_device_pinned(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
+void *kvd_device_host(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
 /* Returns a copy of `host` that the device has made. */
 void *kvd_device_from(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       kvd_err *err);

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/clock.h"
 #include "engine/cuda/engine_parts.h"
@@ -312,10 +311,8 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
     const size_t n = e->batch.max_slices, vocab = (size_t)e->w.config.vocab_size;
     const size_t works = kvd_paged_cache_works_bytes(&e->cache);
     kvd_device_memory *const m = &e->memory;
-    e->emit = malloc(n * sizeof *e->emit);
-    e->graph = calloc(n + 1, sizeof *e->graph);
-    if (!e->emit || !e->graph)
-        return kvd_no_memory(err, what, (n + 1) * sizeof *e->graph);
+    e->emit = kvd_device_host(m, n * sizeof *e->emit, what, err);
+    e->graph = kvd_device_host(m, (n + 1) * sizeof *e->graph, what, err);
     if (kvd_cuda_has_head(e))
         e->logits = kvd_device_new(m, n * vocab * sizeof *e->logits, "logits", err);
     e->rows = kvd_device_new(m, n * (size_t)e->w.config.d_model * sizeof *e->rows, "rows", err);
@@ -575,8 +572,6 @@ void kvd_cuda_engine_free(kvd_engine *self)
     kvd_clock_release(&e->clock);
     kvd_device_release(&e->memory);
     kvd_gpu_worker_close(&e->w);
-    free(e->emit);
-    free(e->codes);
     free(e);
 }
 

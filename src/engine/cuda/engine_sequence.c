@@ -287,10 +287,8 @@ static int make_arrays(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
         rows = kvd_larger(rows, tokens * (size_t)all->o_pitch * sizeof(uint16_t));
         rows = kvd_larger(rows, r->batch.max_tokens * (size_t)own->q_pitch * sizeof(uint16_t));
     }
-    r->out = calloc(pieces, sizeof *r->out);
-    r->in = calloc(pieces, sizeof *r->in);
-    if (!r->out || !r->in)
-        return kvd_no_memory(err, what, 2 * pieces * sizeof *r->in);
+    r->out = kvd_device_host(m, pieces * sizeof *r->out, what, err);
+    r->in = kvd_device_host(m, pieces * sizeof *r->in, what, err);
     const size_t pages = tokens / KVD_PAGE_TOKENS * page;
     e->cache.pool = kvd_device_new(m, pages, "pages of a slice", err);
     r->out_pages = kvd_device_new(m, pages, "pages of a slice", err);
@@ -392,12 +390,9 @@ static void free_sequence(kvd_engine *self)
     for (int g = q->n - 1; g >= 0; g--) {
         kvd_sequence_rank *const r = &q->rank[g];
         (void)cudaSetDevice(r->slice->device);
-        free(r->sets.before);
         kvd_paged_cache_release(&r->own);
         kvd_step_batch_release(&r->batch);
         kvd_cuda_engine_free((kvd_engine *)r->slice);
-        free(r->out);
-        free(r->in);
     }
     free(q->rank);
     free(q);

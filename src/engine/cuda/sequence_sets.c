@@ -6,7 +6,6 @@
  * unimportant tokens are sent with fewer dimensions of K and V, padded with zeros (D-14 of
  * docs/readings.md).
  */
-#include <stdlib.h>
 
 #include "engine/cuda/sequence.h"
 #include "methods/tokens/cuda/zdc_method.h"
@@ -162,8 +161,7 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++)
         entry = kvd_larger(entry, (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS);
-    if (!(r->sets.before = calloc(n + 1, sizeof *r->sets.before)))
-        return kvd_no_memory(err, what, (n + 1) * sizeof *r->sets.before);
+    r->sets.before = kvd_device_host(m, (n + 1) * sizeof *r->sets.before, what, err);
     r->sets.sum = kvd_device_new(m, n * (tokens + 8) * sizeof *r->sets.sum, what, err);
     r->sets.place = kvd_device_pinned(m, (n + 1) * sizeof *r->sets.place, what, err);
     r->sets.level = kvd_device_pinned(m, (n + 1) * sizeof *r->sets.level, what, err);

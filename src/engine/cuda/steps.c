@@ -1,5 +1,4 @@
 /* Queues the GPU work of an iteration from embedding to tokens. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cuda/engine_parts.h"
@@ -90,8 +89,9 @@ int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err)
     char *memory = NULL;
     if (check_codes(e, err))
         return -1;
-    if (!(e->codes = calloc(layers, sizeof *e->codes)))
-        return kvd_no_memory(err, "weights of 4 bits", layers * sizeof *e->codes);
+    e->codes = kvd_device_host(&e->memory, layers * sizeof *e->codes, "weights of 4 bits", err);
+    if (!e->codes)
+        return -1;
     for (int pass = 0; pass < 2; pass++) {
         size_t at = 0;
         for (size_t l = 0; l < layers; l++) {
@@ -497,8 +497,8 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
     if (!e->clock.on)
         return 0;
     g->n_marks = e->clock.n;
-    if (!(g->phase = malloc(g->n_marks + 1)))
-        return kvd_no_memory(err, "graph of steps", g->n_marks + 1);
+    if (!(g->phase = kvd_device_host(&e->graph_memory, g->n_marks + 1, "graph of steps", err)))
+        return -1;
     memcpy(g->phase, e->clock.phase, g->n_marks + 1);
     return 0;
 }
@@ -528,8 +528,5 @@ void kvd_cuda_graphs_destroy(void *engine)
 void kvd_cuda_graphs_release(kvd_cuda_engine *e)
 {
     kvd_cuda_graphs_destroy(e);
-    for (size_t n = 0; e->graph && n <= e->batch.max_slices; n++)
-        free(e->graph[n].phase);
-    free(e->graph);
     kvd_device_release(&e->graph_memory);
 }

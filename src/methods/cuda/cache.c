@@ -180,8 +180,8 @@ static void name_engine(kvd_gpu_cache *c, size_t kernels)
 static int make_host(kvd_gpu_cache *c, const kvd_plan *plan, kvd_err *err)
 {
     const kvd_gpu_caches *const w = c->with;
-    if (!(c->host = calloc(1, sizeof *c->host)))
-        return kvd_no_memory(err, what, sizeof *c->host);
+    if (!(c->host = kvd_device_host(&c->memory, sizeof *c->host, what, err)))
+        return -1;
     (void)snprintf(c->engine, sizeof c->engine, "CPU, f32, row by row");
     if (kvd_cache_init(&c->host->cache, &w->config, plan, w->max_len, err) ||
         kvd_host_hook_init(&c->host->bridge, &w->config, &w->share, w->pass, w->max_tokens,
@@ -199,9 +199,10 @@ static int make_blocks(kvd_gpu_cache *c, const kvd_plan *plan, kvd_err *err)
     const bool as_it_was = !plan->dims && (plan->type == KVD_F32 || plan->type == w->pass);
     c->prompt = as_it_was ? 0 : plan->prompt;
     c->hook.wants_pre = latents;
-    if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
-        return kvd_no_memory(err, what, (unsigned long long)w->config.n_layers * sizeof *c->layer);
-    if (kvd_cache_layers_make(&w->config, &w->share, c->prompt ? KVD_F32 : w->pass, w->max_len,
+    c->layer =
+        kvd_device_host(&c->memory, (size_t)w->config.n_layers * sizeof *c->layer, what, err);
+    if (!c->layer ||
+        kvd_cache_layers_make(&w->config, &w->share, c->prompt ? KVD_F32 : w->pass, w->max_len,
                               plan->dims, plan->type, c->layer, &c->memory, err) ||
         make_engines(c, count_kernels(c), latents, err))
         return -1;
@@ -237,8 +238,6 @@ void kvd_gpu_cache_free(kvd_gpu_cache *c)
         kvd_cache_release(&c->host->cache);
     }
     kvd_device_release(&c->memory);
-    free(c->host);
-    free(c->layer);
     free(c);
 }
 

@@ -1,8 +1,5 @@
 #include "methods/cuda/paged_cache.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/decode.h"
 #include "methods/cuda/fold.h"
@@ -40,8 +37,8 @@ static int set_windows(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = (size_t)c->config->n_layers;
     int n_near = 0;
-    if (!(c->kind_index = calloc(n, sizeof *c->kind_index)))
-        return kvd_no_memory(err, what, n * sizeof *c->kind_index);
+    if (!(c->kind_index = kvd_device_host(&c->memory, n * sizeof *c->kind_index, what, err)))
+        return -1;
     for (int l = 0; l < c->config->n_layers; l++) {
         const size_t window = kvd_paged_cache_window(c->config, c->max_len, l);
         if (window && c->window && window != c->window)
@@ -109,10 +106,9 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     const size_t n = (size_t)c->config->n_layers;
     if (!c->method)
         return 0;
-    if (!(c->whole = calloc(n, sizeof *c->whole)))
-        return kvd_no_memory(err, what, n * sizeof *c->whole);
-    if (kvd_cache_layers_make(c->config, c->share, KVD_BF16, 0, NULL, KVD_BF16, c->whole,
-                              &c->memory, err))
+    c->whole = kvd_device_host(&c->memory, n * sizeof *c->whole, what, err);
+    if (!c->whole || kvd_cache_layers_make(c->config, c->share, KVD_BF16, 0, NULL, KVD_BF16,
+                                           c->whole, &c->memory, err))
         return -1;
     for (size_t l = 0; l < n; l++)
         c->whole[l].map.window = c->layer[l].map.window;
@@ -130,9 +126,8 @@ static int make_exact(kvd_paged_cache *c, kvd_err *err)
         if (!x->b_v && x->map.o_pitch != c->share->n_heads * c->config->d_head)
             return kvd_fail(err, "layer %d cuts V without a matrix", l);
     }
-    c->offset = calloc(n + 1, sizeof *c->offset);
-    return c->offset ? kvd_device_zero(c->o, n * pitch * sizeof(uint16_t), what, err)
-                     : kvd_no_memory(err, what, (n + 1) * sizeof *c->offset);
+    c->offset = kvd_device_host(&c->memory, (n + 1) * sizeof *c->offset, what, err);
+    return c->offset ? kvd_device_zero(c->o, n * pitch * sizeof(uint16_t), what, err) : -1;
 }
 
 static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
@@ -178,8 +173,9 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     kvd_paged_cache_begin(c);
     if (plan->dims && kvd_dims_fits(plan->dims, &w->config, err))
         return -1;
-    if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
-        return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
+    const size_t layers = (size_t)w->config.n_layers;
+    if (!(c->layer = kvd_device_host(&c->memory, layers * sizeof *c->layer, what, err)))
+        return -1;
     /* If keys are rebuilt from latents, pages hold unprojected heads. */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
@@ -236,10 +232,6 @@ void kvd_paged_cache_release(kvd_paged_cache *c)
     kvd_gpu_method_free(c->method);
     kvd_device_release(&c->memory);
     kvd_dims_release(&c->widest);
-    free(c->layer);
-    kvd_paged_works_release(c);
-    free(c->offset);
-    free(c->whole);
     *c = (kvd_paged_cache){0};
 }
 

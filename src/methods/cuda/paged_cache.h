@@ -176,7 +176,6 @@ void kvd_paged_cache_begin(kvd_paged_cache *c);
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
 /* Allocates workspaces at multiples of 256 bytes. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
-void kvd_paged_works_release(kvd_paged_cache *c);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
 /*
  * Returns the arguments of n decode steps, without `pool`, `o` and `sinks`. They must not depend on

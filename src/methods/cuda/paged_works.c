@@ -1,6 +1,5 @@
 #include "methods/cuda/paged_cache.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const char what[] = "cache";
@@ -70,12 +69,13 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
 {
     const int n = c->config->n_layers;
     const size_t size = (size_t)n;
-    c->work_of = calloc(size, sizeof *c->work_of);
-    c->work_map = calloc(size, sizeof *c->work_map);
-    c->workspace = calloc(2 * size, sizeof *c->workspace);
-    c->pool_at = calloc(size, sizeof *c->pool_at);
-    if (!c->work_of || !c->work_map || !c->workspace || !c->pool_at)
-        return kvd_no_memory(err, what, 5 * size * sizeof *c->work_map);
+    kvd_device_memory *const m = &c->memory;
+    c->work_of = kvd_device_host(m, size * sizeof *c->work_of, what, err);
+    c->work_map = kvd_device_host(m, size * sizeof *c->work_map, what, err);
+    c->workspace = kvd_device_host(m, 2 * size * sizeof *c->workspace, what, err);
+    c->pool_at = kvd_device_host(m, size * sizeof *c->pool_at, what, err);
+    if (m->status)
+        return -1;
     for (int near = 0; near < 2; near++) {
         size_t shared = 0;
         for (int l = 0; l < n; l++)
@@ -127,8 +127,8 @@ int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err)
 {
     const size_t n = (size_t)c->n_step_works * (c->batch->max_slices + 1);
     size_t bytes = 0, at = 0;
-    if (!(c->ctas = malloc(n * sizeof *c->ctas)))
-        return kvd_no_memory(err, what, n * sizeof *c->ctas);
+    if (!(c->ctas = kvd_device_host(&c->memory, n * sizeof *c->ctas, what, err)))
+        return -1;
     memset(c->ctas, -1, n * sizeof *c->ctas);
     for (int i = 0; i < c->n_step_works; i++)
         bytes += workspace_bytes(c, i, max_len);
@@ -140,16 +140,6 @@ int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err)
         at += workspace_bytes(c, i, max_len);
     }
     return 0;
-}
-
-void kvd_paged_works_release(kvd_paged_cache *c)
-{
-    free(c->work_of);
-    free(c->kind_index);
-    free(c->work_map);
-    free(c->workspace);
-    free(c->ctas);
-    free(c->pool_at);
 }
 
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n)

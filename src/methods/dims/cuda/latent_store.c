@@ -14,12 +14,10 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
     const size_t layers = (size_t)c->config->n_layers, kv = (size_t)c->share->n_kv_heads;
     const size_t groups = kv / (size_t)heads, each = 2 * (groups + kv);
     *s = (kvd_latent_store){.cache = c, .heads = heads};
-    s->layer = calloc(layers, sizeof *s->layer);
-    int *const all = calloc(layers * each, sizeof *all);
-    if (!s->layer || !all) {
-        free(all);
-        return kvd_no_memory(err, what, layers * each * sizeof *all);
-    }
+    s->layer = kvd_device_host(&s->memory, layers * sizeof *s->layer, what, err);
+    int *const all = kvd_device_host(&s->memory, layers * each * sizeof *all, what, err);
+    if (!all)
+        return -1;
     for (size_t l = 0; l < layers; l++)
         for (int side = 0; side < 2; side++) {
             s->layer[l].rank[side] = all + l * each + (size_t)side * groups;
@@ -103,8 +101,7 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
     const size_t n = (pages + 1) * s->page_bytes / sizeof *s->pool;
     for (int l = 1; l < s->cache->config->n_layers && !s->one_layer; l++)
         s->layer[l].at = s->layer[l - 1].at + (pages + 1) * s->layer[l - 1].page;
-    if (!(s->tokens = calloc(slots, sizeof *s->tokens)))
-        return kvd_no_memory(err, what, slots * sizeof *s->tokens);
+    s->tokens = kvd_device_host(&s->memory, slots * sizeof *s->tokens, what, err);
     s->n_slots = slots;
     s->pool = kvd_device_new(&s->memory, n * sizeof *s->pool, "the cache", err);
     return s->pool ? kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, s->pool, stream),
@@ -114,10 +111,6 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
 
 void kvd_latent_store_release(kvd_latent_store *s)
 {
-    if (s->layer)
-        free(s->layer[0].rank[0]);
-    free(s->layer);
-    free(s->tokens);
     kvd_device_release(&s->memory);
     *s = (kvd_latent_store){0};
 }
@@ -296,14 +289,14 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
     kvd_allot_tables t;
     kvd_allot_tables_of(plan->bits_self, &t);
     *c = (kvd_latent_codes){.store = store};
-    c->layer = calloc((size_t)layers, sizeof *c->layer);
+    c->layer = kvd_device_host(&store->memory, (size_t)layers * sizeof *c->layer, what, err);
+    if (!c->layer)
+        return -1;
     for (int l = 0; l < layers; l++)
         n += store->layer[l].latent_pitch;
     kvd_latent_code *const code = malloc(n * sizeof *code);
-    if (!c->layer || !code) {
-        free(code);
+    if (!code)
         return kvd_no_memory(err, what, n * sizeof *code);
-    }
     store->n_sink = (uint32_t)t.sink;
     store->sink_bytes = store->token_bytes = 0;
     n = 0;
@@ -406,8 +399,7 @@ int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory
                    &s->host_bytes, n),
                err))
         return -1;
-    if (!(s->host_work = malloc(s->host_bytes ? s->host_bytes : 1)))
-        return kvd_no_memory(err, what, s->host_bytes);
+    s->host_work = kvd_device_host(memory, s->host_bytes, what, err);
     s->value = kvd_device_new(memory, numbers * sizeof *s->value, what, err);
     s->info = kvd_device_new(memory, (size_t)n * sizeof *s->info, what, err);
     s->work = kvd_device_new(memory, s->work_bytes, what, err);
@@ -420,7 +412,6 @@ void kvd_latent_solver_close(kvd_latent_solver *s)
         (void)s->lib->cusolverDnDestroyParams(s->params);
     if (s->handle)
         (void)s->lib->cusolverDnDestroy(s->handle);
-    free(s->host_work);
     *s = (kvd_latent_solver){0};
 }
 

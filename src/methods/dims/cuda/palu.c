@@ -528,9 +528,7 @@ static void release(kvd_gpu_method *m)
 {
     kvd_palu *const p = (kvd_palu *)m;
     kvd_latent_store_release(&p->store);
-    free(p->codes.layer);
     free(p->dims.head);
-    free(p->layer);
     free(p);
 }
 
@@ -547,10 +545,9 @@ static int make_rows(kvd_palu *p, kvd_err *err)
 static int open_palu(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
-    p->layer = calloc((size_t)c->config->n_layers, sizeof *p->layer);
-    if (!p->layer)
-        return kvd_no_memory(err, what, (size_t)c->config->n_layers * sizeof *p->layer);
-    if (kvd_latent_store_begin(&p->store, c, p->dims.heads, err) || resolve(p, err))
+    const size_t bytes = (size_t)c->config->n_layers * sizeof *p->layer;
+    if (kvd_latent_store_begin(&p->store, c, p->dims.heads, err) ||
+        !(p->layer = kvd_device_host(&p->store.memory, bytes, what, err)) || resolve(p, err))
         return -1;
     p->folded = c->hook.wants_raw;
     c->hook.wants_pre = !p->folded;

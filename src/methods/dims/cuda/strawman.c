@@ -8,7 +8,6 @@
  * explicit=1: none; the matrices of kvd_plan.widths are used.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "methods/dims/cuda/strawman_parts.h"
 #include "model/checkpoint/cuda/random.h"
@@ -302,8 +301,6 @@ static void release(kvd_gpu_method *m)
 {
     strawman *const s = (strawman *)m;
     kvd_latent_solver_close(&s->solver);
-    kvd_strawman_levels_release(s);
-    free(s->layer_at);
     kvd_latent_store_release(&s->store);
     free(s);
 }
@@ -398,11 +395,12 @@ static int make_basis(strawman *s, kvd_err *err)
 {
     const size_t layers = (size_t)s->method.cache->config->n_layers,
                  bytes = layers * (size_t)s->n * sizeof *s->basis;
+    s->layer_at = kvd_device_host(&s->store.memory, layers * sizeof *s->layer_at, what, err);
+    if (!s->layer_at)
+        return -1;
     kvd_latent_basis *const basis = malloc(bytes);
-    if (!basis || !(s->layer_at = calloc(layers, sizeof *s->layer_at))) {
-        free(basis);
+    if (!basis)
         return kvd_no_memory(err, what, bytes);
-    }
     describe_heads(s, basis);
     s->basis = kvd_device_from(&s->store.memory, basis, bytes, what, err);
     free(basis);

@@ -4,7 +4,6 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "methods/dims/cuda/strawman_parts.h"
 
@@ -33,12 +32,12 @@ int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err)
 {
     kvd_device_memory *const m = &s->store.memory;
     const size_t bytes = layers_of(s) * (size_t)s->n * sizeof(kvd_latent_basis);
+    s->levels.saved = kvd_device_host(m, layers_of(s) * sizeof *s->levels.saved, what, err);
+    if (!s->levels.saved)
+        return -1;
     kvd_latent_basis *const low = malloc(bytes);
-    s->levels.saved = calloc(layers_of(s), sizeof *s->levels.saved);
-    if (!low || !s->levels.saved) {
-        free(low);
+    if (!low)
         return kvd_no_memory(err, what, bytes);
-    }
     describe(s, low, s->levels.saved);
     s->levels.low = kvd_device_from(m, low, bytes, what, err);
     free(low);
@@ -131,9 +130,4 @@ size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot)
     for (size_t l = 0; l < layers_of(s); l++)
         sum += (size_t)s->levels.of.host_low[slot * layers_of(s) + l];
     return sum * (size_t)s->method.cache->share->n_kv_heads;
-}
-
-void kvd_strawman_levels_release(kvd_strawman *s)
-{
-    free(s->levels.saved);
 }

@@ -66,6 +66,5 @@ void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
 double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);
 /* Returns a slot's less important tokens, summed over KV heads and layers. */
 size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot);
-void kvd_strawman_levels_release(kvd_strawman *s);
 
 #endif

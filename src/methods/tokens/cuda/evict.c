@@ -300,9 +300,6 @@ static void release(kvd_gpu_method *m)
 {
     evict *const e = (evict *)m;
     kvd_device_release(&e->memory);
-    for (size_t i = 0; e->slot && i < e->n_slots; i++)
-        free(e->slot[i].place);
-    free(e->slot);
     free(e);
 }
 
@@ -348,12 +345,11 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     e->stream = stream;
     e->n_slots = slots - 1; /* the last slot is padding */
     e->state.n_slots = (int32_t)e->n_slots;
-    if (!(e->slot = calloc(slots, sizeof *e->slot)))
-        return kvd_no_memory(err, what, slots * sizeof *e->slot);
-    for (size_t i = 0; e->rule.fixed && i < e->n_slots; i++)
-        if (!(e->slot[i].place = malloc(e->max_len * sizeof *e->slot->place)))
-            return kvd_no_memory(err, what, e->max_len * sizeof *e->slot->place);
     kvd_device_memory *const d = &e->memory;
+    if (!(e->slot = kvd_device_host(d, slots * sizeof *e->slot, what, err)))
+        return -1;
+    for (size_t i = 0; e->rule.fixed && i < e->n_slots; i++)
+        e->slot[i].place = kvd_device_host(d, e->max_len * sizeof *e->slot->place, what, err);
     e->budget = kvd_device_pinned(d, slots * sizeof *e->budget, what, err);
     e->there = kvd_device_filled(d, slots * sizeof *e->there, 0, "budgets", err);
     if (e->notes) {

@@ -242,11 +242,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     p->n_pages = (int32_t)n;
     p->n_slots = (int32_t)(slots - 1);
     k->stream = stream;
-    k->known = calloc(slots, sizeof *k->known);
-    k->record = calloc((size_t)p->n_layers * (size_t)p->n_kv_heads, sizeof *k->record);
-    if (!k->known || !k->record)
-        return kvd_no_memory(err, what, slots * sizeof *k->known);
     kvd_device_memory *const d = &k->memory;
+    k->known = kvd_device_host(d, slots * sizeof *k->known, what, err);
+    k->record = kvd_device_host(d, (size_t)p->n_layers * (size_t)p->n_kv_heads * sizeof *k->record,
+                                what, err);
     p->list = kvd_device_new(d, n * sizeof *p->list, "leankv's list of pages", err);
     p->table = kvd_device_new(d, heads * (size_t)p->table_length * sizeof *p->table,
                               "leankv's page tables", err);
@@ -263,8 +262,6 @@ static void release(kvd_gpu_method *m)
 {
     leankv *const k = (leankv *)m;
     kvd_device_release(&k->memory);
-    free(k->known);
-    free(k->record);
     free(k);
 }
 

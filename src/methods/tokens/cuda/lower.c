@@ -197,8 +197,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     const size_t bytes = slots * sizeof *k->budget;
     k->stream = stream;
     k->slots = slots;
-    if (!(k->tokens = calloc(slots, sizeof *k->tokens)))
-        return kvd_no_memory(err, what, slots * sizeof *k->tokens);
+    k->tokens = kvd_device_host(&k->memory, slots * sizeof *k->tokens, what, err);
     k->budget = kvd_device_filled(&k->memory, bytes, 0, what, err);
     k->host_budget = kvd_device_pinned(&k->memory, bytes, what, err);
     return make_layers(k, pages, slots, err);
@@ -208,8 +207,6 @@ static void release(kvd_gpu_method *m)
 {
     lower *const k = (lower *)m;
     kvd_device_release(&k->memory);
-    free(k->tokens);
-    free(k->layer);
     free(k);
 }
 
@@ -273,11 +270,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                         "mikv or lower+hetero",
                         plan->tokens->info.name);
     lower *const k = calloc(1, sizeof *k);
-    const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
-    if (!k || !(k->layer = calloc(1, bytes))) {
-        free(k);
-        return kvd_no_memory(err, what, bytes);
-    }
+    if (!k)
+        return kvd_no_memory(err, what, sizeof *k);
     k->method = (kvd_gpu_method){.cache = cache,
                                  .plan = plan,
                                  .one_layer = true,
@@ -293,6 +287,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     /* The caller's cache frees the method, even after a failure. */
     *m = &k->method;
+    const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
+    if (!(k->layer = kvd_device_host(&k->memory, bytes, what, err)))
+        return -1;
     describe(k);
     return make_scratch(k, err);
 }

@@ -304,17 +304,16 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     e->pool_pages = pages;
     e->max_pages = m->cache->pages->max_pages;
     const size_t bytes = e->layers * pages * e->side;
-    e->tokens = calloc(e->n_slots, sizeof *e->tokens);
-    e->held = calloc(e->n_slots, sizeof *e->held);
-    e->unread = calloc(e->n_slots, sizeof *e->unread);
-    if (!e->tokens || !e->held || !e->unread)
-        return kvd_no_memory(err, what, 3 * e->n_slots * sizeof *e->held);
+    kvd_device_memory *const d = &e->memory;
+    e->tokens = kvd_device_host(d, e->n_slots * sizeof *e->tokens, what, err);
+    e->held = kvd_device_host(d, e->n_slots * sizeof *e->held, what, err);
+    e->unread = kvd_device_host(d, e->n_slots * sizeof *e->unread, what, err);
     e->stream = stream;
     if ((kvd_selection_is_late(e) && kvd_selection_late_make(e, err)) ||
         (kvd_selection_has_shadow(e) && kvd_selection_shadow_make(e, err)))
         return -1;
-    e->sides = kvd_device_filled(&e->memory, bytes, 0, "what steps choose by", err);
-    return e->memory.status;
+    e->sides = kvd_device_filled(d, bytes, 0, "what steps choose by", err);
+    return d->status;
 }
 
 static int make_rows(selection *e, kvd_err *err)
@@ -463,11 +462,7 @@ static void release(kvd_gpu_method *m)
 {
     selection *const e = (selection *)m;
     kvd_device_release(&e->memory);
-    free(e->late.entries);
     kvd_selection_shadow_free(e);
-    free(e->unread);
-    free(e->tokens);
-    free(e->held);
     free(e);
 }
 

@@ -125,9 +125,8 @@ int kvd_selection_late_make(selection *e, kvd_err *err)
     kvd_device_memory *const m = &e->memory;
     const size_t n = e->layers * b->max_slices, rows = b->max_tokens + 8 * b->max_slices,
                  bytes = n * sizeof *e->late.length;
-    e->late.entries = calloc(e->n_slots * e->layers, sizeof *e->late.entries);
-    if (!e->late.entries)
-        return kvd_no_memory(err, what, e->n_slots * e->layers * sizeof *e->late.entries);
+    e->late.entries =
+        kvd_device_host(m, e->n_slots * e->layers * sizeof *e->late.entries, what, err);
     e->late.length = kvd_device_pinned(m, bytes, what, err);
     e->late.lengths = kvd_device_new(m, bytes, what, err);
     e->late.budget = kvd_device_new(m, e->n_slots * sizeof *e->late.budget, what, err);

@@ -286,10 +286,6 @@ static void release(kvd_gpu_method *m)
     uneven *const e = (uneven *)m;
     kvd_device_release(&e->memory);
     kvd_pages_release(&e->pages);
-    free(e->late.x);
-    free(e->late.of_layer);
-    free(e->slot);
-    free(e->entries);
     free(e);
 }
 
@@ -330,11 +326,9 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     e->n_slots = slots - 1; /* the last slot is padding */
     const size_t heads = e->layers * e->kv, budgets = e->layers * e->n_slots,
                  counts = heads * e->n_slots;
-    e->slot = calloc(e->n_slots, sizeof *e->slot);
-    e->entries = calloc(counts, sizeof *e->entries);
-    if (!e->slot || !e->entries)
-        return kvd_no_memory(err, what, counts * sizeof *e->entries);
     kvd_device_memory *const d = &e->memory;
+    e->slot = kvd_device_host(d, e->n_slots * sizeof *e->slot, what, err);
+    e->entries = kvd_device_host(d, counts * sizeof *e->entries, what, err);
     e->budget = kvd_device_pinned(d, budgets * sizeof *e->budget, what, err);
     e->counted = kvd_device_pinned(d, counts * sizeof *e->counted, what, err);
     e->there = kvd_device_new(d, budgets * sizeof *e->there, "budgets", err);

@@ -1,5 +1,4 @@
 /* Budgets that depend on all layers (prefixkv, cake, kvzip) or on the KV heads of all GPUs. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "methods/tokens/cuda/uneven.h"
@@ -141,9 +140,8 @@ int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err
         e->prompt = kvd_device_pinned(m, slices * sizeof *e->prompt, scores, err);
         return m->status;
     }
-    if (!(e->late.x = malloc(e->layers * each * sizeof *e->late.x)) ||
-        !(e->late.of_layer = malloc(e->layers * sizeof *e->late.of_layer)))
-        return kvd_no_memory(err, scores, e->layers * each * sizeof *e->late.x);
+    e->late.x = kvd_device_host(m, e->layers * each * sizeof *e->late.x, scores, err);
+    e->late.of_layer = kvd_device_host(m, e->layers * sizeof *e->late.of_layer, scores, err);
     if (e->late.spreads)
         e->late.spread = kvd_device_new(m, heads * pages * 2 * sizeof *e->late.spread, scores, err);
     else

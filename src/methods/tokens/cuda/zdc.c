@@ -265,10 +265,6 @@ static void release(kvd_gpu_method *m)
 {
     kvd_zdc *const z = (kvd_zdc *)m;
     kvd_device_release(&z->memory);
-    free(z->layer);
-    free(z->slot);
-    free(z->works);
-    free(z->host_works);
     free(z);
 }
 
@@ -294,9 +290,8 @@ static const char *other_member(const kvd_plan *p)
 static int open_zdc(kvd_zdc *z, kvd_err *err)
 {
     kvd_gpu_method *const m = &z->method;
-    if (!(z->layer = calloc(kvd_zdc_layers(z), sizeof *z->layer)))
-        return kvd_no_memory(err, what, kvd_zdc_layers(z) * sizeof *z->layer);
-    if (kvd_dims_fits(z->dims_low, m->cache->config, err) || kvd_zdc_make(z, err))
+    z->layer = kvd_device_host(&z->memory, kvd_zdc_layers(z) * sizeof *z->layer, what, err);
+    if (!z->layer || kvd_dims_fits(z->dims_low, m->cache->config, err) || kvd_zdc_make(z, err))
         return -1;
     for (size_t l = 0; l < kvd_zdc_layers(z); l++)
         m->page_bytes += (size_t)m->cache->layer[l].map.page_elements * sizeof(uint16_t);
@@ -465,12 +460,6 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     return z->order ? kvd_zdc_make_pool(z, pages, slots, stream, err) : -1;
 }
 
-static void release_think(kvd_gpu_method *m)
-{
-    free(((kvd_zdc *)m)->own_low.head);
-    release(m);
-}
-
 /* Sets the widths. Tokens with pruned keys store only the kept channels. */
 static int set_widths(kvd_zdc *z, kvd_err *err)
 {
@@ -481,8 +470,9 @@ static int set_widths(kvd_zdc *z, kvd_err *err)
                             .d_head = c->d_head,
                             .heads = 1,
                             .method = "think"};
-    if (!(z->own_low.head = calloc(heads, sizeof *z->own_low.head)))
-        return kvd_no_memory(err, what, heads * sizeof *z->own_low.head);
+    z->own_low.head = kvd_device_host(&z->memory, heads * sizeof *z->own_low.head, what, err);
+    if (!z->own_low.head)
+        return -1;
     for (size_t i = 0; i < heads; i++) {
         z->own_low.head[i].d_qk = (int)z->kept;
         z->own_low.head[i].d_v = c->d_head;
@@ -519,7 +509,6 @@ static int open_think(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method *
     z->method.append = append_think;
     z->method.appended = NULL;
     z->method.attended = attended_think;
-    z->method.free = release_think;
     z->method.apart = 1u << KVD_PHASE_ROTATE;
     if (set_widths(z, err) || open_zdc(z, err))
         return -1;

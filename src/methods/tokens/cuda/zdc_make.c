@@ -31,8 +31,7 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
     }
     z->stream = stream;
     z->own = (int32_t)pages + 1;
-    if (!(z->slot = calloc(slots, sizeof *z->slot)))
-        return kvd_no_memory(err, what, slots * sizeof *z->slot);
+    z->slot = kvd_device_host(&z->memory, slots * sizeof *z->slot, what, err);
     z->store = kvd_device_new(&z->memory, n * sizeof *z->store, "the cache", err);
     return kvd_status(
         kvd_zdc_levels_make_slots(&z->levels, &z->memory, z->method.cache, slots, err) ||
@@ -258,10 +257,9 @@ static int make_rows(kvd_zdc *z, kvd_err *err)
     for (size_t l = 0; l < kvd_zdc_layers(z); l++)
         o = kvd_larger(o, (size_t)z->layer[l].both.o_pitch);
     kvd_device_memory *const m = &z->memory;
-    z->works = calloc(slices + 1, sizeof *z->works);
-    z->host_works = malloc(kvd_zdc_layers(z) * kvd_decode_plan_layer_bytes());
-    if (!z->works || !z->host_works)
-        return kvd_no_memory(err, what, (slices + 1) * sizeof *z->works);
+    z->works = kvd_device_host(m, (slices + 1) * sizeof *z->works, what, err);
+    z->host_works =
+        kvd_device_host(m, kvd_zdc_layers(z) * kvd_decode_plan_layer_bytes(), what, err);
     if (z->method.plan->tokens == &kvd_tokens_received)
         z->mass = kvd_device_new(m, heads * rows * sizeof *z->mass, what, err);
     z->lse_steps = kvd_device_new(m, 2 * slices * heads * sizeof *z->lse_steps, what, err);
