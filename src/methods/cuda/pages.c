@@ -1,9 +1,6 @@
 #include "methods/cuda/pages.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-#include "common/cuda/memory.h"
 
 static const char what[] = "pages of the cache";
 
@@ -21,14 +18,15 @@ int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, 
     const size_t bytes = kvd_pages_bytes(n_rows, max_pages);
     *p = (kvd_pages){
         .n_pages = n_pages, .n_slots = n_slots, .n_rows = n_rows, .max_pages = max_pages};
-    p->free = malloc(n_pages * sizeof *p->free);
-    p->slot = calloc(n_slots, sizeof *p->slot);
-    p->row = calloc(n_rows, sizeof *p->row);
-    int32_t *const all = malloc(n_slots * max_pages * sizeof *all);
-    if (!p->free || !p->slot || !p->row || !all) {
-        free(all);
-        return kvd_no_memory(err, what, n_slots * max_pages * sizeof *all);
-    }
+    kvd_device_memory *const m = &p->memory;
+    p->free = kvd_device_host(m, n_pages * sizeof *p->free, what, err);
+    p->slot = kvd_device_host(m, n_slots * sizeof *p->slot, what, err);
+    p->row = kvd_device_host(m, n_rows * sizeof *p->row, what, err);
+    int32_t *const all = kvd_device_host(m, n_slots * max_pages * sizeof *all, what, err);
+    p->table = kvd_device_pinned(m, bytes, what, err);
+    p->device = kvd_device_new(m, bytes, what, err);
+    if (m->status)
+        return -1;
     for (size_t i = 0; i < n_pages; i++)
         p->free[i] = (int32_t)(n_pages - 1 - i);
     p->n_free = n_pages;
@@ -36,19 +34,12 @@ int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, 
         p->slot[s].page = all + s * max_pages;
     for (size_t r = 0; r < n_rows; r++)
         p->row[r].serial = (uint64_t)UNKNOWN;
-    return kvd_status(!(p->table = kvd_pinned_new(bytes, what, err)) ||
-                      kvd_cuda_check(cudaMalloc((void **)&p->device, bytes), what, err));
+    return 0;
 }
 
 void kvd_pages_release(kvd_pages *p)
 {
-    if (p->slot)
-        free(p->slot[0].page);
-    free(p->slot);
-    free(p->free);
-    free(p->row);
-    (void)cudaFreeHost(p->table);
-    (void)cudaFree(p->device);
+    kvd_device_release(&p->memory);
     *p = (kvd_pages){0};
 }
 

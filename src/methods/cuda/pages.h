@@ -5,11 +5,10 @@
 #ifndef KVD_METHODS_CUDA_PAGES_H
 #define KVD_METHODS_CUDA_PAGES_H
 
-#include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/err.h"
+#include "common/cuda/memory.h"
 #include "kernels/layout.h"
 
 typedef struct {
@@ -37,6 +36,7 @@ typedef struct {
     } * row;
     /* First changed row, one after the last, and number of pages of the longest changed row. */
     size_t dirty_first, dirty_end, dirty_pages;
+    kvd_device_memory memory;
 } kvd_pages;
 
 /* Allocates the tables. *p must be zeroed. The caller must release *p, also after a failure. */

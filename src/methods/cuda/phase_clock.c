@@ -1,10 +1,5 @@
 #include "methods/cuda/phase_clock.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/cuda/memory.h"
-
 static const char what[] = "clock";
 
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err)
@@ -13,17 +8,15 @@ int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err)
     *c = (kvd_clock){.on = on, .capacity = capacity};
     if (!on)
         return 0;
-    if (!(c->phase = calloc(capacity, 1)))
-        return kvd_no_memory(err, what, capacity);
-    return kvd_status(kvd_cuda_check(cudaMalloc((void **)&c->device, bytes), what, err) ||
-                      !(c->host = kvd_pinned_new(bytes, what, err)));
+    c->phase = kvd_device_host(&c->memory, capacity, what, err);
+    c->device = kvd_device_new(&c->memory, bytes, what, err);
+    c->host = kvd_device_pinned(&c->memory, bytes, what, err);
+    return c->memory.status;
 }
 
 void kvd_clock_release(kvd_clock *c)
 {
-    (void)cudaFree(c->device);
-    (void)cudaFreeHost(c->host);
-    free(c->phase);
+    kvd_device_release(&c->memory);
     *c = (kvd_clock){0};
 }
 

@@ -5,12 +5,11 @@
 #ifndef KVD_METHODS_CUDA_PHASE_CLOCK_H
 #define KVD_METHODS_CUDA_PHASE_CLOCK_H
 
-#include <cuda_runtime_api.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/err.h"
+#include "common/cuda/memory.h"
 #include "formats/phases.h"
 
 typedef struct {
@@ -20,6 +19,7 @@ typedef struct {
     /* [capacity] %globaltimer: device memory, pinned memory. */
     unsigned long long *device, *host;
     uint8_t *phase; /* [capacity] phase that ends at each record */
+    kvd_device_memory memory;
 } kvd_clock;
 
 /* Opens the clock of zeroed *c, which must be released. If not `on`, it does nothing. */

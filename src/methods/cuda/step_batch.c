@@ -1,7 +1,5 @@
 #include "methods/cuda/step_batch.h"
 
-#include "common/cuda/memory.h"
-
 static const char what[] = "lists of an iteration";
 
 enum {
@@ -36,8 +34,9 @@ int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens,
     const size_t bytes =
         (LIVE + (LISTS + CONSTANTS) * max_slices + 2 * max_tokens) * sizeof(int32_t);
     *b = (kvd_step_batch){.max_slices = max_slices, .max_tokens = max_tokens};
-    if (kvd_cuda_check(cudaMallocHost(&b->pinned, bytes), what, err) ||
-        kvd_cuda_check(cudaMalloc(&b->array, bytes), what, err))
+    b->pinned = kvd_device_pinned(&b->memory, bytes, what, err);
+    b->array = kvd_device_new(&b->memory, bytes, what, err);
+    if (b->memory.status)
         return -1;
     b->host = lists_in(b->pinned, max_slices, max_tokens);
     b->device = lists_in(b->array, max_slices, max_tokens);
@@ -54,8 +53,7 @@ int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens,
 
 void kvd_step_batch_release(kvd_step_batch *b)
 {
-    (void)cudaFree(b->array);
-    (void)cudaFreeHost(b->pinned);
+    kvd_device_release(&b->memory);
     *b = (kvd_step_batch){0};
 }
 

@@ -5,11 +5,10 @@
 #ifndef KVD_METHODS_CUDA_STEP_BATCH_H
 #define KVD_METHODS_CUDA_STEP_BATCH_H
 
-#include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/err.h"
+#include "common/cuda/memory.h"
 
 typedef struct {
     /* [max_slices] Cached tokens, including new ones. */
@@ -44,6 +43,7 @@ typedef struct {
     int no_gaps;
     /* Private: pinned and device memory of all lists. */
     void *pinned, *array;
+    kvd_device_memory memory;
 } kvd_step_batch;
 
 /* Allocates the lists. *b must be zeroed. The caller must release *b, also after a failure. */
