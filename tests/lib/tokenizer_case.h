@@ -11,31 +11,48 @@
 
 #define TOKENIZERS "tests/data/tokenizers/"
 
+static inline void end_json(void *j)
+{
+    json_decref(j);
+}
+
+/* Loads JSON until the end of the test. */
 static inline json_t *load_json(const char *path)
 {
     json_error_t why;
     json_t *j = json_load_file(path, JSON_ALLOW_NUL, &why);
     if (!j)
         fail_msg("%s: %s", path, why.text);
+    unit_at_end(end_json, j);
     return j;
+}
+
+static inline void end_tokenizer(void *t)
+{
+    kvd_tokenizer_free(t);
+}
+
+/* Keeps a tokenizer until the end of the test; fails if it is NULL. */
+static inline kvd_tokenizer *keep_tokenizer(kvd_tokenizer *t, const kvd_err *err)
+{
+    if (!t)
+        fail_msg("%s", err->msg);
+    unit_at_end(end_tokenizer, t);
+    return t;
 }
 
 static inline kvd_tokenizer *must_parse(const char *name, const char *text, size_t len)
 {
     kvd_err err;
-    kvd_tokenizer *t = kvd_tokenizer_parse(name, text, len, 0, &err);
-    if (!t)
-        fail_msg("%s", err.msg);
-    return t;
+    kvd_tokenizer *const t = kvd_tokenizer_parse(name, text, len, 0, &err);
+    return keep_tokenizer(t, &err);
 }
 
 static inline kvd_tokenizer *open_tokenizer(const char *path)
 {
     kvd_err err;
-    kvd_tokenizer *t = kvd_tokenizer_open(path, 0, &err);
-    if (!t)
-        fail_msg("%s", err.msg);
-    return t;
+    kvd_tokenizer *const t = kvd_tokenizer_open(path, 0, &err);
+    return keep_tokenizer(t, &err);
 }
 
 static inline void expect_ids(const char *what, const kvd_ids *ids, const json_t *want)
@@ -72,7 +89,6 @@ static inline kvd_tokenizer *variant(const char *base, json_t *patch)
     char *text = json_dumps(j, JSON_COMPACT);
     kvd_tokenizer *t = must_parse(base, text, strlen(text));
     free(text);
-    json_decref(j);
     return t;
 }
 

@@ -37,6 +37,43 @@
             fail_msg("'%s' does not say '%s'", err.msg, part);                                     \
     } while (0)
 
+/* Resources that end with the current test, the latest first. */
+static struct unit_end {
+    struct unit_end *earlier;
+    void (*release)(void *);
+    void *what;
+} *unit_ends;
+
+/* Calls release(what) at the end of the test. */
+static inline void unit_at_end(void (*release)(void *), void *what)
+{
+    struct unit_end *const e = malloc(sizeof *e);
+    assert_non_null(e);
+    *e = (struct unit_end){unit_ends, release, what};
+    unit_ends = e;
+}
+
+/* Returns memory that lasts until the end of the test. */
+static inline void *unit_alloc(size_t bytes)
+{
+    void *const p = malloc(bytes ? bytes : 1);
+    assert_non_null(p);
+    unit_at_end(free, p);
+    return p;
+}
+
+static inline int unit_end_test(void **state)
+{
+    (void)state;
+    while (unit_ends) {
+        struct unit_end *const e = unit_ends;
+        unit_ends = e->earlier;
+        e->release(e->what);
+        free(e);
+    }
+    return 0;
+}
+
 /* Tests of the program in the order of `place`. */
 static struct {
     struct CMUnitTest test[192];
@@ -56,6 +93,7 @@ static inline void unit_add(struct CMUnitTest added, int place)
         unit_tests.test[i] = unit_tests.test[i - 1];
         unit_tests.place[i] = unit_tests.place[i - 1];
     }
+    added.teardown_func = unit_end_test;
     unit_tests.test[i] = added;
     unit_tests.place[i] = place;
 }

@@ -10,8 +10,7 @@ static uint64_t state = 362436069u;
 
 static float *random_floats(size_t n)
 {
-    float *x = malloc((n ? n : 1) * sizeof *x);
-    assert_non_null(x);
+    float *x = unit_alloc(n * sizeof *x);
     for (size_t i = 0; i < n; i++) {
         double sum = 0;
         for (int r = 0; r < 3; r++) {
@@ -80,7 +79,7 @@ TEST(test_head_against_reference)
                   *v = random_floats(n * ldv);
             float *scores = random_floats(n * n), *out = random_floats(n * ldo),
                   *rows = random_floats(n * ldo);
-            double *p = malloc(n * n * sizeof *p), *exact = malloc(n * d_v * sizeof *exact);
+            double *p = unit_alloc(n * n * sizeof *p), *exact = unit_alloc(n * d_v * sizeof *exact);
             const float before = out[d_v];
             reference(n, d_qk, d_v, q, ldq, k, ldk, v, ldv, 0.25, p, exact);
             kvd_attend_head(n, window, d_qk, d_v, q, ldq, k, ldk, v, ldv,
@@ -102,14 +101,6 @@ TEST(test_head_against_reference)
                                 q + first * ldq, ldq, k, ldk, v, ldv, (kvd_scores){.scale = 0.25f},
                                 scores, rows + first * ldo, ldo);
             assert_true(distance(rows, ldo, exact, n, d_v) < 2e-6);
-            free(q);
-            free(k);
-            free(v);
-            free(scores);
-            free(out);
-            free(rows);
-            free(p);
-            free(exact);
         }
 }
 
@@ -141,14 +132,6 @@ static void make_batch(batch *b, int heads, int kv_heads, int d)
                                .window = window};
 }
 
-static void drop_batch(batch *b)
-{
-    free(b->q);
-    free(b->k);
-    free(b->v);
-    free(b->out);
-}
-
 static void check_batch(const batch *b)
 {
     const size_t d = (size_t)b->config.d_head, heads = (size_t)b->config.n_heads,
@@ -156,12 +139,10 @@ static void check_batch(const batch *b)
     for (size_t s = 0; s < N_LENGTHS; s++)
         for (size_t h = 0; h < heads; h++) {
             const size_t n = lengths[s], at = b->offset[s], g = h / (heads / kv);
-            double *p = malloc(n * n * sizeof *p), *exact = malloc(n * d * sizeof *exact);
+            double *p = unit_alloc(n * n * sizeof *p), *exact = unit_alloc(n * d * sizeof *exact);
             reference(n, d, d, b->q + (at * heads + h) * d, heads * d, b->k + (at * kv + g) * d,
                       kv * d, b->v + (at * kv + g) * d, kv * d, 1 / sqrt((double)d), p, exact);
             assert_true(distance(b->out + (at * heads + h) * d, heads * d, exact, n, d) < 2e-6);
-            free(p);
-            free(exact);
         }
 }
 
@@ -178,7 +159,6 @@ TEST(test_dense_groups_and_ragged_batches)
         make_batch(&b, shapes[i % 4][0], shapes[i % 4][1], shapes[i % 4][2]);
         assert_int_equal(a.hook.run(&a.hook, &b.in, b.out, &err), 0);
         check_batch(&b);
-        drop_batch(&b);
     }
     kvd_dense_attention_release(&a);
     kvd_dense_attention_release(&a);
@@ -232,7 +212,6 @@ TEST(test_probabilities)
         assert_string_equal(err.msg, "enough");
         assert_int_equal(w.calls, 2);
         kvd_dense_attention_release(&a);
-        drop_batch(&b);
     }
 }
 
@@ -290,7 +269,6 @@ TEST(test_capture_records_then_computes)
     assert_string_equal(err.msg, "cannot record");
     assert_int_equal(y.seen, 2);
     kvd_dense_attention_release(&a);
-    drop_batch(&b);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -47,8 +47,7 @@ static int differentiate(const kvd_checkpoint *checkpoint, const kvd_batch *b, g
     const size_t n = b->offset[b->n_sequences], width = (size_t)c->n_kv_heads * (size_t)c->d_head;
     *to = (gradients){.c = c, .n = n, .width = width};
     for (int i = 0; i < N_G; i++) {
-        to->g[i] = malloc((size_t)c->n_layers * n * width * sizeof(float));
-        assert_non_null(to->g[i]);
+        to->g[i] = unit_alloc((size_t)c->n_layers * n * width * sizeof(float));
         for (size_t j = 0; j < (size_t)c->n_layers * n * width; j++)
             to->g[i][j] = NAN;
     }
@@ -59,12 +58,6 @@ static int differentiate(const kvd_checkpoint *checkpoint, const kvd_batch *b, g
     const int status = kvd_backward_run(w, b, 0, &sink, &to->loss, &to->n_predicted, err);
     kvd_backward_free(w);
     return status;
-}
-
-static void gradients_free(gradients *g)
-{
-    for (int i = 0; i < N_G; i++)
-        free(g->g[i]);
 }
 
 static void assert_gradient(const char *model, const char *what, double error, double square)
@@ -84,11 +77,9 @@ static float *wanted(const char *model, const char *what, size_t n)
     char path[128];
     (void)snprintf(path, sizeof path, "tests/data/families/%s/gradients.safetensors", model);
     kvd_safetensors *const own = access(path, R_OK) == 0 ? kvd_safetensors_open(path, &err) : NULL;
-    if (kvd_safetensors_find(own ? own : oracle, name, &t, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_safetensors_find(own ? own : oracle, name, &t, &err));
     assert_int_equal(t.n, n);
-    float *const x = malloc(n * sizeof *x);
-    assert_non_null(x);
+    float *const x = unit_alloc(n * sizeof *x);
     memcpy(x, t.data, n * sizeof *x);
     kvd_safetensors_close(own);
     return x;
@@ -103,7 +94,6 @@ static void compare_sums(const char *model, const char *what, size_t n, const do
         square += pow((double)want[i], 2);
     }
     assert_gradient(model, what, error, square);
-    free(want);
 }
 
 static void compare_rows(const char *model, const gradients *g)
@@ -124,9 +114,7 @@ static void compare_rows(const char *model, const gradients *g)
                 }
             assert_gradient(model, g_name[i], error, square);
         }
-        free(want);
     }
-    free(row);
 }
 
 /* Returns ids of two sequences: ids of expected.safetensors, then the first 20 reversed. */
@@ -136,10 +124,8 @@ static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
     char path[256];
     expectation e = {0};
     (void)snprintf(path, sizeof path, "tests/data/families/%s/expected.safetensors", name);
-    if (expected_read(path, c, &e, &err))
-        fail_msg("%s", err.msg);
-    uint32_t *const id = malloc((e.n + 20) * sizeof *id);
-    assert_non_null(id);
+    OK(expected_read(path, c, &e, &err));
+    uint32_t *const id = unit_alloc((e.n + 20) * sizeof *id);
     memcpy(id, e.id, e.n * sizeof *id);
     for (size_t i = 0; i < 20; i++)
         id[e.n + i] = e.id[19 - i];
@@ -180,8 +166,7 @@ static kvd_fisher inform(const kvd_checkpoint *checkpoint, const kvd_batch *b, s
             offset[i] = b->offset[first + i] - at;
         const kvd_batch part = {
             .n_sequences = some, .offset = offset, .first_sequence = first, .id = b->id + at};
-        if (kvd_information_run(s, &part, at, NULL, NULL, &err))
-            fail_msg("%s", err.msg);
+        OK(kvd_information_run(s, &part, at, NULL, NULL, &err));
     }
     kvd_information_flush(s);
     kvd_information_free(s);
@@ -202,13 +187,11 @@ static void test_autograd(void **state)
                     both = {.n_sequences = 2, .offset = offset, .id = id};
     gradients g;
     furthest = 0;
-    if (differentiate(checkpoint, &one, &g, &err))
-        fail_msg("%s", err.msg);
+    OK(differentiate(checkpoint, &one, &g, &err));
     float *const loss = wanted(name, "loss", 2);
     assert_true(fabs(g.loss / (double)loss[0] - 1) < 1e-6);
     assert_int_equal(g.n_predicted, offset[1] - 1);
     compare_rows(name, &g);
-    gradients_free(&g);
 
     kvd_fisher f = inform(checkpoint, &both, 2);
     assert_true(fabs(f.loss / ((double)loss[0] + (double)loss[1]) - 1) < 1e-6);
@@ -221,9 +204,6 @@ static void test_autograd(void **state)
     compare_sums(name, "w_v_root", heads, f.root[1]);
     print_message("%s: %.2g off autograd at most\n", name, furthest);
     kvd_fisher_close(&f);
-    free(loss);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
 }
 
 typedef struct {
@@ -244,12 +224,10 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
                              nudge *m)
 {
     const size_t vocab = (size_t)kvd_checkpoint_config(checkpoint)->vocab_size;
-    double *const logits = malloc(n * vocab * sizeof *logits), sum = 0;
+    double *const logits = unit_alloc(n * vocab * sizeof *logits), sum = 0;
     kvd_err err = {""};
-    assert_non_null(logits);
     const kvd_forward_ref_out out = {.logits = logits, .nudge = move, .ctx = m};
-    if (kvd_forward_ref(checkpoint, id, n, &out, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_forward_ref(checkpoint, id, n, &out, &err));
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
         /* (sum of all probabilities but the target's) / (the target's probability) */
@@ -258,7 +236,6 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
         sum += log1p(others);
     }
-    free(logits);
     return sum;
 }
 
@@ -268,17 +245,15 @@ static void compare_with_differences(const char *what, const char *path, size_t 
     kvd_err err = {""};
     kvd_checkpoint *const checkpoint = open_checkpoint(path);
     const kvd_config *const c = kvd_checkpoint_config(checkpoint);
-    uint32_t *const id = some_ids(n, (size_t)c->vocab_size, 5);
+    uint32_t *const id = token_ids(n, (size_t)c->vocab_size, 5);
     const size_t offset[2] = {0, n};
     const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};
     gradients g;
     kvd_rng rng;
     kvd_rng_seed(&rng, 3, 0);
-    if (differentiate(checkpoint, &b, &g, &err))
-        fail_msg("%s", err.msg);
+    OK(differentiate(checkpoint, &b, &g, &err));
     const size_t size = n * g.width;
-    double *const direction = malloc(size * sizeof *direction);
-    assert_non_null(direction);
+    double *const direction = unit_alloc(size * sizeof *direction);
     for (size_t l = 0; l < (size_t)c->n_layers; l++)
         for (int side = 0; side < 2; side++) {
             const float *const x = g.g[side ? G_V : G_K_PRE] + l * size;
@@ -297,10 +272,6 @@ static void compare_with_differences(const char *what, const char *path, size_t 
                     "%s: layer %zu %s: %.9g along a direction, from differences %.9g, norm %.3g",
                     what, l, side ? "v" : "k_pre", along, difference, sqrt(length));
         }
-    free(direction);
-    free(id);
-    gradients_free(&g);
-    kvd_checkpoint_close(checkpoint);
 }
 
 static void test_differences(void **state)
@@ -331,11 +302,10 @@ static void test_last_row_has_none(void **state)
     kvd_err err = {""};
     kvd_checkpoint *const checkpoint = open_family(*state);
     const size_t offset[] = {0, 9, 10, 30};
-    uint32_t *const id = some_ids(30, (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, 3);
+    uint32_t *const id = token_ids(30, (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, 3);
     const kvd_batch b = {.n_sequences = 3, .offset = offset, .id = id};
     gradients g;
-    if (differentiate(checkpoint, &b, &g, &err))
-        fail_msg("%s", err.msg);
+    OK(differentiate(checkpoint, &b, &g, &err));
     assert_int_equal(g.n_predicted, 27);
     for (int i = 0; i < N_G; i++)
         for (size_t l = 0; l < (size_t)g.c->n_layers; l++)
@@ -348,9 +318,6 @@ static void test_last_row_has_none(void **state)
                     fail_msg("%s of layer %zu, row %zu: |gradient| sums to %g", g_name[i], l, row,
                              sum);
             }
-    gradients_free(&g);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
 }
 
 static void test_batches(void **state)
@@ -359,7 +326,7 @@ static void test_batches(void **state)
     const kvd_config *const c = kvd_checkpoint_config(checkpoint);
     const size_t offset[] = {0, 25, 34, 36, 60},
                  heads = (size_t)c->n_layers * (size_t)c->n_kv_heads;
-    uint32_t *const id = some_ids(60, (size_t)c->vocab_size, 8);
+    uint32_t *const id = token_ids(60, (size_t)c->vocab_size, 8);
     const kvd_batch b = {.n_sequences = 4, .offset = offset, .id = id};
     kvd_fisher f[3] = {inform(checkpoint, &b, 4), inform(checkpoint, &b, 1),
                        inform(checkpoint, &b, 3)};
@@ -376,8 +343,6 @@ static void test_batches(void **state)
     }
     for (int i = 0; i < 3; i++)
         kvd_fisher_close(&f[i]);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
 }
 
 TEST(test_refused)
@@ -398,7 +363,6 @@ TEST(test_refused)
     assert_int_equal(kvd_backward_run(w, &b, 2, &sink, &loss, &n, &err), -1);
     assert_string_equal(err.msg, "layer 2 asked for, the model has 2");
     kvd_backward_free(w);
-    kvd_checkpoint_close(checkpoint);
 }
 
 static int set_up(void **state)

@@ -19,8 +19,7 @@ static double uniform(void)
 
 static float *random_floats(size_t n, double scale)
 {
-    float *x = malloc((n ? n : 1) * sizeof *x);
-    assert_non_null(x);
+    float *x = unit_alloc(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(scale * (uniform() + uniform() + uniform()));
     return x;
@@ -95,7 +94,7 @@ TEST(test_rms_norm)
         const size_t d = sizes[a], n = d < 64 ? 33 : 9;
         float *x = random_floats(n * d, 3), *gain = random_floats(d, 1),
               *y = random_floats(n * d, 1);
-        double *exact = malloc(n * d * sizeof *exact);
+        double *exact = unit_alloc(n * d * sizeof *exact);
         for (size_t i = 0; i < n; i++) {
             double square = 0;
             for (size_t j = 0; j < d; j++)
@@ -108,10 +107,6 @@ TEST(test_rms_norm)
         assert_true(distance(y, exact, n * d) < 2e-7);
         kvd_rms_norm(x, gain, 1e-5, n, d, x); /* computed in place */
         assert_memory_equal(x, y, n * d * sizeof *x);
-        free(x);
-        free(gain);
-        free(y);
-        free(exact);
     }
 }
 
@@ -131,7 +126,8 @@ TEST(test_linear)
         float *x = random_floats(n * in, 1), *w = random_floats(out * in, 1),
               *y = random_floats(n * out, 1);
         float *wide = random_floats(n * ldy, 1);
-        double *exact = malloc(n * out * sizeof *exact), *added = malloc(n * out * sizeof *added);
+        double *exact = unit_alloc(n * out * sizeof *exact),
+               *added = unit_alloc(n * out * sizeof *added);
         for (size_t i = 0; i < n; i++)
             for (size_t j = 0; j < out; j++) {
                 double sum = 0;
@@ -149,12 +145,6 @@ TEST(test_linear)
         for (size_t i = 0; i < n; i++)
             assert_memory_equal(wide + i * ldy, y + i * out, out * sizeof *y);
         assert_true(wide[out] == guard);
-        free(x);
-        free(w);
-        free(y);
-        free(wide);
-        free(exact);
-        free(added);
     }
 }
 
@@ -166,8 +156,7 @@ TEST(test_layer_norm)
         float *x = random_floats(n * d, 2), *gain = random_floats(d, 1),
               *bias = random_floats(d, 1);
         float *y = random_floats(n * d, 1);
-        double *exact = malloc(n * d * sizeof *exact);
-        assert_non_null(exact);
+        double *exact = unit_alloc(n * d * sizeof *exact);
         for (size_t i = 0; i < n; i++) {
             double mean = 0, square = 0;
             for (size_t j = 0; j < d; j++) {
@@ -185,11 +174,6 @@ TEST(test_layer_norm)
         assert_true(distance(y, exact, n * d) < 3e-6);
         kvd_layer_norm(x, gain, bias, 1e-5, n, d, x);
         assert_memory_equal(x, y, n * d * sizeof *x);
-        free(x);
-        free(y);
-        free(gain);
-        free(bias);
-        free(exact);
     }
 }
 
@@ -199,15 +183,11 @@ TEST(test_add_bias)
     for (size_t a = 0; a < 3; a++) {
         const size_t n = shapes[a][0], d = shapes[a][1];
         float *y = random_floats(n * d, 1), *bias = random_floats(d, 1),
-              *before = malloc(n * d * sizeof *y);
-        assert_non_null(before);
+              *before = unit_alloc(n * d * sizeof *y);
         memcpy(before, y, n * d * sizeof *y);
         kvd_add_bias(y, bias, n, d);
         for (size_t i = 0; i < n * d; i++)
             assert_true(y[i] == before[i] + bias[i % d]);
-        free(y);
-        free(bias);
-        free(before);
     }
 }
 
@@ -225,12 +205,10 @@ static kvd_config rope_config(int d_head, kvd_rope_layout layout, kvd_rope_scali
 static void rotate(const kvd_config *c, uint32_t position, float *x)
 {
     const size_t half = (size_t)c->d_head / 2;
-    float *cosine = malloc((position + 1) * half * sizeof *cosine);
-    float *sine = malloc((position + 1) * half * sizeof *sine);
+    float *cosine = unit_alloc((position + 1) * half * sizeof *cosine);
+    float *sine = unit_alloc((position + 1) * half * sizeof *sine);
     kvd_rope_tables(c, false, 1, position + 1, cosine, sine);
     kvd_rope_apply(c, cosine, sine, &position, 1, 1, x);
-    free(cosine);
-    free(sine);
 }
 
 static double dot(const float *a, const float *b, size_t n)
@@ -266,8 +244,6 @@ TEST(test_rope_is_relative)
                 memcpy(a, q, n * sizeof *q);
                 rotate(&c, 0, a);
                 assert_memory_equal(a, q, n * sizeof *q);
-                free(q);
-                free(k);
             }
 }
 
@@ -290,7 +266,6 @@ TEST(test_rope_layouts_agree)
         rotate(&i, 29, y);
         for (size_t j = 0; j < half; j++)
             assert_true(y[2 * j] == x[j] && y[2 * j + 1] == x[half + j]);
-        free(x);
     }
 }
 
@@ -299,7 +274,7 @@ TEST(test_rope_of_a_batch)
     enum { N = 700, HEADS = 3, D = 34 };
     const kvd_config c = rope_config(D, KVD_ROPE_HALF, KVD_ROPE_LLAMA3);
     float *x = random_floats((size_t)N * HEADS * D, 1), *cosine = random_floats(64 * D / 2, 1);
-    float *sine = random_floats(64 * D / 2, 1), *y = malloc((size_t)N * HEADS * D * sizeof *y);
+    float *sine = random_floats(64 * D / 2, 1), *y = unit_alloc((size_t)N * HEADS * D * sizeof *y);
     uint32_t position[N];
     for (uint32_t i = 0; i < N; i++)
         position[i] = (i * 7) % 64;
@@ -310,10 +285,6 @@ TEST(test_rope_of_a_batch)
         rotate(&c, position[i / HEADS], x + i * D);
         assert_memory_equal(x + i * D, y + i * D, D * sizeof *x);
     }
-    free(x);
-    free(y);
-    free(cosine);
-    free(sine);
 }
 
 TEST(test_rope_frequencies)
@@ -377,14 +348,11 @@ TEST(test_swiglu)
     for (size_t a = 0; a <= N_SIZES; a++) {
         const size_t n = a < N_SIZES ? sizes[a] : 100003;
         float *gate = random_floats(n, 5), *up = random_floats(n, 2);
-        double *exact = malloc(n * sizeof *exact);
+        double *exact = unit_alloc(n * sizeof *exact);
         for (size_t i = 0; i < n; i++)
             exact[i] = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
         kvd_activate(KVD_SWIGLU, gate, up, n);
         assert_true(distance(gate, exact, n) < 2e-7);
-        free(gate);
-        free(up);
-        free(exact);
     }
     float gate[4] = {-1000, 1000, -0.0f, NAN}, up[4] = {1, 1, 1, 1};
     kvd_activate(KVD_SWIGLU, gate, up, 4);
@@ -399,8 +367,7 @@ TEST(test_activations)
         const size_t n = lengths[a];
         for (int kind = 0; kind < 4; kind++) {
             float *x = random_floats(n, 4);
-            double *exact = malloc(n * sizeof *exact);
-            assert_non_null(exact);
+            double *exact = unit_alloc(n * sizeof *exact);
             for (size_t i = 0; i < n; i++) {
                 const double v = (double)x[i];
                 exact[i] = kind == 0 ? v * (1 + erf(v / sqrt(2))) / 2
@@ -410,8 +377,6 @@ TEST(test_activations)
             }
             kvd_activate(activation[kind], x, NULL, n);
             assert_true(distance(x, exact, n) < 1e-6);
-            free(x);
-            free(exact);
         }
     }
     const float far[] = {0, -0.0f, 60, -60, 1e20f, -1e20f, NAN};
@@ -429,7 +394,7 @@ TEST(test_softmax)
     for (size_t a = 0; a < sizeof lengths / sizeof lengths[0]; a++) {
         const size_t n = lengths[a];
         float *s = random_floats(n * n, 20);
-        double *exact = calloc(n * n, sizeof *exact);
+        double *exact = memset(unit_alloc(n * n * sizeof *exact), 0, n * n * sizeof *exact);
         for (size_t i = 0; i < n; i++) {
             double sum = 0;
             for (size_t j = 0; j <= i; j++)
@@ -448,8 +413,6 @@ TEST(test_softmax)
             }
             assert_true(fabs(sum - 1) < 1e-5);
         }
-        free(s);
-        free(exact);
     }
 }
 
@@ -473,13 +436,11 @@ TEST(test_softcap)
     for (size_t a = 0; a <= N_SIZES; a++) {
         const size_t n = a < N_SIZES ? sizes[a] : 100003;
         float *x = random_floats(n, a % 2 ? 3000 : 20);
-        double *exact = malloc(n * sizeof *exact);
+        double *exact = unit_alloc(n * sizeof *exact);
         for (size_t i = 0; i < n; i++)
             exact[i] = 50 * tanh(0.125 * (double)x[i] / 50);
         kvd_softcap(x, n, 0.125f, 50);
         assert_true(distance(x, exact, n) < 3e-7);
-        free(x);
-        free(exact);
     }
     float edge[5] = {INFINITY, -1e30f, NAN, 0, 1e-30f};
     kvd_softcap(edge, 5, 1, 30);
@@ -499,16 +460,13 @@ TEST(test_geglu)
 {
     const size_t n = 1003;
     float *gate = random_floats(n, 5), *up = random_floats(n, 2);
-    double *exact = malloc(n * sizeof *exact);
+    double *exact = unit_alloc(n * sizeof *exact);
     for (size_t i = 0; i < n; i++) {
         const double x = (double)gate[i];
         exact[i] = x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))) / 2 * (double)up[i];
     }
     kvd_activate(KVD_GEGLU_TANH, gate, up, n);
     assert_true(distance(gate, exact, n) < 3e-7);
-    free(gate);
-    free(up);
-    free(exact);
 }
 
 TEST(test_softmax_of_extremes)
@@ -533,7 +491,6 @@ TEST(test_first_nonfinite)
         x[at[i]] = bad[i % 3];
         assert_int_equal(kvd_first_nonfinite_f32(x, n), at[i]);
     }
-    free(x);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -64,6 +64,7 @@ static char *template_of(const json_t *form)
         free(text);
         text = longer;
     }
+    unit_at_end(free, text);
     return text;
 }
 
@@ -81,6 +82,7 @@ static char *render(const kvd_chat *c, const json_t *form, size_t n)
         free(text);
         text = longer;
     }
+    unit_at_end(free, text);
     return text;
 }
 
@@ -104,8 +106,6 @@ TEST(forms_as_published_templates)
             assert_string_not_equal(three, text_of(form, "three"));
         else
             assert_string_equal(three, text_of(form, "three"));
-        free(one);
-        free(three);
     }
 }
 
@@ -171,7 +171,6 @@ TEST(recognised_in_files)
         put("tokenizer_config.json", NULL);
         expect(name, "chat_template.jinja");
         put("chat_template.jinja", NULL);
-        free(text);
     }
 }
 
@@ -204,7 +203,6 @@ TEST(similar_templates_are_unknown)
             assert_true(!other || strcmp(other->name, name));
             free(more);
         }
-        free(text);
     }
 }
 
@@ -245,7 +243,6 @@ TEST(refusals)
     refused("bos_token is '<s>', but '<|endoftext|>' in the chat form olmo2", "--chat none");
     put_config(json_pack("{s:s, s:s}", "chat_template", text, "eos_token", "</s>"));
     refused("eos_token is '</s>', but '<|endoftext|>' in the chat form olmo2", "--chat none");
-    free(text);
     put("tokenizer_config.json", NULL);
     assert_null(kvd_chat_read("tests/data/chat.json", &path, &err));
     assert_non_null(strstr(err.msg, "'tests/data/chat.json' is no folder"));

@@ -10,11 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "forward_case.h"
 #include "make_checkpoint.h"
-#include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/filemap.h"
 #include "temp_folder.h"
-#include "unit.h"
 
 /* Returns the path of a file in the test's folder. Only the last four results are valid. */
 static const char *in(const char *name)
@@ -57,15 +56,6 @@ static void write_tensors(const char *path, const char *const *names, size_t n, 
     assert_int_equal(fclose(f), 0);
 }
 
-static kvd_checkpoint *must_open(const char *path)
-{
-    kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
-    if (!c)
-        fail_msg("%s", err.msg);
-    return c;
-}
-
 static void must_refuse(const char *path, const char *message)
 {
     kvd_err err = {""};
@@ -86,6 +76,14 @@ static kvd_tensor must_find(const kvd_checkpoint *c, const char *name, size_t ro
     return t;
 }
 
+static void visit_one(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols,
+                      void (*visit)(void *ctx, const kvd_tensor *t), void *ctx)
+{
+    const kvd_tensor t = must_find(c, name, rows, cols);
+    if (visit)
+        visit(ctx, &t);
+}
+
 /* Passes every tensor that the configuration requires to `visit`, which may be NULL. */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
@@ -103,22 +101,14 @@ static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_
         {"mlp.gate_proj.weight", f, d},     {"mlp.up_proj.weight", f, d},
         {"mlp.down_proj.weight", d, f},
     };
-    kvd_tensor t = must_find(c, "model.embed_tokens.weight", v, d);
-    if (visit)
-        visit(ctx, &t);
-    t = must_find(c, "lm_head.weight", v, d);
-    if (visit)
-        visit(ctx, &t);
-    t = must_find(c, "model.norm.weight", d, 0);
-    if (visit)
-        visit(ctx, &t);
+    visit_one(c, "model.embed_tokens.weight", v, d, visit, ctx);
+    visit_one(c, "lm_head.weight", v, d, visit, ctx);
+    visit_one(c, "model.norm.weight", d, 0, visit, ctx);
     for (int l = 0; l < k->n_layers; l++)
         for (size_t i = 0; i < sizeof layer / sizeof layer[0]; i++) {
             char name[96];
             (void)snprintf(name, sizeof name, "model.layers.%d.%s", l, layer[i].name);
-            t = must_find(c, name, layer[i].rows, layer[i].cols);
-            if (visit)
-                visit(ctx, &t);
+            visit_one(c, name, layer[i].rows, layer[i].cols, visit, ctx);
         }
 }
 
@@ -126,7 +116,7 @@ TEST(test_demo_model)
 {
     kvd_err err = {""};
     kvd_tensor t;
-    kvd_checkpoint *c = must_open("data/models/kvdim-6m");
+    kvd_checkpoint *c = open_checkpoint("data/models/kvdim-6m");
     assert_string_equal(kvd_checkpoint_path(c), "data/models/kvdim-6m");
     assert_string_equal(kvd_checkpoint_dtype(c), kvd_dtype_name(KVD_BF16));
     assert_int_equal(kvd_checkpoint_config(c)->n_layers, 6);
@@ -153,7 +143,6 @@ TEST(test_demo_model)
     assert_string_equal(
         err.msg, "'data/models/kvdim-6m': tensor 'model.layers.6.mlp.up_proj.weight' is missing");
     assert_false(kvd_checkpoint_has(c, "model.layers.6.mlp.up_proj.weight"));
-    kvd_checkpoint_close(c);
     kvd_checkpoint_close(NULL);
 }
 
@@ -191,7 +180,7 @@ TEST(test_real_models)
         char path[1024];
         kvd_err err = {""};
         (void)snprintf(path, sizeof path, "%s/%s", models, good[i].name);
-        kvd_checkpoint *c = must_open(path);
+        kvd_checkpoint *c = open_checkpoint(path);
         const kvd_config *k = kvd_checkpoint_config(c);
         assert_string_equal(k->family, good[i].family);
         assert_int_equal(k->n_layers, good[i].layers);
@@ -208,7 +197,6 @@ TEST(test_real_models)
         if (!strstr(got, good[i].tokenizer) || (tokenizer && access(tokenizer, R_OK)))
             fail_msg("%s: tokenizer '%s'", path, got);
         free(tokenizer);
-        kvd_checkpoint_close(c);
     }
     static const char *const bad[][2] = {
         {"weak/microlm-pro.bin", "microlm-pro.bin': not a llama2.c file but a TPOE file"},
@@ -238,17 +226,13 @@ static void compare(void *ctx, const kvd_tensor *t)
 {
     comparison *c = ctx;
     const kvd_tensor u = must_find(c->other, t->name, t->dims[0], t->rank == 2 ? t->dims[1] : 0);
-    float *x = malloc(t->n * sizeof *x), *y = malloc(t->n * sizeof *y);
-    assert_non_null(x);
-    assert_non_null(y);
+    float *x = unit_alloc(t->n * sizeof *x), *y = unit_alloc(t->n * sizeof *y);
     kvd_to_f32(t->dtype, t->data, x, t->n);
     kvd_to_f32(u.dtype, u.data, y, u.n);
     for (size_t i = 0; i < t->n; i++)
         if (!(fabs((double)x[i] - (double)y[i]) <= c->tolerance * (fabs((double)y[i]) + 1e-3)))
             fail_msg("%s[%zu]: %g and %g", t->name, i, (double)x[i], (double)y[i]);
     c->n += t->n;
-    free(x);
-    free(y);
 }
 
 TEST(test_formats_agree)
@@ -274,18 +258,16 @@ TEST(test_formats_agree)
                       {"one.bin", KVD_F32, 0},
                       {"bf16", KVD_BF16, 1.0 / 256},
                       {"f16", KVD_F16, 1.0 / 2048}};
-        kvd_checkpoint *one = must_open(in("one"));
+        kvd_checkpoint *one = open_checkpoint(in("one"));
         assert_int_equal(kvd_checkpoint_config(one)->tied_head, tied);
         for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-            kvd_checkpoint *c = must_open(in(others[i].name));
+            kvd_checkpoint *c = open_checkpoint(in(others[i].name));
             assert_string_equal(kvd_checkpoint_dtype(c), kvd_dtype_name(others[i].dtype));
             assert_int_equal(kvd_checkpoint_config(c)->tied_head, tied);
             comparison with = {.other = one, .tolerance = others[i].tolerance};
             for_all(c, compare, &with);
             assert_true(with.n > 50000);
-            kvd_checkpoint_close(c);
         }
-        kvd_checkpoint_close(one);
     }
 }
 
@@ -310,13 +292,12 @@ TEST(test_tied_head)
     write_config(in("tied/config.json"), 1);
     for (int i = 0; i < 2; i++) {
         write_tensors(in(file), both + i, 1, 5);
-        kvd_checkpoint *c = must_open(in("tied"));
+        kvd_checkpoint *c = open_checkpoint(in("tied"));
         for (int j = 0; j < 2; j++) {
             float x;
             memcpy(&x, must_find(c, both[j], 1, 0).data, 4);
             assert_true(x == 5);
         }
-        kvd_checkpoint_close(c);
     }
     write_tensors(in(file), both, 2, 5);
     must_refuse(in("tied"), "tied': 'model.embed_tokens.weight' and 'lm_head.weight' differ, but "
@@ -326,7 +307,7 @@ TEST(test_tied_head)
 
     write_config(in("tied/config.json"), 0);
     write_tensors(in(file), both, 2, 5);
-    kvd_checkpoint_close(must_open(in("tied")));
+    (void)open_checkpoint(in("tied"));
     write_tensors(in(file), both, 1, 0);
     must_refuse(in("tied"), "tensor 'lm_head.weight' is missing, and tie_word_embeddings is false");
     write_tensors(in(file), both + 1, 1, 0);
@@ -356,7 +337,7 @@ TEST(test_foreign_tensors)
                   (const char *const[]){"model.embed_tokens.weight",
                                         "model.layers.0.self_attn.rotary_emb.inv_freq"},
                   2, 0);
-    kvd_checkpoint_close(must_open(in("foreign")));
+    (void)open_checkpoint(in("foreign"));
 }
 
 #define MAP(entries) "{\"weight_map\":{" entries "}}"
@@ -409,21 +390,20 @@ TEST(test_index)
         if (cases[i].message)
             must_refuse(in("index"), cases[i].message);
         else
-            kvd_checkpoint_close(must_open(in("index")));
+            (void)open_checkpoint(in("index"));
     }
 }
 
 static void expect_tokenizer(const char *path, const char *name, const char *message)
 {
     kvd_err err = {""};
-    kvd_checkpoint *c = must_open(path);
+    kvd_checkpoint *c = open_checkpoint(path);
     char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
     if (name)
         assert_string_equal(tokenizer, in(name));
     else if (tokenizer || !message || !strstr(err.msg, message))
         fail_msg("tokenizer '%s', '%s' lacks '%s'", tokenizer ? tokenizer : "", err.msg, message);
     free(tokenizer);
-    kvd_checkpoint_close(c);
 }
 
 TEST(test_beside)
@@ -489,13 +469,12 @@ TEST(test_relative_path)
     assert_non_null(before);
     assert_int_equal(chdir(temp_folder()), 0);
     assert_int_equal(make_llama2c("r.bin", &s, &err), 0);
-    kvd_checkpoint *c = must_open("r.bin");
+    kvd_checkpoint *c = open_checkpoint("r.bin");
     char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
     assert_int_equal(chdir(before), 0);
     free(before);
     assert_string_equal(tokenizer, "r.tok.bin");
     free(tokenizer);
-    kvd_checkpoint_close(c);
 }
 
 TEST(test_unusable_dtype)
@@ -513,12 +492,11 @@ TEST(test_unusable_dtype)
     assert_int_equal(fwrite(header, 1, len, f), len);
     assert_int_equal(fwrite("\0", 1, 2, f), 2);
     assert_int_equal(fclose(f), 0);
-    kvd_checkpoint *c = must_open(in("dtype"));
+    kvd_checkpoint *c = open_checkpoint(in("dtype"));
     assert_true(kvd_checkpoint_has(c, "lm_head.weight"));
     assert_int_equal(kvd_checkpoint_tensor(c, "lm_head.weight", 2, 0, &t, &err), -1);
     assert_non_null(
         strstr(err.msg, "tensor 'model.embed_tokens.weight' is F8_E4M3, only F32, F16 and BF16"));
-    kvd_checkpoint_close(c);
 }
 
 static void *read_pages(void *at)

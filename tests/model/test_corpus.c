@@ -39,12 +39,19 @@ static void refused(const kvd_corpus_spec *spec, const char *end)
     assert_null(strchr(err.msg, '\n'));
 }
 
+static void end_corpus(void *c)
+{
+    kvd_corpus_close(c);
+}
+
+/* Opens a corpus until the end of the test. */
 static kvd_corpus *opened(const kvd_corpus_spec *spec)
 {
     kvd_err err = {""};
     kvd_corpus *c = kvd_corpus_open(spec, tok, &err);
     if (!c)
         fail_msg("%s", err.msg);
+    unit_at_end(end_corpus, c);
     return c;
 }
 
@@ -79,16 +86,12 @@ TEST(test_random)
     assert_int_equal(kvd_corpus_read(a, 0, 11, id, &err), 0);
     for (size_t i = 0; i < 1003; i++)
         assert_int_equal(id[i], kvd_rng_below(&rng, 50));
-    kvd_corpus_close(b);
     spec.seed = 8;
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
-    kvd_corpus_close(b);
     spec.seed = 7, spec.seq_len = 99;
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
-    kvd_corpus_close(b);
-    kvd_corpus_close(a);
 }
 
 TEST(test_windows_of_ids)
@@ -105,7 +108,6 @@ TEST(test_windows_of_ids)
     assert_int_equal(kvd_corpus_read(c, 1, 3, id, &err), 0);
     const uint32_t want[] = {5, 6, 7, 8, 10, 11, 13, 14, 15, 16};
     assert_memory_equal(id, want, sizeof want);
-    kvd_corpus_close(c);
 }
 
 TEST(test_max_tokens)
@@ -117,7 +119,6 @@ TEST(test_max_tokens)
         kvd_corpus_spec spec = {.ids = path, .seq_len = 4, .vocab_size = 18, .max_tokens = max};
         kvd_corpus *c = opened(&spec);
         assert_lengths(c, lengths[max - 2]);
-        kvd_corpus_close(c);
     }
     for (size_t max = 2; max < 60; max++)
         for (size_t seq_len = 3; seq_len < 9; seq_len++) {
@@ -127,7 +128,6 @@ TEST(test_max_tokens)
             assert_int_equal(kvd_corpus_n_tokens(c), max);
             for (size_t s = 0; s < kvd_corpus_n_sequences(c); s++)
                 assert_in_range(kvd_corpus_length(c, s), 2, seq_len);
-            kvd_corpus_close(c);
         }
 }
 
@@ -153,7 +153,6 @@ TEST(test_by_text)
     assert_int_equal(first[3], kvd_corpus_n_sequences(c));
     for (size_t t = 0; t < 3; t++)
         assert_int_equal(kvd_corpus_offset(c, first[t]), 5 * t);
-    kvd_corpus_close(c);
     spec.max_tokens = 500;
     kvd_err err = {""};
     assert_null(kvd_corpus_open(&spec, tok, &err));
@@ -172,7 +171,6 @@ TEST(test_batches)
     assert_int_equal(kvd_corpus_batch(c, 9, 300), 2);
     assert_int_equal(kvd_corpus_batch(c, 0, SIZE_MAX), 11);
     assert_int_equal(kvd_corpus_batch(c, 11, 300), 0);
-    kvd_corpus_close(c);
 }
 
 TEST(test_plain_text_is_what_the_tokenizer_gives)
@@ -189,7 +187,6 @@ TEST(test_plain_text_is_what_the_tokenizer_gives)
     assert_int_equal(kvd_corpus_n_tokens(c), ids.n);
     assert_int_equal(kvd_corpus_read(c, 0, 1, id, &err), 0);
     assert_memory_equal(id, ids.id, ids.n * sizeof *id);
-    kvd_corpus_close(c);
     kvd_ids_release(&ids);
 }
 
@@ -220,13 +217,11 @@ TEST(test_kinds_of_text)
         assert_int_equal(kvd_corpus_n_documents(c), i < 6 ? 2 : 1);
         if (i < 6)
             assert_string_equal(kvd_corpus_hash(c), hash);
-        kvd_corpus_close(c);
     }
     const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
     kvd_corpus *c = opened(&spec);
     assert_string_equal(kvd_corpus_hash(c), hash);
-    kvd_corpus_close(c);
 }
 
 static void refuse_text(const char *name, const char *field, const char *text, size_t len,
@@ -336,13 +331,11 @@ TEST(test_stops_early)
         .ids = put("x.csv", "1,2,3\n4,5\nx\n"), .seq_len = 8, .vocab_size = 100, .max_tokens = 5};
     kvd_corpus *c = opened(&spec);
     assert_lengths(c, "3 2");
-    kvd_corpus_close(c);
     const char *path = put("x.jsonl", "{\"text\": \"one fine day\"}\nnonsense\n");
     kvd_corpus_spec text = {
         .text = &path, .n_text = 1, .seq_len = 8, .vocab_size = 8192, .max_tokens = 2};
     c = opened(&text);
     assert_lengths(c, "2");
-    kvd_corpus_close(c);
 }
 
 TEST(test_start_of_a_long_text)
@@ -351,9 +344,7 @@ TEST(test_start_of_a_long_text)
     static const char line[] =
         "One fine day,\nthe cat sat. It's 12,345 o'clock --  \xc3\xa4\xe4\xbd\xa0!\n";
     const size_t n = strlen(line), len = COPIES * n;
-    char *text = malloc(len + 2), *ids_text = malloc(len * 8);
-    assert_non_null(text);
-    assert_non_null(ids_text);
+    char *text = unit_alloc(len + 2), *ids_text = unit_alloc(len * 8);
     for (size_t i = 0; i < COPIES; i++)
         memcpy(text + i * n, line, n);
     memcpy(text + len, "\xff\xfe", 2);
@@ -379,8 +370,6 @@ TEST(test_start_of_a_long_text)
             kvd_corpus *got = opened(&spec);
             assert_int_equal(kvd_corpus_n_tokens(got), max[i]);
             assert_string_equal(kvd_corpus_hash(got), kvd_corpus_hash(want));
-            kvd_corpus_close(got);
-            kvd_corpus_close(want);
         }
     kvd_corpus_spec spec = {
         .text = &plain, .n_text = 1, .seq_len = 64, .vocab_size = 8192, .max_tokens = ids.n + 1};
@@ -389,8 +378,6 @@ TEST(test_start_of_a_long_text)
              ids.n + 1);
     refused(&spec, message);
     kvd_ids_release(&ids);
-    free(ids_text);
-    free(text);
 }
 
 static int start(void **state)

@@ -22,13 +22,17 @@ typedef struct {
     json_t *header;
 } file;
 
+static void end_json(void *j)
+{
+    json_decref(j);
+}
+
 static file read_file(const char *path)
 {
     file f = {0};
     FILE *in = fopen(path, "rb");
     assert_non_null(in);
-    f.bytes = malloc(1 << 20);
-    assert_non_null(f.bytes);
+    f.bytes = unit_alloc(1 << 20);
     f.n = fread(f.bytes, 1, 1 << 20, in);
     (void)fclose(in);
     uint64_t header = 0;
@@ -36,6 +40,7 @@ static file read_file(const char *path)
     f.data = 8 + (size_t)header;
     f.header = json_loadb((const char *)f.bytes + 8, (size_t)header, 0, NULL);
     assert_non_null(f.header);
+    unit_at_end(end_json, f.header);
     return f;
 }
 
@@ -67,27 +72,23 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
     (void)snprintf(path, sizeof path, "%s/changed/model.safetensors", temp_folder());
     write_to(path, f->bytes, f->n);
     (void)snprintf(config, sizeof config, DATA "%s/config.json", name);
-    file c = {.bytes = malloc(1 << 16)};
+    file c = {.bytes = unit_alloc(1 << 16)};
     FILE *in = fopen(config, "rb");
     assert_non_null(in);
     c.n = fread(c.bytes, 1, 1 << 16, in);
     (void)fclose(in);
     (void)snprintf(path, sizeof path, "%s/changed/config.json", temp_folder());
     write_to(path, c.bytes, c.n);
-    free(c.bytes);
     (void)snprintf(path, sizeof path, "%s/changed", temp_folder());
     kvd_checkpoint *checkpoint = open_checkpoint(path);
     const size_t vocab = (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, offset[2] = {0, n};
-    uint32_t *id = some_ids(n, vocab, 3);
+    uint32_t *id = token_ids(n, vocab, 3);
     const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};
     recording got;
     const bool fine = run(checkpoint, &b, -1, &got, &err) == 0;
     if (!fine && !strstr(err.msg, "not finite"))
         fail_msg("%s", err.msg);
     memcpy(logits, got.x[LOGITS] + (n - 1) * vocab, vocab * sizeof *logits);
-    recording_release(&got);
-    kvd_checkpoint_close(checkpoint);
-    free(id);
     return fine;
 }
 
@@ -98,7 +99,6 @@ static void test_only_the_chosen(void **state)
     float want[80], got[80];
     kvd_checkpoint *checkpoint = open_family(name);
     const kvd_config c = *kvd_checkpoint_config(checkpoint);
-    kvd_checkpoint_close(checkpoint);
     (void)snprintf(path, sizeof path, DATA "%s/model.safetensors", name);
     file f = read_file(path);
     assert_true(logits_of(name, &f, 1, want));
@@ -114,13 +114,9 @@ static void test_only_the_chosen(void **state)
                 used++;
             else
                 assert_memory_equal(got, want, sizeof want);
-            free(changed.bytes);
-            json_decref(changed.header);
         }
         assert_int_equal(used, kvd_config_routed(&c, layer) ? c.n_chosen : 0);
     }
-    free(f.bytes);
-    json_decref(f.header);
 }
 
 TEST(test_equal_logits)
@@ -135,8 +131,6 @@ TEST(test_equal_logits)
     assert_memory_equal(got, want, sizeof want);
     fill(&f, "model.layers.1.block_sparse_moe.experts.1.w1.weight", 255);
     assert_false(logits_of("mixtral-full", &f, 20, got));
-    free(f.bytes);
-    json_decref(f.header);
 }
 
 static void test_large_batch(void **state)
@@ -146,30 +140,24 @@ static void test_large_batch(void **state)
     kvd_checkpoint *c = open_family(*state);
     const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size, one[2] = {0, LENGTH};
     size_t offset[SEQUENCES + 1];
-    uint32_t *id = some_ids(SEQUENCES * LENGTH, vocab, 5);
+    uint32_t *id = token_ids(SEQUENCES * LENGTH, vocab, 5);
     for (size_t s = 0; s <= SEQUENCES; s++)
         offset[s] = s * LENGTH;
     const kvd_batch all = {.n_sequences = SEQUENCES, .offset = offset, .id = id};
     recording together;
-    if (run(c, &all, -1, &together, &err))
-        fail_msg("%s", err.msg);
+    OK(run(c, &all, -1, &together, &err));
     for (size_t s = 0; s < SEQUENCES; s += 5) {
         const kvd_batch b = {.n_sequences = 1, .offset = one, .id = id + s * LENGTH};
         recording alone;
         double error = 0, square = 0;
-        if (run(c, &b, -1, &alone, &err))
-            fail_msg("%s", err.msg);
+        OK(run(c, &b, -1, &alone, &err));
         for (size_t i = 0; i < LENGTH * vocab; i++) {
             const double x = (double)together.x[LOGITS][s * LENGTH * vocab + i];
             error += pow(x - (double)alone.x[LOGITS][i], 2);
             square += pow(x, 2);
         }
         assert_near(*state, "logits", error, square);
-        recording_release(&alone);
     }
-    recording_release(&together);
-    free(id);
-    kvd_checkpoint_close(c);
 }
 
 /* config.json of Mixtral, relevant fields */
@@ -384,7 +372,6 @@ TEST(test_dtype_of_experts)
     const double experts = 3 * 3 * 32 * 32,
                  all = (double)kvd_family_elements(kvd_checkpoint_config(c));
     assert_true(fabs(bytes - (experts / 2 + experts / 32 + (all - experts) * 2)) < 1e-6);
-    kvd_checkpoint_close(c);
 }
 
 TEST(test_sink_of_a_row)
@@ -466,7 +453,6 @@ TEST(test_refused_by_name)
     assert_int_equal(kvd_cpu_weights_find(&w, c, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "has routed experts, which the serving engine does not"));
     kvd_cpu_weights_release(&w);
-    kvd_checkpoint_close(c);
 }
 
 TEST(test_flop_counts)

@@ -35,7 +35,7 @@ static void test_batch(void **state)
 {
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_family(*state);
-    uint32_t *id = some_ids(N_BATCH, (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, 3);
+    uint32_t *id = token_ids(N_BATCH, (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, 3);
     const kvd_batch b = {.n_sequences = N_PARTS_OF_RUN, .offset = batch_offset, .id = id};
     recording all, one;
     assert_int_equal(run(checkpoint, &b, -1, &all, &err), 0);
@@ -56,11 +56,7 @@ static void test_batch(void **state)
                 }
             assert_near(*state, kind_name[kind], error, square);
         }
-        recording_release(&one);
     }
-    recording_release(&all);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
 }
 
 static void test_two_parts(void **state)
@@ -69,31 +65,19 @@ static void test_two_parts(void **state)
     kvd_checkpoint *checkpoint = open_family(*state);
     const kvd_config *c = kvd_checkpoint_config(checkpoint);
     const size_t size = N_BATCH * (size_t)c->d_model;
-    uint32_t *id = some_ids(N_BATCH, (size_t)c->vocab_size, 4);
-    float *whole = malloc(size * sizeof *whole), *parts = malloc(size * sizeof *parts);
-    float *residual = malloc(size * sizeof *residual);
-    assert_non_null(whole);
-    assert_non_null(parts);
-    assert_non_null(residual);
+    uint32_t *id = token_ids(N_BATCH, (size_t)c->vocab_size, 4);
+    float *whole = unit_alloc(size * sizeof *whole), *parts = unit_alloc(size * sizeof *parts);
+    float *residual = unit_alloc(size * sizeof *residual);
     const kvd_batch b = {.n_sequences = N_PARTS_OF_RUN, .offset = batch_offset, .id = id};
-    kvd_dense_attention dense;
-    kvd_dense_attention_init(&dense);
-    kvd_forward *f = kvd_forward_new(checkpoint, N_BATCH, 50, &err);
-    if (!f)
-        fail_msg("%s", err.msg);
-    assert_int_equal(kvd_forward_run(f, &b, &dense.hook, -1, whole, &err), 0);
+    kvd_dense_attention *const dense = dense_attention();
+    kvd_forward *f = open_forward(checkpoint, N_BATCH, 50);
+    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, whole, &err), 0);
     for (int layer = 0; layer < c->n_layers; layer++) {
-        assert_int_equal(kvd_forward_residual(f, &b, &dense.hook, layer, residual, &err), 0);
-        assert_int_equal(kvd_forward_run_from(f, &b, &dense.hook, layer, residual, parts, &err), 0);
+        assert_int_equal(kvd_forward_residual(f, &b, &dense->hook, layer, residual, &err), 0);
+        assert_int_equal(kvd_forward_run_from(f, &b, &dense->hook, layer, residual, parts, &err),
+                         0);
         assert_memory_equal(whole, parts, size * sizeof *parts);
     }
-    kvd_forward_free(f);
-    kvd_dense_attention_release(&dense);
-    free(whole);
-    free(parts);
-    free(residual);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
 }
 
 TEST(test_slices_of_shared_tensors)
@@ -105,14 +89,10 @@ TEST(test_slices_of_shared_tensors)
         const kvd_config *c = kvd_checkpoint_config(checkpoint);
         const size_t d = (size_t)c->d_model, rows = (size_t)c->n_kv_heads * (size_t)c->d_head;
         const size_t width = (size_t)c->n_heads * (size_t)c->d_head;
-        float *w_v = malloc(rows * d * sizeof *w_v), *w_o = malloc(width * d * sizeof *w_o);
-        float *part = malloc(width * d * sizeof *part);
+        float *w_v = unit_alloc(rows * d * sizeof *w_v), *w_o = unit_alloc(width * d * sizeof *w_o);
+        float *part = unit_alloc(width * d * sizeof *part);
         kvd_weight w;
-        assert_non_null(w_v);
-        assert_non_null(w_o);
-        assert_non_null(part);
-        kvd_forward *f = kvd_forward_new(checkpoint, 1, 1, &err);
-        assert_non_null(f);
+        kvd_forward *f = open_forward(checkpoint, 1, 1);
         assert_int_equal(kvd_forward_weights_v(f, 0, w_v, &err), 0);
         assert_int_equal(kvd_forward_weights_o(f, 0, w_o, &err), 0);
         assert_int_equal(kvd_weight_find(checkpoint, KVD_PART_V, false, 0, &w, &err), 0);
@@ -122,11 +102,6 @@ TEST(test_slices_of_shared_tensors)
         kvd_weight_read(&w, 0, w.n, part);
         for (size_t j = 0; j < width * d; j++)
             assert_true(w_o[j] == part[j % d * width + j / d]);
-        kvd_forward_free(f);
-        free(w_v);
-        free(w_o);
-        free(part);
-        kvd_checkpoint_close(checkpoint);
     }
 }
 

@@ -101,9 +101,8 @@ TEST(test_unaligned_tensors)
 {
     kvd_err err;
     made_spec s = MADE_SPEC_DEFAULTS;
-    char *bytes = malloc(1 << 20);
+    char *bytes = unit_alloc(1 << 20);
     uint64_t len;
-    assert_non_null(bytes);
     assert_int_equal(make_checkpoint(in_folder("odd"), &s, &err), 0);
     FILE *f = fopen(in_folder("odd/model.safetensors"), "r+b");
     assert_non_null(f);
@@ -116,7 +115,6 @@ TEST(test_unaligned_tensors)
     rewind(f);
     assert_int_equal(fwrite(bytes, 1, size + 1, f), size + 1);
     assert_int_equal(fclose(f), 0);
-    free(bytes);
     compare_with_reference("unaligned", in_folder("odd"), 20);
 }
 
@@ -135,7 +133,7 @@ TEST(test_ragged_batches_equal_single_sequences)
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_default("ragged");
     const size_t offset[] = {0, 5, 6, 206, 208, 251};
-    uint32_t *id = some_ids(251, 300, 3);
+    uint32_t *id = token_ids(251, 300, 3);
     recording all, one;
     const kvd_batch b = {.n_sequences = 5, .offset = offset, .id = id};
     assert_int_equal(run(checkpoint, &b, -1, &all, &err), 0);
@@ -155,11 +153,7 @@ TEST(test_ragged_batches_equal_single_sequences)
                 }
                 assert_true(sqrt(error / square) < 3e-6);
             }
-        recording_release(&one);
     }
-    recording_release(&all);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
 }
 
 /* Sets the number of OpenMP threads, if OpenMP is used. */
@@ -177,7 +171,7 @@ TEST(test_threads)
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_default("threads");
     const size_t offset[] = {0, 200, 250};
-    uint32_t *id = some_ids(250, 300, 4);
+    uint32_t *id = token_ids(250, 300, 4);
     const int before = (int)kvd_thread_count();
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .id = id};
     for (int threads = 1; threads <= 6; threads++) {
@@ -186,13 +180,9 @@ TEST(test_threads)
         assert_int_equal(run(checkpoint, &b, -1, &first, &err), 0);
         assert_int_equal(run(checkpoint, &b, -1, &again, &err), 0);
         assert_memory_equal(first.x[LOGITS], again.x[LOGITS], 250 * 300 * sizeof(float));
-        recording_release(&again);
-        recording_release(&first);
         compare_with_reference("threads", in_folder("threads"), 150);
     }
     use_threads(before);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
 }
 
 TEST(test_last_layer)
@@ -200,7 +190,7 @@ TEST(test_last_layer)
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_default("last");
     const size_t offset[] = {0, 9, 20};
-    uint32_t *id = some_ids(20, 300, 5);
+    uint32_t *id = token_ids(20, 300, 5);
     float hidden[20 * 64];
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .id = id};
     recording all, some;
@@ -211,23 +201,15 @@ TEST(test_last_layer)
         assert_int_equal(some.layers, last + 1);
         assert_memory_equal(all.x[O], some.x[O],
                             (size_t)(last + 1) * 20 * width_of(all.c, O) * sizeof(float));
-        recording_release(&some);
     }
-    recording_release(&all);
 
-    kvd_dense_attention dense;
-    kvd_dense_attention_init(&dense);
-    kvd_forward *f = kvd_forward_new(checkpoint, 20, 11, &err);
-    assert_non_null(f);
-    assert_int_equal(kvd_forward_run(f, &b, &dense.hook, 3, NULL, &err), -1);
+    kvd_dense_attention *const dense = dense_attention();
+    kvd_forward *f = open_forward(checkpoint, 20, 11);
+    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, 3, NULL, &err), -1);
     assert_string_equal(err.msg, "layers 0 .. 3 asked for, the model has 3");
-    assert_int_equal(kvd_forward_run(f, &b, &dense.hook, 1, hidden, &err), -1);
+    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, 1, hidden, &err), -1);
     assert_string_equal(err.msg, "layers 0 .. 1 asked for with the final state, the model has 3");
-    assert_int_equal(kvd_forward_run(f, &b, &dense.hook, 2, hidden, &err), 0);
-    kvd_forward_free(f);
-    kvd_dense_attention_release(&dense);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
+    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, 2, hidden, &err), 0);
 }
 
 TEST(test_run_in_two_parts)
@@ -236,51 +218,41 @@ TEST(test_run_in_two_parts)
     kvd_checkpoint *checkpoint = open_default("parts");
     enum { N = 140, D = 64 };
     const size_t offset[] = {0, 9, 140}, other_offset[] = {0, 7};
-    uint32_t *id = some_ids(N, 300, 8);
-    float *whole = malloc(N * D * sizeof *whole), *parts = malloc(N * D * sizeof *parts);
-    float *residual = malloc(N * D * sizeof *residual);
+    uint32_t *id = token_ids(N, 300, 8);
+    float *whole = unit_alloc(N * D * sizeof *whole), *parts = unit_alloc(N * D * sizeof *parts);
+    float *residual = unit_alloc(N * D * sizeof *residual);
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .id = id};
     const kvd_batch other = {.n_sequences = 1, .offset = other_offset, .id = id + 40};
-    kvd_dense_attention dense;
-    kvd_dense_attention_init(&dense);
-    kvd_forward *f = kvd_forward_new(checkpoint, N, N, &err);
-    assert_non_null(f);
-    assert_int_equal(kvd_forward_run(f, &b, &dense.hook, -1, whole, &err), 0);
+    kvd_dense_attention *const dense = dense_attention();
+    kvd_forward *f = open_forward(checkpoint, N, N);
+    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, whole, &err), 0);
     for (int layer = 0; layer < 3; layer++) {
         memset(parts, 0, N * D * sizeof *parts);
-        assert_int_equal(kvd_forward_residual(f, &b, &dense.hook, layer, residual, &err), 0);
-        assert_int_equal(kvd_forward_run(f, &other, &dense.hook, -1, parts, &err), 0);
-        assert_int_equal(kvd_forward_run_from(f, &b, &dense.hook, layer, residual, parts, &err), 0);
+        assert_int_equal(kvd_forward_residual(f, &b, &dense->hook, layer, residual, &err), 0);
+        assert_int_equal(kvd_forward_run(f, &other, &dense->hook, -1, parts, &err), 0);
+        assert_int_equal(kvd_forward_run_from(f, &b, &dense->hook, layer, residual, parts, &err),
+                         0);
         assert_memory_equal(whole, parts, N * D * sizeof *parts);
     }
-    assert_int_equal(kvd_forward_residual(f, &b, &dense.hook, 3, residual, &err), -1);
+    assert_int_equal(kvd_forward_residual(f, &b, &dense->hook, 3, residual, &err), -1);
     assert_string_equal(err.msg, "layer 3 asked for, the model has 3");
-    assert_int_equal(kvd_forward_run_from(f, &b, &dense.hook, -1, residual, parts, &err), -1);
+    assert_int_equal(kvd_forward_run_from(f, &b, &dense->hook, -1, residual, parts, &err), -1);
     assert_string_equal(err.msg, "layer -1 asked for, the model has 3");
-    kvd_forward_free(f);
-    kvd_dense_attention_release(&dense);
-    free(whole);
-    free(parts);
-    free(residual);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
 }
 
 TEST(test_bad_batches)
 {
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_default("bad");
-    uint32_t *id = some_ids(60, 300, 6);
-    kvd_dense_attention dense;
-    kvd_dense_attention_init(&dense);
+    uint32_t *id = token_ids(60, 300, 6);
+    kvd_dense_attention *const dense = dense_attention();
     assert_null(kvd_forward_new(checkpoint, 0, 1, &err));
     assert_string_equal(err.msg, "a batch of 0 tokens is outside 1 .. 2147483647");
     assert_null(kvd_forward_new(checkpoint, 300, 257, &err));
     assert_non_null(
         strstr(err.msg, "sequences of 257 tokens, but the model was made for 1 .. 256"));
     assert_null(kvd_forward_new(checkpoint, 300, 0, &err));
-    kvd_forward *f = kvd_forward_new(checkpoint, 50, 20, &err);
-    assert_non_null(f);
+    kvd_forward *f = open_forward(checkpoint, 50, 20);
 
     const struct {
         size_t n_sequences, offset[4];
@@ -297,28 +269,24 @@ TEST(test_bad_batches)
                              .offset = bad[i].offset,
                              .first_sequence = 40,
                              .id = id};
-        assert_int_equal(kvd_forward_run(f, &b, &dense.hook, -1, NULL, &err), -1);
+        assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), -1);
         assert_string_equal(err.msg, bad[i].message);
     }
     const size_t offset[] = {0, 12, 30};
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .first_sequence = 7, .id = id};
     id[17] = 300;
-    assert_int_equal(kvd_forward_run(f, &b, &dense.hook, -1, NULL, &err), -1);
+    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), -1);
     assert_string_equal(
         err.msg, "sequence 8, position 5: token id 300 is not below the vocabulary size 300");
     id[17] = UINT32_MAX;
-    assert_int_equal(kvd_forward_run(f, &b, &dense.hook, -1, NULL, &err), -1);
+    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), -1);
     assert_int_equal(kvd_forward_ref(checkpoint, id, 30, &(kvd_forward_ref_out){0}, &err), -1);
     assert_string_equal(err.msg,
                         "position 17: token id 4294967295 is not below the vocabulary size 300");
     assert_int_equal(kvd_forward_ref(checkpoint, id, 257, &(kvd_forward_ref_out){0}, &err), -1);
     assert_string_equal(err.msg, "a sequence of 257 tokens, the model was made for 1 .. 256");
     id[17] = 299;
-    assert_int_equal(kvd_forward_run(f, &b, &dense.hook, -1, NULL, &err), 0);
-    kvd_forward_free(f);
-    kvd_dense_attention_release(&dense);
-    free(id);
-    kvd_checkpoint_close(checkpoint);
+    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), 0);
 }
 
 TEST(test_nonfinite_weights)
@@ -360,8 +328,6 @@ TEST(test_nonfinite_weights)
         kvd_checkpoint *checkpoint = open_checkpoint(in_folder("nan"));
         assert_int_equal(run(checkpoint, &b, -1, &got, &err), -1);
         assert_string_equal(err.msg, bad[i].message);
-        recording_release(&got);
-        kvd_checkpoint_close(checkpoint);
     }
 }
 
@@ -377,15 +343,12 @@ TEST(test_wrong_shape_and_missing_tensor)
     assert_non_null(strstr(err.msg,
                            "tensor 'model.layers.0.mlp.gate_proj.weight' has shape [96][64], the "
                            "configuration needs [97][64]"));
-    kvd_checkpoint_close(checkpoint);
     s.ffn = 96;
     s.layers = 3;
     assert_int_equal(made_config(in_folder("shape/config.json"), &s, &err), 0);
-    checkpoint = kvd_checkpoint_open(in_folder("shape"), &err);
-    assert_non_null(checkpoint);
+    checkpoint = open_checkpoint(in_folder("shape"));
     assert_null(kvd_forward_new(checkpoint, 10, 10, &err));
     assert_non_null(strstr(err.msg, "tensor 'model.layers.2.input_layernorm.weight' is missing"));
-    kvd_checkpoint_close(checkpoint);
 }
 
 /*
@@ -399,12 +362,11 @@ TEST(test_weight_slices)
     s.d_model = 40;
     assert_int_equal(make_checkpoint(in_folder("slices"), &s, &err), 0);
     kvd_checkpoint *checkpoint = open_checkpoint(in_folder("slices"));
-    kvd_forward *f = kvd_forward_new(checkpoint, 1, 1, &err);
-    assert_non_null(f);
+    kvd_forward *f = open_forward(checkpoint, 1, 1);
     enum { D = 40, HEADS = 4, KV = 2, DH = 16 };
-    float *w_o = malloc((size_t)HEADS * DH * D * sizeof *w_o),
-          *w_v = malloc((size_t)KV * DH * D * sizeof *w_v);
-    float *stored = malloc((size_t)HEADS * DH * D * sizeof *stored);
+    float *w_o = unit_alloc((size_t)HEADS * DH * D * sizeof *w_o),
+          *w_v = unit_alloc((size_t)KV * DH * D * sizeof *w_v);
+    float *stored = unit_alloc((size_t)HEADS * DH * D * sizeof *stored);
     kvd_tensor t;
     assert_int_equal(kvd_forward_weights_o(f, 1, w_o, &err), 0);
     assert_int_equal(kvd_forward_weights_v(f, 1, w_v, &err), 0);
@@ -424,11 +386,6 @@ TEST(test_weight_slices)
     assert_int_equal(kvd_forward_weights_o(f, 2, w_o, &err), -1);
     assert_string_equal(err.msg, "layer 2 asked for, the model has 2");
     assert_int_equal(kvd_forward_weights_v(f, -1, w_v, &err), -1);
-    free(w_o);
-    free(w_v);
-    free(stored);
-    kvd_forward_free(f);
-    kvd_checkpoint_close(checkpoint);
 }
 
 TEST(test_flop_counts)

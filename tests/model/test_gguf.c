@@ -40,7 +40,6 @@ static void test_transformers_loader(void **state)
     bar = 2e-5;
     kvd_checkpoint *c = open_checkpoint(model);
     assert_string_equal(kvd_checkpoint_dtype(c), strcmp(name, "kquants") ? name : "q4_k");
-    kvd_checkpoint_close(c);
 }
 
 TEST(test_same_weights)
@@ -71,15 +70,12 @@ TEST(test_same_weights)
             for (int bias = 0; bias < 2; bias++)
                 for (int layer = 0; layer < (part < KVD_N_LAYER_PARTS ? layers : 1); layer++) {
                     kvd_weight x, y;
-                    if (kvd_weight_find(a, (kvd_part)part, bias, layer, &x, &err) ||
-                        kvd_weight_find(b, (kvd_part)part, bias, layer, &y, &err))
-                        fail_msg("%s", err.msg);
+                    OK(kvd_weight_find(a, (kvd_part)part, bias, layer, &x, &err) ||
+                       kvd_weight_find(b, (kvd_part)part, bias, layer, &y, &err));
                     assert_int_equal(x.n, y.n);
                     if (!x.n)
                         continue;
-                    float *p = malloc(x.n * sizeof *p), *q = malloc(x.n * sizeof *q);
-                    assert_non_null(p);
-                    assert_non_null(q);
+                    float *p = unit_alloc(x.n * sizeof *p), *q = unit_alloc(x.n * sizeof *q);
                     kvd_weight_read(&x, 0, x.n, p);
                     kvd_weight_read(&y, 0, y.n, q);
                     assert_memory_equal(p, q, x.n * sizeof *p);
@@ -87,12 +83,8 @@ TEST(test_same_weights)
                     const size_t first = x.n / 3, n = x.n - first;
                     kvd_weight_read(&x, first, n, p);
                     assert_memory_equal(p, q + first, n * sizeof *p);
-                    free(p);
-                    free(q);
                 }
         assert_true(compared > 10000);
-        kvd_checkpoint_close(a);
-        kvd_checkpoint_close(b);
     }
 }
 
@@ -142,8 +134,7 @@ TEST(test_blocks_of_ggml)
         if (strstr(kvd_gguf_name(g, i), ".f32"))
             continue;
         (void)snprintf(name, sizeof name, "%s.f32", kvd_gguf_name(g, i));
-        if (kvd_gguf_tensor(g, i, &t, &err) || kvd_gguf_tensor(g, kvd_gguf_find(g, name), &f, &err))
-            fail_msg("%s", err.msg);
+        OK(kvd_gguf_tensor(g, i, &t, &err) || kvd_gguf_tensor(g, kvd_gguf_find(g, name), &f, &err));
         assert_int_equal(t.n, 512);
         kvd_tensor_read(&f, 0, 512, want);
         for (size_t first = 0; first < 512; first += first < 64 ? 1 : 37) {
@@ -194,11 +185,8 @@ TEST(test_tokenizers)
             decoded = json_is_null(decoded) ? text : decoded;
             expect_decoded(what, t, &ids, json_string_value(decoded), json_string_length(decoded));
         }
-        kvd_tokenizer_free(t);
     }
     kvd_ids_release(&ids);
-    json_decref(cases);
-    json_decref(all);
     assert_true(compared > 10000);
 }
 
@@ -281,14 +269,12 @@ static void put_tensor(bytes *f, const char *name, size_t rows, size_t cols, uin
 static void expect(const bytes *f, size_t n, const char *message)
 {
     kvd_err err = {""};
-    unsigned char *copy = malloc(n ? n : 1);
-    assert_non_null(copy);
+    unsigned char *copy = unit_alloc(n);
     memcpy(copy, f->b, n);
     kvd_gguf *g = kvd_gguf_parse("x.gguf", copy, n, &err);
     if (message ? g || !strstr(err.msg, message) || strncmp(err.msg, "'x.gguf': ", 10) : !g)
         fail_msg("'%s' lacks '%s'", err.msg, message ? message : "nothing");
     kvd_gguf_close(g);
-    free(copy);
 }
 
 TEST(test_refused_files)
@@ -412,11 +398,9 @@ TEST(test_damaged)
     read_file(DATA "gqa.gguf", &all);
     const size_t n = all.n;
     for (size_t len = 0; len < n; len += len < 4000 ? 1 : 997) {
-        unsigned char *copy = malloc(len + 1);
-        assert_non_null(copy);
+        unsigned char *copy = unit_alloc(len + 1);
         memcpy(copy, all.b, len);
         assert_null(kvd_gguf_model_parse("x", copy, len, &c, &err));
-        free(copy);
     }
     for (size_t i = 0; i < 4000; i++) {
         const unsigned char old = all.b[i];
@@ -572,7 +556,6 @@ TEST(test_where_the_tokenizer_is)
     kvd_checkpoint *c = open_checkpoint(DATA "gqa.gguf");
     assert_null(kvd_checkpoint_tokenizer_path(c, &err));
     assert_non_null(strstr(err.msg, "NAME.tokenizer.json or tokenizer.json is missing"));
-    kvd_checkpoint_close(c);
     assert_null(kvd_tokenizer_open(DATA "tokenizer-gpt2.gguf", 100, &err));
     assert_non_null(strstr(err.msg, "ids go up to 600, the model's vocabulary has 100"));
 }

@@ -5,7 +5,7 @@
 
 #include "common/rng.h"
 #include "config_case.h"
-#include "model/pass/forward.h"
+#include "forward_case.h"
 #include "model/pass/latent.h"
 #include "model/pass/routing.h"
 #include "unit.h"
@@ -95,9 +95,7 @@ TEST(test_matrices)
         kvd_err err = {""};
         char path[128];
         (void)snprintf(path, sizeof path, "tests/data/families/%s", names[i]);
-        kvd_checkpoint *const checkpoint = kvd_checkpoint_open(path, &err);
-        if (!checkpoint)
-            fail_msg("%s", err.msg);
+        kvd_checkpoint *const checkpoint = open_checkpoint(path);
         const kvd_config *const c = kvd_checkpoint_config(checkpoint);
         const size_t d = (size_t)c->d_head, m = (size_t)c->d_model, heads = (size_t)c->n_heads,
                      rope = (size_t)c->rope_dims;
@@ -106,18 +104,17 @@ TEST(test_matrices)
         kvd_rng rng;
         kvd_rng_seed(&rng, 9, 0);
         assert_int_equal(kvd_layer_find(checkpoint, 0, part, &err), 0);
-        float *const buffer = malloc((kvd_layer_buffer_size(part) + 1) * sizeof *buffer),
-                     *const w_o = malloc(heads * d * m * sizeof *w_o),
-                     *const w_v = malloc(d * m * sizeof *w_v);
-        float *const o = malloc(ROWS * heads * d * sizeof *o), *const y =
-                                                                   malloc(ROWS * m * sizeof *y);
-        float *const scratch = malloc(ROWS * kvd_layer_scratch(c) * sizeof *scratch);
-        float *const x = malloc(ROWS * m * sizeof *x), *const v = malloc(ROWS * d * sizeof *v),
-                     *const k = malloc(ROWS * d * sizeof *k);
-        assert_true(buffer && w_o && w_v && o && y && scratch && x && v && k);
+        float *const buffer = unit_alloc((kvd_layer_buffer_size(part) + 1) * sizeof *buffer),
+                     *const w_o = unit_alloc(heads * d * m * sizeof *w_o),
+                     *const w_v = unit_alloc(d * m * sizeof *w_v);
+        float *const o = unit_alloc(ROWS * heads * d * sizeof *o), *const y = unit_alloc(ROWS * m *
+                                                                                         sizeof *y);
+        float *const scratch = unit_alloc(ROWS * kvd_layer_scratch(c) * sizeof *scratch);
+        float *const x = unit_alloc(ROWS * m * sizeof *x),
+                     *const v = unit_alloc(ROWS * d * sizeof *v),
+                     *const k = unit_alloc(ROWS * d * sizeof *k);
         kvd_layer_load(part, buffer, &w);
-        kvd_forward *const f = kvd_forward_new(checkpoint, 1, 1, &err);
-        assert_non_null(f);
+        kvd_forward *const f = open_forward(checkpoint, 1, 1);
         assert_int_equal(kvd_forward_weights_o(f, 0, w_o, &err), 0);
         assert_int_equal(kvd_forward_weights_v(f, 0, w_v, &err), 0);
         for (size_t j = 0; j < ROWS * heads * d; j++)
@@ -149,11 +146,6 @@ TEST(test_matrices)
             }
             assert_true(fabs(dot - sqrt(square * other)) < 1e-5 * dot);
         }
-        void *const all[] = {buffer, w_o, w_v, o, y, scratch, x, v, k};
-        for (size_t j = 0; j < sizeof all / sizeof *all; j++)
-            free(all[j]);
-        kvd_forward_free(f);
-        kvd_checkpoint_close(checkpoint);
     }
 }
 

@@ -11,8 +11,7 @@ enum { D = 12, F = 10, L = 3, H = 6, KV = 2, V = 7, S = 5, DH = D / H };
 static unsigned char *make_file(const int32_t *header, size_t n_floats, size_t *len)
 {
     *len = 28 + 4 * n_floats;
-    unsigned char *bytes = malloc(*len);
-    assert_non_null(bytes);
+    unsigned char *bytes = unit_alloc(*len);
     memcpy(bytes, header, 28);
     for (size_t i = 0; i < n_floats; i++) {
         const float x = (float)i;
@@ -62,8 +61,7 @@ static void check_all(int tied)
     unsigned char *bytes = make_file(header, body + (tied ? 0 : V * D), &len);
     kvd_config c;
     kvd_err err = {""};
-    if (kvd_llama2c_parse("m.bin", bytes, len, &c, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_llama2c_parse("m.bin", bytes, len, &c, &err));
     assert_string_equal(c.family, "llama2.c");
     assert_int_equal(c.n_layers, L);
     assert_int_equal(c.n_heads, H);
@@ -109,16 +107,14 @@ static void check_all(int tied)
     }
 
     const long off[] = {-4, 4, -1, 1};
-    unsigned char *longer = calloc(1, len + 4);
-    assert_non_null(longer);
+    unsigned char *longer = unit_alloc(len + 4);
+    memset(longer + len, 0, 4);
     memcpy(longer, bytes, len);
     for (size_t i = 0; i < 4; i++) {
         assert_int_equal(kvd_llama2c_parse("m.bin", longer, (size_t)((long)len + off[i]), &c, &err),
                          -1);
         assert_non_null(strstr(err.msg, "'m.bin': not a llama2.c file, or cut short: "));
     }
-    free(longer);
-    free(bytes);
 }
 
 TEST(test_tied)
@@ -169,7 +165,6 @@ TEST(test_refused)
             assert_int_equal(kvd_llama2c_parse("m.bin", bytes, cut, &c, &err), -1);
             assert_non_null(strstr(err.msg, "its header alone takes 28"));
         }
-        free(bytes);
     }
 
     static const struct {
@@ -200,7 +195,6 @@ TEST(test_missing_head)
     assert_int_equal(kvd_llama2c_parse("m.bin", bytes, len, &c, &err), -1);
     assert_non_null(
         strstr(err.msg, "it ends where the head begins that its negative vocab_size announces"));
-    free(bytes);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -29,8 +29,7 @@ static size_t bytes_of(const kvd_tensor_spec *s)
 /* Returns n bytes of data that are unique to tensor i. */
 static unsigned char *made_bytes(size_t i, size_t n)
 {
-    unsigned char *const b = malloc(n ? n : 1);
-    assert_non_null(b);
+    unsigned char *const b = unit_alloc(n);
     for (size_t k = 0; k < n; k++)
         b[k] = (unsigned char)(k * 7 + i * 31 + 1);
     return b;
@@ -57,7 +56,6 @@ TEST(test_round_trip)
                 assert_int_equal(kvd_safetensors_append(w, spec[i].name, b + at,
                                                         n - at < piece ? n - at : piece, &err),
                                  0);
-            free(b);
         }
         assert_int_equal(kvd_safetensors_finish(w, &err), 0);
 
@@ -81,9 +79,7 @@ TEST(test_round_trip)
             assert_string_equal(t.dtype, spec[i].dtype);
             assert_int_equal(t.rank, spec[i].rank);
             assert_memory_equal(t.dims, spec[i].dims, (size_t)t.rank * sizeof *t.dims);
-            unsigned char *const b = made_bytes(i, n);
-            assert_memory_equal(data, b, n);
-            free(b);
+            assert_memory_equal(data, made_bytes(i, n), n);
         }
         kvd_safetensors_close(s);
     }

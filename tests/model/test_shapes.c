@@ -5,12 +5,11 @@
 #include <string.h>
 
 #include "common/half.h"
+#include "forward_case.h"
 #include "model/checkpoint/family.h"
 #include "model/checkpoint/random_element.h"
 #include "model/checkpoint/shapes.h"
 #include "model/checkpoint/weights.h"
-#include "model/pass/forward.h"
-#include "unit.h"
 
 /*
  * Numbers of weights counted by Transformers (tests/oracle/count_shapes.py). Falcon's output head
@@ -53,8 +52,7 @@ TEST(test_table)
         assert_non_null(s);
         assert_ptr_equal(s, kvd_shape_at(i));
         assert_true(s->title[0] && s->source[0]);
-        if (kvd_config_parse(s->name, s->json, strlen(s->json), &c, &err))
-            fail_msg("%s", err.msg);
+        OK(kvd_config_parse(s->name, s->json, strlen(s->json), &c, &err));
         const int got[6] = {c.n_layers, c.n_heads, c.n_kv_heads, c.d_head, c.d_model, c.d_ffn};
         const int want[6] = {published[i].layers, published[i].heads,   published[i].kv_heads,
                              published[i].d_head, published[i].d_model, published[i].d_ffn};
@@ -144,8 +142,7 @@ TEST(test_moments)
                                     kvd_random_tensor_of(1, "b", 1, 0),
                                     kvd_random_tensor_of(2, "a", 1, 0)};
     for (int k = 0; k < 3; k++) {
-        x[k] = malloc(N * sizeof **x);
-        assert_non_null(x[k]);
+        x[k] = unit_alloc(N * sizeof **x);
         kvd_random_read(&t[k], 0, N, x[k]);
     }
     const double deviation = 1 / sqrt(N);
@@ -171,8 +168,6 @@ TEST(test_moments)
         assert_true(fabs(other / N) < 5 * deviation);
         assert_true(top > 3 && top < 3.48);
     }
-    for (int k = 0; k < 3; k++)
-        free(x[k]);
 }
 
 /* Shapes of every model family with many narrow layers. */
@@ -221,6 +216,7 @@ static kvd_checkpoint *open_shape(const kvd_shape *s, uint64_t seed)
     kvd_checkpoint *c = kvd_checkpoint_of_shape(s, seed, &err);
     if (!c)
         fail_msg("%s: %s", s->name, err.msg);
+    unit_at_end(end_checkpoint, c);
     return c;
 }
 
@@ -261,7 +257,6 @@ TEST(test_parts)
                     assert_true(fabs((double)w.tensor.random.scale * sqrt((double)place.cols) - 1) <
                                 1e-6);
             }
-        kvd_checkpoint_close(c);
     }
 }
 
@@ -290,8 +285,6 @@ TEST(test_names)
                      0);
     assert_int_equal(kvd_checkpoint_tensor(tied, "lm_head.weight", 500, 128, &u, &err), 0);
     assert_true(t.random.key == u.random.key);
-    kvd_checkpoint_close(c);
-    kvd_checkpoint_close(tied);
 }
 
 TEST(test_identity)
@@ -308,7 +301,6 @@ TEST(test_identity)
     for (int i = 0; i < 4; i++) {
         kvd_checkpoint *c = open_shape(made[i].shape, made[i].seed);
         assert_int_equal(kvd_checkpoint_add_input(c, &run, &err), 0);
-        kvd_checkpoint_close(c);
     }
     assert_int_equal(run.n_inputs, 4);
     assert_string_equal(run.inputs[0].path, "shape:llama");
@@ -349,15 +341,12 @@ TEST(test_depth)
     for (size_t i = 0; i < N_DEEP; i++) {
         kvd_err err = {""};
         kvd_checkpoint *c = open_shape(&deep[i], 1);
-        kvd_forward *f = kvd_forward_new(c, N, N, &err);
-        assert_non_null(f);
+        kvd_forward *f = open_forward(c, N, N);
         const kvd_batch batch = {.n_sequences = 1, .offset = offset, .id = id};
         float residual[N * 128], hidden[N * 128], logits[500];
-        kvd_dense_attention dense;
         kvd_capture capture;
         extremes e = {0, 0};
-        kvd_dense_attention_init(&dense);
-        kvd_capture_init(&capture, &dense.hook);
+        kvd_capture_init(&capture, &dense_attention()->hook);
         capture.record = watch;
         capture.ctx = &e;
         if (kvd_forward_residual(f, &batch, &capture.hook, 79, residual, &err) ||
@@ -374,9 +363,6 @@ TEST(test_depth)
               e.v < 30))
             fail_msg("%s: behind 79 layers x has rms %g, at most %g; Q and K at most %g, V %g",
                      deep[i].name, rms, top, e.qk, e.v);
-        kvd_dense_attention_release(&dense);
-        kvd_forward_free(f);
-        kvd_checkpoint_close(c);
     }
 }
 

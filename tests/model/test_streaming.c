@@ -7,11 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "forward_case.h"
 #include "model/checkpoint/streaming.h"
-#include "model/pass/attention.h"
-#include "model/pass/forward.h"
 #include "temp_folder.h"
-#include "unit.h"
 #include "write_shape.h"
 
 /*
@@ -47,19 +45,13 @@ static both open_both(const kvd_shape *s, kvd_dtype dtype)
     kvd_err err = {""};
     char path[256];
     (void)snprintf(path, sizeof path, "%s/%s-%s", temp_folder(), s->name, kvd_dtype_name(dtype));
-    if (write_shape(path, s, 5, dtype, 60000, &err))
+    OK(write_shape(path, s, 5, dtype, 60000, &err));
+    const both b = {kvd_checkpoint_of_shape(s, 5, &err), open_checkpoint(path)};
+    if (!b.shape)
         fail_msg("%s", err.msg);
-    const both b = {kvd_checkpoint_of_shape(s, 5, &err), kvd_checkpoint_open(path, &err)};
-    if (!b.shape || !b.file)
-        fail_msg("%s", err.msg);
+    unit_at_end(end_checkpoint, b.shape);
     assert_string_equal(kvd_checkpoint_dtype(b.file), kvd_dtype_name(dtype));
     return b;
-}
-
-static void close_both(both b)
-{
-    kvd_checkpoint_close(b.shape);
-    kvd_checkpoint_close(b.file);
 }
 
 TEST(test_same_elements)
@@ -77,8 +69,7 @@ TEST(test_same_elements)
                 if (x.n == 0)
                     continue;
                 assert_true(y.tensor.mapped && !x.tensor.mapped);
-                float *want = malloc(x.n * sizeof *want), *got = malloc(x.n * sizeof *got);
-                assert_true(want && got);
+                float *want = unit_alloc(x.n * sizeof *want), *got = unit_alloc(x.n * sizeof *got);
                 kvd_weight_read(&x, 0, x.n, want);
                 for (int again = 0; again < 2; again++) {
                     kvd_weight_read(&y, 0, y.n, got);
@@ -86,14 +77,11 @@ TEST(test_same_elements)
                     kvd_tensor_drop(&y.tensor);
                     kvd_tensor_drop(&x.tensor);
                 }
-                free(want);
-                free(got);
             }
-            close_both(b);
         }
 }
 
-static void run(const kvd_checkpoint *c, float *hidden, float *logits)
+static void run_twice(const kvd_checkpoint *c, float *hidden, float *logits)
 {
     enum { N = 50 };
     kvd_err err = {""};
@@ -102,16 +90,12 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
         id[i] = i * 7919 % 301;
     const size_t offset[3] = {0, 20, N};
     const kvd_batch batch = {.n_sequences = 2, .offset = offset, .id = id};
-    kvd_dense_attention dense;
-    kvd_dense_attention_init(&dense);
-    kvd_forward *f = kvd_forward_new(c, N, N, &err);
+    kvd_attention *const hook = &dense_attention()->hook;
+    kvd_forward *f = open_forward(c, N, N);
     /* The first run drops the pages of the weights, the second reads them again. */
-    if (!f || kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
-        kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
-        kvd_forward_logits(f, hidden, N, logits, &err))
-        fail_msg("%s", err.msg);
-    kvd_forward_free(f);
-    kvd_dense_attention_release(&dense);
+    OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
+    OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
+    OK(kvd_forward_logits(f, hidden, N, logits, &err));
 }
 
 TEST(test_same_pass)
@@ -120,11 +104,10 @@ TEST(test_same_pass)
     for (size_t i = 0; i < N_MADE; i++)
         for (int dtype = KVD_F32; dtype <= KVD_BF16; dtype += KVD_BF16) {
             both b = open_both(&made[i], (kvd_dtype)dtype);
-            run(b.shape, hidden[0], logits[0]);
-            run(b.file, hidden[1], logits[1]);
+            run_twice(b.shape, hidden[0], logits[0]);
+            run_twice(b.file, hidden[1], logits[1]);
             assert_memory_equal(hidden[0], hidden[1], sizeof hidden[0]);
             assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
-            close_both(b);
         }
 }
 
@@ -162,8 +145,7 @@ TEST(test_given_up)
 TEST(test_memory_stays)
 {
     enum { N = 1 << 16 };
-    float *x = malloc(N * sizeof *x);
-    assert_non_null(x);
+    float *x = unit_alloc(N * sizeof *x);
     for (size_t i = 0; i < N; i++)
         x[i] = (float)i;
     kvd_weight w = {.tensor = {.dtype = KVD_F32, .rank = 1, .dims = {N}, .n = N, .data = x},
@@ -176,7 +158,6 @@ TEST(test_memory_stays)
     kvd_prefetch_wait(&p);
     for (size_t i = 0; i < N; i++)
         assert_true(x[i] == (float)i);
-    free(x);
 }
 
 TEST_MAIN(NULL, NULL)

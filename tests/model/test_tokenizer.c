@@ -43,10 +43,8 @@ TEST(test_fixtures)
             decoded = json_is_null(decoded) ? text : decoded;
             expect_decoded(what, t, &ids, json_string_value(decoded), json_string_length(decoded));
         }
-        kvd_tokenizer_free(t);
     }
     kvd_ids_release(&ids);
-    json_decref(cases);
     assert_true(compared > 100000);
 }
 
@@ -150,9 +148,7 @@ TEST(test_starts)
                                            json_object_get(cases, "texts"));
         if (share < 0.5)
             fail_msg("%s: starts have %.3f of their ids", name, share);
-        kvd_tokenizer_free(t);
     }
-    json_decref(cases);
 }
 
 /* In each tokenizer only one step may wait for more text, so that no other hides its errors. */
@@ -201,7 +197,6 @@ TEST(test_starts_that_wait)
         for (size_t cut = 0; cut < 4; cut++)
             (void)expect_start(text, t, "aabb", cut, &whole);
         kvd_ids_release(&whole);
-        kvd_tokenizer_free(t);
     }
 }
 
@@ -274,7 +269,6 @@ TEST(test_shared_inputs)
     }
     kvd_tokenizer_free(t);
     kvd_ids_release(&ids);
-    json_decref(rows);
     if (!compared)
         skip();
 }
@@ -293,7 +287,6 @@ TEST(test_lowercase)
     assert_int_equal(kvd_tokenizer_encode(t, b, strlen(b), true, &lower, &err), 0);
     assert_int_equal(upper.n, lower.n);
     assert_memory_equal(upper.id, lower.id, upper.n * sizeof *upper.id);
-    kvd_tokenizer_free(t);
     kvd_ids_release(&upper);
     kvd_ids_release(&lower);
 }
@@ -302,8 +295,7 @@ TEST(test_long_documents)
 {
     static const char *const files[] = {"gpt2", "llama3", "llama2"};
     const size_t len = 1 << 20;
-    char *s = malloc(len);
-    assert_non_null(s);
+    char *s = unit_alloc(len);
     for (size_t f = 0; f < 3; f++) {
         char path[100];
         kvd_err err;
@@ -324,9 +316,7 @@ TEST(test_long_documents)
             assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 20);
         }
         kvd_ids_release(&ids);
-        kvd_tokenizer_free(t);
     }
-    free(s);
 }
 
 /* Byte-level tokenizers must decode IDs of random text, also with special tokens, exactly. */
@@ -366,7 +356,6 @@ TEST(test_round_trip)
         expect_decoded("the text", t, &ids, s, len);
     }
     kvd_ids_release(&ids);
-    kvd_tokenizer_free(t);
 }
 
 TEST(test_decode_cut_character)
@@ -387,7 +376,6 @@ TEST(test_decode_cut_character)
     assert_int_equal(n, 0);
     free(back);
     kvd_ids_release(&ids);
-    kvd_tokenizer_free(t);
 }
 
 TEST(test_threads)
@@ -419,8 +407,6 @@ TEST(test_threads)
     for (size_t i = 0; i < n; i++)
         kvd_ids_release(&alone[i]);
     free(alone);
-    json_decref(cases);
-    kvd_tokenizer_free(t);
 }
 
 TEST_MAIN(NULL, NULL)

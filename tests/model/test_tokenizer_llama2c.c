@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/text/tokenizer.h"
-#include "unit.h"
+#include "tokenizer_case.h"
 
 typedef struct {
     size_t n;
@@ -100,8 +99,7 @@ static void add_piece(vocabulary *v, const char *s, int len, float score)
 
 static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char *s, size_t len)
 {
-    int *want = malloc(sizeof *want * (4 * len + 8));
-    assert_non_null(want);
+    int *want = unit_alloc(sizeof *want * (4 * len + 8));
     kvd_err err;
     kvd_ids ids = {0};
     for (int bos = 0; bos < 2; bos++) {
@@ -126,7 +124,6 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
         }
     }
     kvd_ids_release(&ids);
-    free(want);
 }
 
 TEST(test_random_vocabularies)
@@ -164,8 +161,7 @@ TEST(test_random_vocabularies)
         }
         kvd_err err;
         kvd_tokenizer *t = kvd_tokenizer_parse("random", file, write_bin(&v, file), v.n, &err);
-        if (!t)
-            fail_msg("%s", err.msg);
+        keep_tokenizer(t, &err);
         assert_int_equal(kvd_tokenizer_size(t), v.n);
         for (int k = 0; k < 30; k++) {
             char s[200];
@@ -179,7 +175,6 @@ TEST(test_random_vocabularies)
             }
             expect_same(&v, t, s, len);
         }
-        kvd_tokenizer_free(t);
     }
 }
 
@@ -188,7 +183,7 @@ static char *read_file(const char *folder, const char *name, size_t *len)
     char path[600];
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *f = fopen(path, "rb");
-    char *s = f ? malloc(1 << 20) : NULL;
+    char *s = f ? unit_alloc(1 << 20) : NULL;
     if (s)
         *len = fread(s, 1, 1 << 20, f);
     if (f)
@@ -224,8 +219,7 @@ TEST(test_shared_inputs)
             }
             kvd_err err;
             kvd_tokenizer *t = kvd_tokenizer_parse("real", bin, n_bin, real[r].pieces, &err);
-            if (!t)
-                fail_msg("%s", err.msg);
+            keep_tokenizer(t, &err);
             for (size_t begin = 1000; begin < 40000 && begin + 400 < n_text; begin += 5000) {
                 size_t from = begin, to = begin + 300;
                 while ((text[from] & 0xc0) == 0x80)
@@ -249,10 +243,7 @@ TEST(test_shared_inputs)
                 free(back);
                 kvd_ids_release(&ids);
             }
-            kvd_tokenizer_free(t);
         }
-        free(bin);
-        free(text);
     }
     if (!compared)
         skip();
@@ -269,8 +260,7 @@ TEST(test_hostile_files)
     add_piece(&v, " ", 1, 0);
     add_piece(&v, "a", 1, 0);
     const size_t len = write_bin(&v, file);
-    kvd_tokenizer *t = kvd_tokenizer_parse("x", file, len, 4, &err);
-    assert_non_null(t);
+    kvd_tokenizer *t = keep_tokenizer(kvd_tokenizer_parse("x", file, len, 4, &err), &err);
     kvd_ids ids = {0};
     assert_int_equal(kvd_tokenizer_encode(t, "", 0, true, &ids, &err), 0);
     assert_int_equal(ids.n, 1); /* BOS alone, without the leading space */
@@ -283,7 +273,6 @@ TEST(test_hostile_files)
     const uint32_t out[] = {1, 4};
     assert_null(kvd_tokenizer_decode(t, out, 2, &n, &err));
     assert_string_equal(err.msg, "tokenizer 'x': id 4 at position 1 is not in the vocabulary of 4");
-    kvd_tokenizer_free(t);
     kvd_ids_release(&ids);
 
     for (size_t cut = 0; cut < len; cut++)
@@ -340,18 +329,15 @@ TEST(test_long_document)
         add_piece(&v, run, n, (float)-n);
     }
     kvd_tokenizer *t = kvd_tokenizer_parse("x", file, write_bin(&v, file), v.n, &err);
-    assert_non_null(t);
+    keep_tokenizer(t, &err);
     const size_t len = 1 << 19;
-    char *s = malloc(len);
-    assert_non_null(s);
+    char *s = unit_alloc(len);
     memset(s, 'a', len);
     assert_int_equal(kvd_tokenizer_encode(t, s, len, false, &ids, &err), 0);
     assert_int_equal(ids.n, 1 + len / 32);
     for (size_t i = 1; i < ids.n; i++)
         assert_int_equal(ids.id[i], v.n - 1);
-    free(s);
     kvd_ids_release(&ids);
-    kvd_tokenizer_free(t);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -22,7 +22,6 @@ static char *small(const char *field, const char *value)
         fail_msg("%s: %s", value, why.text);
     assert_int_equal(json_object_set_new(j, field, v), 0);
     char *text = json_dumps(j, JSON_COMPACT);
-    json_decref(j);
     return text;
 }
 
@@ -173,8 +172,7 @@ TEST(test_refused_bytes)
     expect_refused(same, strlen(same), "duplicate object key");
 
     const size_t deep = 100000;
-    char *text = malloc(60 * deep);
-    assert_non_null(text);
+    char *text = unit_alloc(60 * deep);
     memcpy(text, "{\"x\":", 5);
     memset(text + 5, '[', deep);
     expect_refused(text, deep + 5, "not valid JSON: maximum parsing depth");
@@ -187,11 +185,9 @@ TEST(test_refused_bytes)
         p += sprintf(p, "]}");
     p += sprintf(p, "}");
     expect_refused(text, (size_t)(p - text), "decoder: nested deeper than 32");
-    free(text);
 
     json_t *j = load_json(TOKENIZERS "llama3.json");
     char *whole = json_dumps(j, JSON_COMPACT);
-    json_decref(j);
     kvd_err err;
     for (size_t len = 0; len < strlen(whole); len += 97)
         assert_null(kvd_tokenizer_parse("cut", whole, len, 0, &err));
@@ -220,7 +216,6 @@ TEST(test_sparse_ids)
     assert_null(kvd_tokenizer_decode(t, &hole, 1, &n, &err));
     assert_string_equal(
         err.msg, "tokenizer 'sparse': id 6 at position 0 is not in the vocabulary of 2147483648");
-    kvd_tokenizer_free(t);
     kvd_ids_release(&ids);
     assert_null(kvd_tokenizer_parse("sparse", text, strlen(text), 1000, &err));
     assert_non_null(strstr(err.msg, "ids go up to 2147483647, the model's vocabulary has 1000"));
@@ -264,7 +259,6 @@ TEST(test_bad_texts)
         (void)snprintf(message, sizeof message, "text is not valid UTF-8 at byte %zu", bad[i].at);
         expect_encode_error(t, bad[i].s, bad[i].len, message);
     }
-    kvd_tokenizer_free(t);
 
     /* A pattern that takes exponential time must end at PCRE2's limit. */
     json_error_t why;
@@ -276,7 +270,6 @@ TEST(test_bad_texts)
     json_decref(patch);
     expect_encode_error(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", 51,
                         "match limit exceeded");
-    kvd_tokenizer_free(t);
 
     static const char *const certain[][3] = {
         {"{\"normalizer\":{\"type\":\"Lowercase\"}}", "ab\xcd\xb8",
@@ -290,14 +283,12 @@ TEST(test_bad_texts)
         t = variant("unknown", patch);
         json_decref(patch);
         expect_encode_error(t, certain[i][1], strlen(certain[i][1]), certain[i][2]);
-        kvd_tokenizer_free(t);
     }
 
     static const char text[] =
         "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"?\"}}";
     t = must_parse("x", text, strlen(text));
     expect_encode_error(t, "ab", 2, "neither is the unk_token");
-    kvd_tokenizer_free(t);
 }
 
 static kvd_tokenizer *splits_at(const char *base, const char *regex)
@@ -318,8 +309,7 @@ static kvd_tokenizer *splits_at(const char *base, const char *regex)
 TEST(test_slow_patterns)
 {
     const size_t len = 2000000;
-    char *s = malloc(len);
-    assert_non_null(s);
+    char *s = unit_alloc(len);
     memset(s, 'a', len);
     static const char *const slow[] = {"a{0,60000}[bx]", "a{0,60000}[bx]|a"};
     for (size_t i = 0; i < 2; i++) {
@@ -330,15 +320,12 @@ TEST(test_slow_patterns)
         const clock_t start = clock();
         expect_encode_error(t, s, len, message);
         assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 10);
-        kvd_tokenizer_free(t);
     }
     kvd_tokenizer *t = splits_at("unknown", "[bx]a{0,60000}");
     kvd_err err;
     kvd_ids ids = {0};
     assert_int_equal(kvd_tokenizer_encode(t, s, len, true, &ids, &err), 0);
     kvd_ids_release(&ids);
-    kvd_tokenizer_free(t);
-    free(s);
 }
 
 /* A normalizer may make a text, or a part between added tokens, at most 64 times longer. */
@@ -361,8 +348,7 @@ TEST(test_growing_normalizer)
         kvd_tokenizer *t = variant("unknown", patch);
         json_decref(patch);
         free(patch_text);
-        char *s = malloc(30000);
-        assert_non_null(s);
+        char *s = unit_alloc(30000);
         memset(s, 'a', 30000);
         expect_encode_error(
             t, s, 30000,
@@ -372,8 +358,6 @@ TEST(test_growing_normalizer)
         if (times == 1)
             assert_int_equal(kvd_tokenizer_encode(t, s, 60, true, &ids, &err), 0);
         kvd_ids_release(&ids);
-        free(s);
-        kvd_tokenizer_free(t);
     }
 }
 
@@ -398,8 +382,7 @@ TEST(test_interrupted)
     char name[] = "test", *arguments[] = {name, NULL};
     for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
         const size_t len = slow[i].len;
-        char *s = malloc(len);
-        assert_non_null(s);
+        char *s = unit_alloc(len);
         memset(s, i < 2 ? 'a' : 'e', len);
         kvd_tokenizer *t = splits_at(slow[i].base, slow[i].pattern);
         kvd_common_options options = {.threads = 1};
@@ -417,9 +400,7 @@ TEST(test_interrupted)
         kvd_run_release(&run);
         assert_int_equal(kvd_run_start(&run, name, 1, arguments, &options, &err), 0);
         kvd_run_release(&run);
-        kvd_tokenizer_free(t);
         kvd_ids_release(&ids);
-        free(s);
     }
 }
 
