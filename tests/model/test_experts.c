@@ -162,46 +162,42 @@ static void test_large_batch(void **state)
 
 /* config.json of Mixtral, relevant fields */
 static const char mixtral[] =
-    "{\"architectures\":[\"MixtralForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
-    "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
-    "\"max_position_embeddings\":32768,\"model_type\":\"mixtral\",\"num_attention_heads\":32,"
-    "\"num_experts_per_tok\":2,\"num_hidden_layers\":32,\"num_key_value_heads\":8,"
-    "\"num_local_experts\":8,\"output_router_logits\":false,\"rms_norm_eps\":1e-05,"
-    "\"rope_theta\":1000000.0,\"sliding_window\":null,\"tie_word_embeddings\":false,"
-    "\"vocab_size\":32000}";
+    "{'architectures':['MixtralForCausalLM'],'attention_dropout':0.0,'bos_token_id':1,"
+    "'eos_token_id':2,'hidden_act':'silu','hidden_size':4096,'intermediate_size':14336,"
+    "'max_position_embeddings':32768,'model_type':'mixtral','num_attention_heads':32,"
+    "'num_experts_per_tok':2,'num_hidden_layers':32,'num_key_value_heads':8,"
+    "'num_local_experts':8,'output_router_logits':false,'rms_norm_eps':1e-05,"
+    "'rope_theta':1000000.0,'sliding_window':null,'tie_word_embeddings':false,'vocab_size':32000}";
 static const char qwen3_30b[] =
-    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"attention_bias\":false,\"bos_token_id\":151643,"
-    "\"decoder_sparse_step\":1,\"eos_token_id\":151645,\"head_dim\":128,\"hidden_act\":\"silu\","
-    "\"hidden_size\":2048,\"intermediate_size\":6144,\"max_position_embeddings\":40960,"
-    "\"max_window_layers\":48,\"mlp_only_layers\":[],\"model_type\":\"qwen3_moe\","
-    "\"moe_intermediate_size\":768,\"norm_topk_prob\":true,\"num_attention_heads\":32,"
-    "\"num_experts\":128,\"num_experts_per_tok\":8,\"num_hidden_layers\":48,"
-    "\"num_key_value_heads\":4,\"rms_norm_eps\":1e-06,\"rope_scaling\":null,"
-    "\"rope_theta\":1000000.0,\"sliding_window\":null,\"tie_word_embeddings\":false,"
-    "\"use_sliding_window\":false,\"vocab_size\":151936}";
+    "{'architectures':['Qwen3MoeForCausalLM'],'attention_bias':false,'bos_token_id':151643,"
+    "'decoder_sparse_step':1,'eos_token_id':151645,'head_dim':128,'hidden_act':'silu',"
+    "'hidden_size':2048,'intermediate_size':6144,'max_position_embeddings':40960,"
+    "'max_window_layers':48,'mlp_only_layers':[],'model_type':'qwen3_moe',"
+    "'moe_intermediate_size':768,'norm_topk_prob':true,'num_attention_heads':32,"
+    "'num_experts':128,'num_experts_per_tok':8,'num_hidden_layers':48,'num_key_value_heads':4,"
+    "'rms_norm_eps':1e-06,'rope_scaling':null,'rope_theta':1000000.0,'sliding_window':null,"
+    "'tie_word_embeddings':false,'use_sliding_window':false,'vocab_size':151936}";
 static const char qwen15_moe[] =
-    "{\"architectures\":[\"Qwen2MoeForCausalLM\"],\"bos_token_id\":151643,"
-    "\"decoder_sparse_step\":1,\"eos_token_id\":151643,\"hidden_act\":\"silu\","
-    "\"hidden_size\":2048,\"intermediate_size\":5632,\"max_position_embeddings\":8192,"
-    "\"max_window_layers\":21,\"model_type\":\"qwen2_moe\",\"moe_intermediate_size\":1408,"
-    "\"norm_topk_prob\":false,\"num_attention_heads\":16,\"num_experts\":60,"
-    "\"num_experts_per_tok\":4,\"num_hidden_layers\":24,\"num_key_value_heads\":16,"
-    "\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,\"shared_expert_intermediate_size\":5632,"
-    "\"sliding_window\":32768,\"tie_word_embeddings\":false,\"use_sliding_window\":false,"
-    "\"vocab_size\":151936}";
+    "{'architectures':['Qwen2MoeForCausalLM'],'bos_token_id':151643,'decoder_sparse_step':1,"
+    "'eos_token_id':151643,'hidden_act':'silu','hidden_size':2048,'intermediate_size':5632,"
+    "'max_position_embeddings':8192,'max_window_layers':21,'model_type':'qwen2_moe',"
+    "'moe_intermediate_size':1408,'norm_topk_prob':false,'num_attention_heads':16,"
+    "'num_experts':60,'num_experts_per_tok':4,'num_hidden_layers':24,'num_key_value_heads':16,"
+    "'rms_norm_eps':1e-06,'rope_theta':1000000.0,'shared_expert_intermediate_size':5632,"
+    "'sliding_window':32768,'tie_word_embeddings':false,'use_sliding_window':false,"
+    "'vocab_size':151936}";
 
 static const char gpt_oss_20b[] =
-    "{\"architectures\":[\"GptOssForCausalLM\"],\"attention_bias\":true,\"eos_token_id\":200002,"
-    "\"experts_per_token\":4,\"head_dim\":64,\"hidden_act\":\"silu\",\"hidden_size\":2880,"
-    "\"initial_context_length\":4096,\"intermediate_size\":2880,\"max_position_embeddings\":131072,"
-    "\"model_type\":\"gpt_oss\",\"num_attention_heads\":64,\"num_experts_per_tok\":4,"
-    "\"num_hidden_layers\":24,\"num_key_value_heads\":8,\"num_local_experts\":32,"
-    "\"pad_token_id\":199999,\"quantization_config\":{\"modules_to_not_convert\":["
-    "\"model.layers.*.self_attn\",\"lm_head\"],\"quant_method\":\"mxfp4\"},\"rms_norm_eps\":1e-05,"
-    "\"rope_scaling\":{\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":32.0,"
-    "\"original_max_position_embeddings\":4096,\"rope_type\":\"yarn\",\"truncate\":false},"
-    "\"rope_theta\":150000,\"sliding_window\":128,\"swiglu_limit\":7.0,"
-    "\"tie_word_embeddings\":false,\"vocab_size\":201088}";
+    "{'architectures':['GptOssForCausalLM'],'attention_bias':true,'eos_token_id':200002,"
+    "'experts_per_token':4,'head_dim':64,'hidden_act':'silu','hidden_size':2880,"
+    "'initial_context_length':4096,'intermediate_size':2880,'max_position_embeddings':131072,"
+    "'model_type':'gpt_oss','num_attention_heads':64,'num_experts_per_tok':4,"
+    "'num_hidden_layers':24,'num_key_value_heads':8,'num_local_experts':32,'pad_token_id':199999,"
+    "'quantization_config':{'modules_to_not_convert':['model.layers.*.self_attn','lm_head'],"
+    "'quant_method':'mxfp4'},'rms_norm_eps':1e-05,'rope_scaling':{'beta_fast':32.0,"
+    "'beta_slow':1.0,'factor':32.0,'original_max_position_embeddings':4096,'rope_type':'yarn',"
+    "'truncate':false},'rope_theta':150000,'sliding_window':128,'swiglu_limit':7.0,"
+    "'tie_word_embeddings':false,'vocab_size':201088}";
 
 TEST(test_published)
 {
@@ -213,7 +209,7 @@ TEST(test_published)
     assert_true(kvd_config_routed(&c, 0) && kvd_config_routed(&c, 31));
     assert_int_equal(kvd_config_window(&c, 0), 0);
     assert_true(kvd_family_elements(&c) == 46702792704);
-    assert_true(accept(edit_config(mixtral, "\"rope_theta\":1000000.0,", "")).rope_theta == 1e6);
+    assert_true(accept(edit_config(mixtral, "'rope_theta':1000000.0,", "")).rope_theta == 1e6);
     c = accept(qwen3_30b);
     assert_int_equal(c.n_experts, 128);
     assert_int_equal(c.n_chosen, 8);
@@ -243,11 +239,11 @@ TEST(test_gpt_oss)
     assert_true(kvd_family_elements(&c) == 20914757184);
     assert_true(kvd_family_knows(&c, "model.layers.3.self_attn.sinks"));
     assert_false(kvd_family_knows(&c, "model.layers.3.self_attn.sinks.weight"));
-    refuse(edit_config(gpt_oss_20b, "\"mxfp4\"", "\"gptq\""),
+    refuse(edit_config(gpt_oss_20b, "'mxfp4'", "'gptq'"),
            "quantization_config: quant_method is 'gptq', only 'mxfp4' is supported");
     refuse(edit_config(gpt_oss_20b, "7.0", "-7.0"), "'swiglu_limit' is -7, not positive");
-    refuse(edit_config(mixtral, "\"sliding_window\"",
-                       "\"quantization_config\":{\"quant_method\":\"mxfp4\"},\"sliding_window\""),
+    refuse(edit_config(mixtral, "'sliding_window'",
+                       "'quantization_config':{'quant_method':'mxfp4'},'sliding_window'"),
            "'quantization_config' is set, which is not supported");
 }
 
@@ -410,9 +406,9 @@ TEST(test_clamped_swiglu)
 
 TEST(test_layers_and_refusals)
 {
-    kvd_config c = accept(edit_config(qwen3_30b, "sparse_step\":1", "sparse_step\":3"));
+    kvd_config c = accept(edit_config(qwen3_30b, "sparse_step':1", "sparse_step':3"));
     assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 2) && kvd_config_routed(&c, 5));
-    c = accept(edit_config(qwen3_30b, "layers\":[]", "layers\":[0,47]"));
+    c = accept(edit_config(qwen3_30b, "layers':[]", "layers':[0,47]"));
     assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 1) &&
                 !kvd_config_routed(&c, 47));
     kvd_place place;
@@ -428,20 +424,20 @@ TEST(test_layers_and_refusals)
     assert_false(kvd_family_knows(&c, "model.layers.0.mlp.experts.7.down_proj.weight"));
     assert_true(kvd_family_knows(&c, "model.layers.1.mlp.gate.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.0.mlp.gate.weight"));
-    c = accept(edit_config(qwen3_30b, "\"num_experts\"", "\"num_local_experts\""));
+    c = accept(edit_config(qwen3_30b, "'num_experts'", "'num_local_experts'"));
     assert_int_equal(c.n_experts, 128);
-    refuse(edit_config(qwen3_30b, "\"num_experts\"", "\"num_local_experts\":64,\"num_experts\""),
+    refuse(edit_config(qwen3_30b, "'num_experts'", "'num_local_experts':64,'num_experts'"),
            "'num_experts' is 128 and 'num_local_experts' is 64");
-    refuse(edit_config(qwen3_30b, "per_tok\":8", "per_tok\":129"),
+    refuse(edit_config(qwen3_30b, "per_tok':8", "per_tok':129"),
            "'num_experts_per_tok' is 129, but the model has 128 experts");
-    refuse(edit_config(qwen3_30b, "experts\":128", "experts\":5000"),
+    refuse(edit_config(qwen3_30b, "experts':128", "experts':5000"),
            "'num_experts' is 5000, at most 4096 are supported");
-    refuse(edit_config(qwen3_30b, "layers\":[]", "layers\":[48]"),
+    refuse(edit_config(qwen3_30b, "layers':[]", "layers':[48]"),
            "mlp_only_layers[0] is not one of the layers 0 to 47");
-    refuse(edit_config(qwen3_30b, "layers\":[]", "layers\":7"), "'mlp_only_layers' is not a list");
-    refuse(edit_config(qwen3_30b, "\"use_sliding_window\":false", "\"use_sliding_window\":true"),
+    refuse(edit_config(qwen3_30b, "layers':[]", "layers':7"), "'mlp_only_layers' is not a list");
+    refuse(edit_config(qwen3_30b, "'use_sliding_window':false", "'use_sliding_window':true"),
            "'use_sliding_window' is true, which is not supported in a Qwen model with experts");
-    refuse(edit_config(mixtral, "layers\":32", "layers\":513"),
+    refuse(edit_config(mixtral, "layers':32", "layers':513"),
            "513 layers, at most 512 in a model with experts");
 }
 

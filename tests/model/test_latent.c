@@ -151,37 +151,34 @@ TEST(test_matrices)
 
 /* config.json of deepseek-ai/DeepSeek-V2-Lite */
 static const char v2_lite[] =
-    "{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"attention_bias\":false,"
-    "\"attention_dropout\":0.0,\"aux_loss_alpha\":0.001,\"bos_token_id\":100000,"
-    "\"eos_token_id\":100001,\"first_k_dense_replace\":1,\"hidden_act\":\"silu\","
-    "\"hidden_size\":2048,\"intermediate_size\":10944,\"kv_lora_rank\":512,"
-    "\"max_position_embeddings\":163840,\"model_type\":\"deepseek_v2\","
-    "\"moe_intermediate_size\":1408,\"moe_layer_freq\":1,\"n_group\":1,\"n_routed_experts\":64,"
-    "\"n_shared_experts\":2,\"norm_topk_prob\":false,\"num_attention_heads\":16,"
-    "\"num_experts_per_tok\":6,\"num_hidden_layers\":27,\"num_key_value_heads\":16,"
-    "\"pretraining_tp\":1,\"q_lora_rank\":null,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
-    "\"rms_norm_eps\":1e-06,\"rope_scaling\":{\"beta_fast\":32,\"beta_slow\":1,\"factor\":40,"
-    "\"mscale\":0.707,\"mscale_all_dim\":0.707,\"original_max_position_embeddings\":4096,"
-    "\"type\":\"yarn\"},\"rope_theta\":10000,\"routed_scaling_factor\":1.0,"
-    "\"scoring_func\":\"softmax\",\"seq_aux\":true,\"tie_word_embeddings\":false,"
-    "\"topk_group\":1,\"topk_method\":\"greedy\",\"torch_dtype\":\"bfloat16\","
-    "\"use_cache\":true,\"v_head_dim\":128,\"vocab_size\":102400}";
+    "{'architectures':['DeepseekV2ForCausalLM'],'attention_bias':false,'attention_dropout':0.0,"
+    "'aux_loss_alpha':0.001,'bos_token_id':100000,'eos_token_id':100001,"
+    "'first_k_dense_replace':1,'hidden_act':'silu','hidden_size':2048,'intermediate_size':10944,"
+    "'kv_lora_rank':512,'max_position_embeddings':163840,'model_type':'deepseek_v2',"
+    "'moe_intermediate_size':1408,'moe_layer_freq':1,'n_group':1,'n_routed_experts':64,"
+    "'n_shared_experts':2,'norm_topk_prob':false,'num_attention_heads':16,"
+    "'num_experts_per_tok':6,'num_hidden_layers':27,'num_key_value_heads':16,'pretraining_tp':1,"
+    "'q_lora_rank':null,'qk_nope_head_dim':128,'qk_rope_head_dim':64,'rms_norm_eps':1e-06,"
+    "'rope_scaling':{'beta_fast':32,'beta_slow':1,'factor':40,'mscale':0.707,"
+    "'mscale_all_dim':0.707,'original_max_position_embeddings':4096,'type':'yarn'},"
+    "'rope_theta':10000,'routed_scaling_factor':1.0,'scoring_func':'softmax','seq_aux':true,"
+    "'tie_word_embeddings':false,'topk_group':1,'topk_method':'greedy','torch_dtype':'bfloat16',"
+    "'use_cache':true,'v_head_dim':128,'vocab_size':102400}";
 
 /* config.json of deepseek-ai/DeepSeek-V3, without quantization_config */
 static const char v3[] =
-    "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"attention_bias\":false,"
-    "\"bos_token_id\":0,\"eos_token_id\":1,\"ep_size\":1,\"first_k_dense_replace\":3,"
-    "\"hidden_act\":\"silu\",\"hidden_size\":7168,\"intermediate_size\":18432,"
-    "\"kv_lora_rank\":512,\"max_position_embeddings\":163840,\"model_type\":\"deepseek_v3\","
-    "\"moe_intermediate_size\":2048,\"moe_layer_freq\":1,\"n_group\":8,\"n_routed_experts\":256,"
-    "\"n_shared_experts\":1,\"norm_topk_prob\":true,\"num_attention_heads\":128,"
-    "\"num_experts_per_tok\":8,\"num_hidden_layers\":61,\"num_key_value_heads\":128,"
-    "\"num_nextn_predict_layers\":1,\"q_lora_rank\":1536,\"qk_nope_head_dim\":128,"
-    "\"qk_rope_head_dim\":64,\"rms_norm_eps\":1e-06,\"rope_scaling\":{\"beta_fast\":32,"
-    "\"beta_slow\":1,\"factor\":40,\"mscale\":1.0,\"mscale_all_dim\":1.0,"
-    "\"original_max_position_embeddings\":4096,\"type\":\"yarn\"},\"rope_theta\":10000,"
-    "\"routed_scaling_factor\":2.5,\"scoring_func\":\"sigmoid\",\"tie_word_embeddings\":false,"
-    "\"topk_group\":4,\"topk_method\":\"noaux_tc\",\"v_head_dim\":128,\"vocab_size\":129280}";
+    "{'architectures':['DeepseekV3ForCausalLM'],'attention_bias':false,'bos_token_id':0,"
+    "'eos_token_id':1,'ep_size':1,'first_k_dense_replace':3,'hidden_act':'silu',"
+    "'hidden_size':7168,'intermediate_size':18432,'kv_lora_rank':512,"
+    "'max_position_embeddings':163840,'model_type':'deepseek_v3','moe_intermediate_size':2048,"
+    "'moe_layer_freq':1,'n_group':8,'n_routed_experts':256,'n_shared_experts':1,"
+    "'norm_topk_prob':true,'num_attention_heads':128,'num_experts_per_tok':8,"
+    "'num_hidden_layers':61,'num_key_value_heads':128,'num_nextn_predict_layers':1,"
+    "'q_lora_rank':1536,'qk_nope_head_dim':128,'qk_rope_head_dim':64,'rms_norm_eps':1e-06,"
+    "'rope_scaling':{'beta_fast':32,'beta_slow':1,'factor':40,'mscale':1.0,'mscale_all_dim':1.0,"
+    "'original_max_position_embeddings':4096,'type':'yarn'},'rope_theta':10000,"
+    "'routed_scaling_factor':2.5,'scoring_func':'sigmoid','tie_word_embeddings':false,"
+    "'topk_group':4,'topk_method':'noaux_tc','v_head_dim':128,'vocab_size':129280}";
 
 TEST(test_configurations)
 {
@@ -204,30 +201,29 @@ TEST(test_configurations)
     /* If num_nextn_predict_layers is 0, tensors for multi-token prediction are refused. */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);
-    strstr(without, "_predict_layers\":1")[strlen("_predict_layers\":")] = '0';
+    strstr(without, "_predict_layers':1")[strlen("_predict_layers':")] = '0';
     assert_int_equal(accept(without).extra_layers, 0);
     assert_true(kvd_family_knows(&c, "model.layers.3.mlp.gate.e_score_correction_bias"));
     assert_false(kvd_family_knows(&c, "model.layers.2.mlp.gate.e_score_correction_bias"));
 
     refuse_config(
-        v2_lite, "\"topk_method\":\"greedy\"", "\"topk_method\":\"noaux_tc\"",
+        v2_lite, "'topk_method':'greedy'", "'topk_method':'noaux_tc'",
         "'topk_method' is 'noaux_tc', only 'greedy' and 'group_limited_greedy' are supported");
-    refuse_config(v2_lite, "\"norm_topk_prob\":false", "\"norm_topk_prob\":true",
+    refuse_config(v2_lite, "'norm_topk_prob':false", "'norm_topk_prob':true",
                   "'norm_topk_prob' is true, which the library ignores");
-    refuse_config(v2_lite, "\"num_key_value_heads\":16", "\"num_key_value_heads\":4",
+    refuse_config(v2_lite, "'num_key_value_heads':16", "'num_key_value_heads':4",
                   "'num_key_value_heads' is 4, latent attention expands to all 16 query heads");
-    refuse_config(v2_lite, "\"attention_bias\":false", "\"attention_bias\":true",
+    refuse_config(v2_lite, "'attention_bias':false", "'attention_bias':true",
                   "'attention_bias' is true, biases of latent attention are not supported");
-    refuse_config(v2_lite, "\"moe_layer_freq\":1", "\"moe_layer_freq\":2",
+    refuse_config(v2_lite, "'moe_layer_freq':1", "'moe_layer_freq':2",
                   "'moe_layer_freq' is 2, only 1 is supported");
-    refuse_config(v2_lite, "\"qk_rope_head_dim\":64", "\"qk_rope_head_dim\":63",
+    refuse_config(v2_lite, "'qk_rope_head_dim':64", "'qk_rope_head_dim':63",
                   "'qk_rope_head_dim' is 63, RoPE needs an even number");
-    refuse_config(v3, "\"scoring_func\":\"sigmoid\"", "\"scoring_func\":\"softmax\"",
+    refuse_config(v3, "'scoring_func':'sigmoid'", "'scoring_func':'softmax'",
                   "'scoring_func' is 'softmax', only 'sigmoid' is supported");
-    refuse_config(v3, "\"n_group\":8", "\"n_group\":7",
-                  "256 experts do not form 'n_group' 7 groups");
-    refuse_config(v3, "\"topk_group\":4", "\"topk_group\":9", "'topk_group' is 9 of 8 groups");
-    refuse_config(v3, "\"ep_size\":1", "\"quantization_config\":{\"quant_method\":\"fp8\"}",
+    refuse_config(v3, "'n_group':8", "'n_group':7", "256 experts do not form 'n_group' 7 groups");
+    refuse_config(v3, "'topk_group':4", "'topk_group':9", "'topk_group' is 9 of 8 groups");
+    refuse_config(v3, "'ep_size':1", "'quantization_config':{'quant_method':'fp8'}",
                   "'quantization_config' is set, which is not supported");
 }
 
