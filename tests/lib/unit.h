@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -29,12 +30,18 @@
         assert_string_equal(err.msg, message);                                                     \
     } while (0)
 
+/* Requires that the message in the caller's `err` contains this text. */
+#define SAYS(text)                                                                                 \
+    do {                                                                                           \
+        if (!strstr(err.msg, text))                                                                \
+            fail_msg("'%s' lacks '%s'", err.msg, text);                                            \
+    } while (0)
+
 /* Requires that a call returns -1 and puts a message with this part into the caller's `err`. */
 #define FAILS_WITH(call, part)                                                                     \
     do {                                                                                           \
         assert_int_equal(call, -1);                                                                \
-        if (!strstr(err.msg, part))                                                                \
-            fail_msg("'%s' does not say '%s'", err.msg, part);                                     \
+        SAYS(part);                                                                                \
     } while (0)
 
 /* Resources that end with the current test, the latest first. */

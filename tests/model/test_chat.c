@@ -245,7 +245,7 @@ TEST(refusals)
     refused("eos_token is '</s>', but '<|endoftext|>' in the chat form olmo2", "--chat none");
     put("tokenizer_config.json", NULL);
     assert_null(kvd_chat_read("tests/data/chat.json", &path, &err));
-    assert_non_null(strstr(err.msg, "'tests/data/chat.json' is no folder"));
+    SAYS("'tests/data/chat.json' is no folder");
 }
 
 static int set_up(void **state)

@@ -251,7 +251,7 @@ TEST(test_demo_file)
 {
     kvd_config c;
     kvd_err err = {""};
-    assert_int_equal(kvd_config_read("data/models/kvdim-6m/config.json", &c, &err), 0);
+    OK(kvd_config_read("data/models/kvdim-6m/config.json", &c, &err));
     assert_int_equal(c.n_layers, 6);
     assert_int_equal(c.n_heads, 4);
     assert_int_equal(c.n_kv_heads, 2);
@@ -263,8 +263,8 @@ TEST(test_demo_file)
     assert_true(c.tied_head);
     assert_int_equal(c.bos_id, 0);
     assert_int_equal(c.eos_id, 1);
-    assert_int_equal(kvd_config_read("data/models/none.json", &c, &err), -1);
-    assert_string_equal(err.msg, "cannot open 'data/models/none.json': No such file or directory");
+    FAILS(kvd_config_read("data/models/none.json", &c, &err),
+          "cannot open 'data/models/none.json': No such file or directory");
 }
 
 /* config.json of Mistral 7B 0.1, relevant entries */

@@ -38,11 +38,11 @@ static void test_batch(void **state)
     uint32_t *id = token_ids(N_BATCH, (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, 3);
     const kvd_batch b = {.n_sequences = N_PARTS_OF_RUN, .offset = batch_offset, .id = id};
     recording all, one;
-    assert_int_equal(run(checkpoint, &b, -1, &all, &err), 0);
+    OK(run(checkpoint, &b, -1, &all, &err));
     for (size_t s = 0; s < N_PARTS_OF_RUN; s++) {
         const size_t at = batch_offset[s], n = batch_offset[s + 1] - at, alone[2] = {0, n};
         const kvd_batch single = {.n_sequences = 1, .offset = alone, .id = id + at};
-        assert_int_equal(run(checkpoint, &single, -1, &one, &err), 0);
+        OK(run(checkpoint, &single, -1, &one, &err));
         for (int kind = 0; kind < N_KINDS; kind++) {
             const size_t layers = kind == LOGITS ? 1 : (size_t)all.c->n_layers,
                          width = width_of(all.c, kind);
@@ -71,11 +71,10 @@ static void test_two_parts(void **state)
     const kvd_batch b = {.n_sequences = N_PARTS_OF_RUN, .offset = batch_offset, .id = id};
     kvd_dense_attention *const dense = dense_attention();
     kvd_forward *f = open_forward(checkpoint, N_BATCH, 50);
-    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, whole, &err), 0);
+    OK(kvd_forward_run(f, &b, &dense->hook, -1, whole, &err));
     for (int layer = 0; layer < c->n_layers; layer++) {
-        assert_int_equal(kvd_forward_residual(f, &b, &dense->hook, layer, residual, &err), 0);
-        assert_int_equal(kvd_forward_run_from(f, &b, &dense->hook, layer, residual, parts, &err),
-                         0);
+        OK(kvd_forward_residual(f, &b, &dense->hook, layer, residual, &err));
+        OK(kvd_forward_run_from(f, &b, &dense->hook, layer, residual, parts, &err));
         assert_memory_equal(whole, parts, size * sizeof *parts);
     }
 }
@@ -93,12 +92,12 @@ TEST(test_slices_of_shared_tensors)
         float *part = unit_alloc(width * d * sizeof *part);
         kvd_weight w;
         kvd_forward *f = open_forward(checkpoint, 1, 1);
-        assert_int_equal(kvd_forward_weights_v(f, 0, w_v, &err), 0);
-        assert_int_equal(kvd_forward_weights_o(f, 0, w_o, &err), 0);
-        assert_int_equal(kvd_weight_find(checkpoint, KVD_PART_V, false, 0, &w, &err), 0);
+        OK(kvd_forward_weights_v(f, 0, w_v, &err));
+        OK(kvd_forward_weights_o(f, 0, w_o, &err));
+        OK(kvd_weight_find(checkpoint, KVD_PART_V, false, 0, &w, &err));
         kvd_weight_read(&w, 0, w.n, part);
         assert_memory_equal(w_v, part, rows * d * sizeof *part);
-        assert_int_equal(kvd_weight_find(checkpoint, KVD_PART_O, false, 0, &w, &err), 0);
+        OK(kvd_weight_find(checkpoint, KVD_PART_O, false, 0, &w, &err));
         kvd_weight_read(&w, 0, w.n, part);
         for (size_t j = 0; j < width * d; j++)
             assert_true(w_o[j] == part[j % d * width + j / d]);
@@ -177,8 +176,7 @@ TEST(test_names_without_base)
             continue;
         }
         assert_null(kvd_checkpoint_open(command, &err));
-        if (!strstr(err.msg, cases[i].message))
-            fail_msg("'%s' lacks '%s'", err.msg, cases[i].message);
+        SAYS(cases[i].message);
     }
 }
 

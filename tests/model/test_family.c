@@ -194,7 +194,7 @@ TEST(test_read)
                  group = (size_t)kvd_config_group(k);
     kvd_weight w;
     kvd_tensor t;
-    assert_int_equal(kvd_weight_find(c, KVD_PART_K, false, 2, &w, &err), 0);
+    OK(kvd_weight_find(c, KVD_PART_K, false, 2, &w, &err));
     assert_int_equal(w.n, (size_t)k->n_kv_heads * d * width);
     assert_null(kvd_weight_in_place(&w));
     assert_int_equal(
@@ -215,7 +215,7 @@ TEST(test_read)
                 all[(head * (group + 2) * d + group * d + row % d) * width + (first + i) % width]);
         }
     }
-    assert_int_equal(kvd_weight_find(c, KVD_PART_GATE, false, 0, &w, &err), 0);
+    OK(kvd_weight_find(c, KVD_PART_GATE, false, 0, &w, &err));
     assert_int_equal(w.n, 0);
     assert_null(kvd_weight_in_place(&w));
     free(all);

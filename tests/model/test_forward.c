@@ -61,7 +61,7 @@ TEST(test_random_checkpoints_match_reference)
         s.rope = model[i].rope;
         s.seed = i;
         const char *path = in_folder(name);
-        assert_int_equal(make_checkpoint(path, &s, &err), 0);
+        OK(make_checkpoint(path, &s, &err));
         compare_with_reference(model[i].what, path, model[i].n);
     }
 }
@@ -73,7 +73,7 @@ TEST(test_llama2c_matches_reference)
         made_spec s = MADE_SPEC_DEFAULTS;
         s.tied = tied;
         const char *path = in_folder(tied ? "tied.bin" : "untied.bin");
-        assert_int_equal(make_llama2c(path, &s, &err), 0);
+        OK(make_llama2c(path, &s, &err));
         compare_with_reference(path, path, 77);
     }
 }
@@ -92,7 +92,7 @@ TEST(test_head_in_slabs)
     s.vocab = 4500;
     s.ffn = 8;
     s.dtype = KVD_BF16;
-    assert_int_equal(make_checkpoint(in_folder("slabs"), &s, &err), 0);
+    OK(make_checkpoint(in_folder("slabs"), &s, &err));
     compare_with_reference("head in slabs", in_folder("slabs"), 3);
 }
 
@@ -103,7 +103,7 @@ TEST(test_unaligned_tensors)
     made_spec s = MADE_SPEC_DEFAULTS;
     char *bytes = unit_alloc(1 << 20);
     uint64_t len;
-    assert_int_equal(make_checkpoint(in_folder("odd"), &s, &err), 0);
+    OK(make_checkpoint(in_folder("odd"), &s, &err));
     FILE *f = fopen(in_folder("odd/model.safetensors"), "r+b");
     assert_non_null(f);
     const size_t size = fread(bytes, 1, 1 << 20, f);
@@ -123,7 +123,7 @@ static kvd_checkpoint *open_default(const char *name)
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 3;
-    assert_int_equal(make_checkpoint(in_folder(name), &s, &err), 0);
+    OK(make_checkpoint(in_folder(name), &s, &err));
     kvd_checkpoint *checkpoint = open_checkpoint(in_folder(name));
     return checkpoint;
 }
@@ -136,11 +136,11 @@ TEST(test_ragged_batches_equal_single_sequences)
     uint32_t *id = token_ids(251, 300, 3);
     recording all, one;
     const kvd_batch b = {.n_sequences = 5, .offset = offset, .id = id};
-    assert_int_equal(run(checkpoint, &b, -1, &all, &err), 0);
+    OK(run(checkpoint, &b, -1, &all, &err));
     for (size_t s = 0; s < 5; s++) {
         const size_t n = offset[s + 1] - offset[s], alone[2] = {0, n};
         const kvd_batch single = {.n_sequences = 1, .offset = alone, .id = id + offset[s]};
-        assert_int_equal(run(checkpoint, &single, -1, &one, &err), 0);
+        OK(run(checkpoint, &single, -1, &one, &err));
         for (int kind = 0; kind < N_KINDS; kind++)
             for (size_t l = 0; l < (kind == LOGITS ? 1 : 3); l++) {
                 const size_t width = width_of(one.c, kind);
@@ -177,8 +177,8 @@ TEST(test_threads)
     for (int threads = 1; threads <= 6; threads++) {
         recording first, again;
         use_threads(threads);
-        assert_int_equal(run(checkpoint, &b, -1, &first, &err), 0);
-        assert_int_equal(run(checkpoint, &b, -1, &again, &err), 0);
+        OK(run(checkpoint, &b, -1, &first, &err));
+        OK(run(checkpoint, &b, -1, &again, &err));
         assert_memory_equal(first.x[LOGITS], again.x[LOGITS], 250 * 300 * sizeof(float));
         compare_with_reference("threads", in_folder("threads"), 150);
     }
@@ -194,10 +194,10 @@ TEST(test_last_layer)
     float hidden[20 * 64];
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .id = id};
     recording all, some;
-    assert_int_equal(run(checkpoint, &b, -1, &all, &err), 0);
+    OK(run(checkpoint, &b, -1, &all, &err));
     assert_int_equal(all.layers, 3);
     for (int last = 0; last < 3; last++) {
-        assert_int_equal(run(checkpoint, &b, last, &some, &err), 0);
+        OK(run(checkpoint, &b, last, &some, &err));
         assert_int_equal(some.layers, last + 1);
         assert_memory_equal(all.x[O], some.x[O],
                             (size_t)(last + 1) * 20 * width_of(all.c, O) * sizeof(float));
@@ -205,11 +205,11 @@ TEST(test_last_layer)
 
     kvd_dense_attention *const dense = dense_attention();
     kvd_forward *f = open_forward(checkpoint, 20, 11);
-    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, 3, NULL, &err), -1);
-    assert_string_equal(err.msg, "layers 0 .. 3 asked for, the model has 3");
-    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, 1, hidden, &err), -1);
-    assert_string_equal(err.msg, "layers 0 .. 1 asked for with the final state, the model has 3");
-    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, 2, hidden, &err), 0);
+    FAILS(kvd_forward_run(f, &b, &dense->hook, 3, NULL, &err),
+          "layers 0 .. 3 asked for, the model has 3");
+    FAILS(kvd_forward_run(f, &b, &dense->hook, 1, hidden, &err),
+          "layers 0 .. 1 asked for with the final state, the model has 3");
+    OK(kvd_forward_run(f, &b, &dense->hook, 2, hidden, &err));
 }
 
 TEST(test_run_in_two_parts)
@@ -225,19 +225,18 @@ TEST(test_run_in_two_parts)
     const kvd_batch other = {.n_sequences = 1, .offset = other_offset, .id = id + 40};
     kvd_dense_attention *const dense = dense_attention();
     kvd_forward *f = open_forward(checkpoint, N, N);
-    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, whole, &err), 0);
+    OK(kvd_forward_run(f, &b, &dense->hook, -1, whole, &err));
     for (int layer = 0; layer < 3; layer++) {
         memset(parts, 0, N * D * sizeof *parts);
-        assert_int_equal(kvd_forward_residual(f, &b, &dense->hook, layer, residual, &err), 0);
-        assert_int_equal(kvd_forward_run(f, &other, &dense->hook, -1, parts, &err), 0);
-        assert_int_equal(kvd_forward_run_from(f, &b, &dense->hook, layer, residual, parts, &err),
-                         0);
+        OK(kvd_forward_residual(f, &b, &dense->hook, layer, residual, &err));
+        OK(kvd_forward_run(f, &other, &dense->hook, -1, parts, &err));
+        OK(kvd_forward_run_from(f, &b, &dense->hook, layer, residual, parts, &err));
         assert_memory_equal(whole, parts, N * D * sizeof *parts);
     }
-    assert_int_equal(kvd_forward_residual(f, &b, &dense->hook, 3, residual, &err), -1);
-    assert_string_equal(err.msg, "layer 3 asked for, the model has 3");
-    assert_int_equal(kvd_forward_run_from(f, &b, &dense->hook, -1, residual, parts, &err), -1);
-    assert_string_equal(err.msg, "layer -1 asked for, the model has 3");
+    FAILS(kvd_forward_residual(f, &b, &dense->hook, 3, residual, &err),
+          "layer 3 asked for, the model has 3");
+    FAILS(kvd_forward_run_from(f, &b, &dense->hook, -1, residual, parts, &err),
+          "layer -1 asked for, the model has 3");
 }
 
 TEST(test_bad_batches)
@@ -249,8 +248,7 @@ TEST(test_bad_batches)
     assert_null(kvd_forward_new(checkpoint, 0, 1, &err));
     assert_string_equal(err.msg, "a batch of 0 tokens is outside 1 .. 2147483647");
     assert_null(kvd_forward_new(checkpoint, 300, 257, &err));
-    assert_non_null(
-        strstr(err.msg, "sequences of 257 tokens, but the model was made for 1 .. 256"));
+    SAYS("sequences of 257 tokens, but the model was made for 1 .. 256");
     assert_null(kvd_forward_new(checkpoint, 300, 0, &err));
     kvd_forward *f = open_forward(checkpoint, 50, 20);
 
@@ -269,24 +267,21 @@ TEST(test_bad_batches)
                              .offset = bad[i].offset,
                              .first_sequence = 40,
                              .id = id};
-        assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), -1);
-        assert_string_equal(err.msg, bad[i].message);
+        FAILS(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), bad[i].message);
     }
     const size_t offset[] = {0, 12, 30};
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .first_sequence = 7, .id = id};
     id[17] = 300;
-    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), -1);
-    assert_string_equal(
-        err.msg, "sequence 8, position 5: token id 300 is not below the vocabulary size 300");
+    FAILS(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err),
+          "sequence 8, position 5: token id 300 is not below the vocabulary size 300");
     id[17] = UINT32_MAX;
     assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), -1);
-    assert_int_equal(kvd_forward_ref(checkpoint, id, 30, &(kvd_forward_ref_out){0}, &err), -1);
-    assert_string_equal(err.msg,
-                        "position 17: token id 4294967295 is not below the vocabulary size 300");
-    assert_int_equal(kvd_forward_ref(checkpoint, id, 257, &(kvd_forward_ref_out){0}, &err), -1);
-    assert_string_equal(err.msg, "a sequence of 257 tokens, the model was made for 1 .. 256");
+    FAILS(kvd_forward_ref(checkpoint, id, 30, &(kvd_forward_ref_out){0}, &err),
+          "position 17: token id 4294967295 is not below the vocabulary size 300");
+    FAILS(kvd_forward_ref(checkpoint, id, 257, &(kvd_forward_ref_out){0}, &err),
+          "a sequence of 257 tokens, the model was made for 1 .. 256");
     id[17] = 299;
-    assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), 0);
+    OK(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err));
 }
 
 TEST(test_nonfinite_weights)
@@ -321,13 +316,11 @@ TEST(test_nonfinite_weights)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         kvd_err err = {""};
         recording got;
-        assert_int_equal(make_checkpoint(in_folder("nan"), &s, &err), 0);
-        assert_int_equal(made_poke(in_folder("nan/model.safetensors"), bad[i].tensor, bad[i].i,
-                                   bad[i].value, &err),
-                         0);
+        OK(make_checkpoint(in_folder("nan"), &s, &err));
+        OK(made_poke(in_folder("nan/model.safetensors"), bad[i].tensor, bad[i].i, bad[i].value,
+                     &err));
         kvd_checkpoint *checkpoint = open_checkpoint(in_folder("nan"));
-        assert_int_equal(run(checkpoint, &b, -1, &got, &err), -1);
-        assert_string_equal(err.msg, bad[i].message);
+        FAILS(run(checkpoint, &b, -1, &got, &err), bad[i].message);
     }
 }
 
@@ -335,20 +328,19 @@ TEST(test_wrong_shape_and_missing_tensor)
 {
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
-    assert_int_equal(make_checkpoint(in_folder("shape"), &s, &err), 0);
+    OK(make_checkpoint(in_folder("shape"), &s, &err));
     s.ffn = 97;
-    assert_int_equal(made_config(in_folder("shape/config.json"), &s, &err), 0);
+    OK(made_config(in_folder("shape/config.json"), &s, &err));
     kvd_checkpoint *checkpoint = open_checkpoint(in_folder("shape"));
     assert_null(kvd_forward_new(checkpoint, 10, 10, &err));
-    assert_non_null(strstr(err.msg,
-                           "tensor 'model.layers.0.mlp.gate_proj.weight' has shape [96][64], the "
-                           "configuration needs [97][64]"));
+    SAYS("tensor 'model.layers.0.mlp.gate_proj.weight' has shape [96][64], the "
+         "configuration needs [97][64]");
     s.ffn = 96;
     s.layers = 3;
-    assert_int_equal(made_config(in_folder("shape/config.json"), &s, &err), 0);
+    OK(made_config(in_folder("shape/config.json"), &s, &err));
     checkpoint = open_checkpoint(in_folder("shape"));
     assert_null(kvd_forward_new(checkpoint, 10, 10, &err));
-    assert_non_null(strstr(err.msg, "tensor 'model.layers.2.input_layernorm.weight' is missing"));
+    SAYS("tensor 'model.layers.2.input_layernorm.weight' is missing");
 }
 
 /*
@@ -360,7 +352,7 @@ TEST(test_weight_slices)
     made_spec s = MADE_SPEC_DEFAULTS;
     s.dtype = KVD_BF16;
     s.d_model = 40;
-    assert_int_equal(make_checkpoint(in_folder("slices"), &s, &err), 0);
+    OK(make_checkpoint(in_folder("slices"), &s, &err));
     kvd_checkpoint *checkpoint = open_checkpoint(in_folder("slices"));
     kvd_forward *f = open_forward(checkpoint, 1, 1);
     enum { D = 40, HEADS = 4, KV = 2, DH = 16 };
@@ -368,23 +360,20 @@ TEST(test_weight_slices)
           *w_v = unit_alloc((size_t)KV * DH * D * sizeof *w_v);
     float *stored = unit_alloc((size_t)HEADS * DH * D * sizeof *stored);
     kvd_tensor t;
-    assert_int_equal(kvd_forward_weights_o(f, 1, w_o, &err), 0);
-    assert_int_equal(kvd_forward_weights_v(f, 1, w_v, &err), 0);
-    assert_int_equal(kvd_checkpoint_tensor(checkpoint, "model.layers.1.self_attn.o_proj.weight", D,
-                                           HEADS * DH, &t, &err),
-                     0);
+    OK(kvd_forward_weights_o(f, 1, w_o, &err));
+    OK(kvd_forward_weights_v(f, 1, w_v, &err));
+    OK(kvd_checkpoint_tensor(checkpoint, "model.layers.1.self_attn.o_proj.weight", D, HEADS * DH,
+                             &t, &err));
     kvd_to_f32(t.dtype, t.data, stored, t.n);
     for (size_t h = 0; h < HEADS; h++)
         for (size_t j = 0; j < DH; j++)
             for (size_t m = 0; m < D; m++)
                 assert_true(w_o[(h * DH + j) * D + m] == stored[m * HEADS * DH + h * DH + j]);
-    assert_int_equal(kvd_checkpoint_tensor(checkpoint, "model.layers.1.self_attn.v_proj.weight",
-                                           KV * DH, D, &t, &err),
-                     0);
+    OK(kvd_checkpoint_tensor(checkpoint, "model.layers.1.self_attn.v_proj.weight", KV * DH, D, &t,
+                             &err));
     kvd_to_f32(t.dtype, t.data, stored, t.n);
     assert_memory_equal(w_v, stored, t.n * sizeof *stored);
-    assert_int_equal(kvd_forward_weights_o(f, 2, w_o, &err), -1);
-    assert_string_equal(err.msg, "layer 2 asked for, the model has 2");
+    FAILS(kvd_forward_weights_o(f, 2, w_o, &err), "layer 2 asked for, the model has 2");
     assert_int_equal(kvd_forward_weights_v(f, -1, w_v, &err), -1);
 }
 

@@ -103,7 +103,7 @@ TEST(test_matrices)
         kvd_layer_weights w;
         kvd_rng rng;
         kvd_rng_seed(&rng, 9, 0);
-        assert_int_equal(kvd_layer_find(checkpoint, 0, part, &err), 0);
+        OK(kvd_layer_find(checkpoint, 0, part, &err));
         float *const buffer = unit_alloc((kvd_layer_buffer_size(part) + 1) * sizeof *buffer),
                      *const w_o = unit_alloc(heads * d * m * sizeof *w_o),
                      *const w_v = unit_alloc(d * m * sizeof *w_v);
@@ -115,8 +115,8 @@ TEST(test_matrices)
                      *const k = unit_alloc(ROWS * d * sizeof *k);
         kvd_layer_load(part, buffer, &w);
         kvd_forward *const f = open_forward(checkpoint, 1, 1);
-        assert_int_equal(kvd_forward_weights_o(f, 0, w_o, &err), 0);
-        assert_int_equal(kvd_forward_weights_v(f, 0, w_v, &err), 0);
+        OK(kvd_forward_weights_o(f, 0, w_o, &err));
+        OK(kvd_forward_weights_v(f, 0, w_v, &err));
         for (size_t j = 0; j < ROWS * heads * d; j++)
             o[j] = normal(&rng);
         for (size_t j = 0; j < ROWS * m; j++)
