@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
 #include "common/threads.h"
 #include "model/pass/attention.h"
 #include "model/pass/blocks.h"
@@ -275,8 +274,7 @@ static void head_back(kvd_backward *w, size_t rows)
 /*
  * Adds losses of `rows` tokens to *loss. Writes the gradient of the last layer's output to w->dx.
  */
-static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
-                      double *loss, kvd_err *err)
+static int piece_back(kvd_backward *w, size_t first, size_t rows, double *loss, kvd_err *err)
 {
     const float *const x = entering(w, w->c->n_layers) + first * w->d;
     float *const hidden = w->in + first * w->d, *const dx = w->dx + first * w->d;
@@ -296,12 +294,12 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t
     for (size_t i = 0; i < rows; i++) {
         float *const row = w->logits + i * w->vocab;
         loss_of[i] = 0;
-        if (target[first + i] == UINT32_MAX)
+        if (w->target[first + i] == UINT32_MAX)
             memset(row, 0, w->vocab * sizeof *row);
         else
             loss_of[i] = cross_entropy(row, w->vocab,
                                        w->draws ? token_at(row, w->vocab, w->drawn[first + i])
-                                                : target[first + i]);
+                                                : w->target[first + i]);
         if (w->capped)
             through_softcap(w->capped + i * w->vocab, w->vocab, (float)w->c->logit_softcap, row);
     }
@@ -326,19 +324,9 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
                      kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    uint32_t *const target = w->target;
-    for (size_t i = 0; i + 1 < n; i++)
-        target[i] = b->id[i + 1];
-    for (size_t s = 0; s < b->n_sequences; s++)
-        target[b->offset[s + 1] - 1] = UINT32_MAX;
-    for (size_t s = 0; w->draws && s < b->n_sequences; s++) {
-        kvd_rng r;
-        kvd_rng_seed(&r, w->seed, b->first_sequence + s);
-        for (size_t i = b->offset[s]; i < b->offset[s + 1]; i++)
-            w->drawn[i] = kvd_rng_uniform(&r);
-    }
+    kvd_batch_targets(b, w->target, w->seed, w->draws ? w->drawn : NULL);
     for (size_t first = 0; first < n; first += PIECE)
-        if (piece_back(w, first, smaller(PIECE, n - first), target, loss, err))
+        if (piece_back(w, first, smaller(PIECE, n - first), loss, err))
             return -1;
     *n_predicted += n - b->n_sequences;
     return check_finite(b, "gradient after", w->c->n_layers - 1, w->dx, w->d, err);
@@ -443,9 +431,8 @@ static int hand_out(const kvd_backward *w, const kvd_batch *b, int layer,
 int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer,
                      const kvd_gradient_sink *sink, double *loss, size_t *n_predicted, kvd_err *err)
 {
-    if (first_layer < 0 || first_layer >= w->c->n_layers)
-        return kvd_fail(err, "layer %d asked for, the model has %d", first_layer, w->c->n_layers);
-    if (kvd_forward_begin(w->forward, b, &w->dense.hook, err) || reserve_work(w, b, err) ||
+    if (kvd_layer_check(w->c, first_layer, err) ||
+        kvd_forward_begin(w->forward, b, &w->dense.hook, err) || reserve_work(w, b, err) ||
         go_forward(w, b, sink, err) || loss_back(w, b, loss, n_predicted, err))
         return -1;
     for (int l = w->c->n_layers - 1; l >= first_layer; l--)

@@ -2,6 +2,7 @@
 
 #include <limits.h>
 
+#include "common/rng.h"
 #include "model/pass/blocks.h"
 
 int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err)
@@ -116,4 +117,25 @@ int kvd_batch_not_finite(const kvd_batch *b, const char *where, size_t row, kvd_
         s++;
     return kvd_fail(err, "%s, row %zu (sequence %zu, position %zu): activation is not finite",
                     where, row, b->first_sequence + s, kvd_batch_start(b, s) + row - b->offset[s]);
+}
+
+int kvd_layer_check(const kvd_config *c, int layer, kvd_err *err)
+{
+    return layer >= 0 && layer < c->n_layers
+               ? 0
+               : kvd_fail(err, "layer %d asked for, the model has %d", layer, c->n_layers);
+}
+
+void kvd_batch_targets(const kvd_batch *b, uint32_t *target, uint64_t seed, double *u)
+{
+    for (size_t s = 0; s < b->n_sequences; s++) {
+        const size_t first = b->offset[s], last = b->offset[s + 1] - 1;
+        kvd_rng r;
+        kvd_rng_seed(&r, seed, b->first_sequence + s);
+        for (size_t i = first; i <= last; i++) {
+            target[i] = i < last ? b->id[i + 1] : UINT32_MAX;
+            if (u)
+                u[i] = kvd_rng_uniform(&r);
+        }
+    }
 }

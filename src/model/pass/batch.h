@@ -41,6 +41,15 @@ size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, size_t max_len,
                     uint32_t *position, uint32_t *rope_row, kvd_err *err);
 
+/* Fails unless the model has this layer. */
+int kvd_layer_check(const kvd_config *c, int layer, kvd_err *err);
+
+/*
+ * Computes the token that follows each one, UINT32_MAX at the end of a sequence, and, unless u is
+ * NULL, random numbers in [0, 1) from the seed and the index of the sequence.
+ */
+void kvd_batch_targets(const kvd_batch *b, uint32_t *target, uint64_t seed, double *u);
+
 size_t kvd_batch_longest(const kvd_batch *b);
 
 /* Fails with a message such as "layer 3, row 17 (sequence 2, position 5): ...". */

@@ -474,17 +474,10 @@ int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int
     return hidden ? final_norm(f, b, hidden, err) : 0;
 }
 
-static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
-{
-    if (layer < 0 || layer >= f->config.n_layers)
-        return kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
-    return 0;
-}
-
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err)
 {
-    if (check_layer(f, layer, err) || kvd_forward_begin(f, b, hook, err) ||
+    if (kvd_layer_check(&f->config, layer, err) || kvd_forward_begin(f, b, hook, err) ||
         run_layers(f, b, hook, 0, layer - 1, 1, err))
         return -1;
     memcpy(residual, f->x, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
@@ -494,7 +487,7 @@ int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first_layer,
                          const float *residual, float *hidden, kvd_err *err)
 {
-    if (check_layer(f, first_layer, err) || prepare(f, b, hook, err))
+    if (kvd_layer_check(&f->config, first_layer, err) || prepare(f, b, hook, err))
         return -1;
     memcpy(f->x, residual, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
     if (run_layers(f, b, hook, first_layer, f->config.n_layers - 1, 1, err))
@@ -588,7 +581,7 @@ int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
     /* 16 floats fill a cache line, so that each line is written once. */
     enum { TILE = 16 };
-    if (check_layer(f, layer, err))
+    if (kvd_layer_check(&f->config, layer, err))
         return -1;
     if (f->config.latent)
         return kvd_latent_weights(&f->config, kvd_forward_parts(f, layer), w_o, NULL, err);
@@ -613,7 +606,7 @@ int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err)
 {
-    if (check_layer(f, layer, err))
+    if (kvd_layer_check(&f->config, layer, err))
         return -1;
     if (f->config.latent)
         return kvd_latent_weights(&f->config, kvd_forward_parts(f, layer), NULL, w_v, err);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
 #include "model/pass/cuda/attention.h"
 #include "model/pass/cuda/blocks_back.h"
 #include "model/pass/cuda/layer_back.h"
@@ -178,16 +177,7 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
     uint32_t *const target = w->rows + 3 * w->w.max_tokens;
-    for (size_t i = 0; i + 1 < n; i++)
-        target[i] = b->id[i + 1];
-    for (size_t s = 0; s < b->n_sequences; s++)
-        target[b->offset[s + 1] - 1] = UINT32_MAX;
-    for (size_t s = 0; w->draws && s < b->n_sequences; s++) {
-        kvd_rng r;
-        kvd_rng_seed(&r, w->seed, b->first_sequence + s);
-        for (size_t i = b->offset[s]; i < b->offset[s + 1]; i++)
-            w->numbers[i] = kvd_rng_uniform(&r);
-    }
+    kvd_batch_targets(b, target, w->seed, w->draws ? w->numbers : NULL);
     return kvd_queue_put(w->target, target, n * sizeof *target, w->w.stream, "targets", err) ||
                    (w->draws &&
                     kvd_queue_put(w->u, w->numbers, n * sizeof *w->u, w->w.stream, "draws", err))
@@ -337,9 +327,8 @@ int kvd_gpu_backward_run(kvd_gpu_backward *w, const kvd_batch *b, int first_laye
     const job j = {w, b, first_layer, sink};
     char where[48];
     kvd_err second;
-    if (first_layer < 0 || first_layer >= c->n_layers)
-        return kvd_fail(err, "layer %d asked for, the model has %d", first_layer, c->n_layers);
-    if (kvd_batch_check(c, b, max, w->w.max_len, w->rows + max, w->rows + 2 * max, err) ||
+    if (kvd_layer_check(c, first_layer, err) ||
+        kvd_batch_check(c, b, max, w->w.max_len, w->rows + max, w->rows + 2 * max, err) ||
         kvd_cuda_check(cudaSetDevice(w->w.device), what, err))
         return -1;
     const size_t n = b->offset[b->n_sequences];

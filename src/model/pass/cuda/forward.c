@@ -289,18 +289,11 @@ int kvd_gpu_forward_run(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attentio
     return execute(&j, err);
 }
 
-static int check_layer(const kvd_gpu_forward *f, int layer, kvd_err *err)
-{
-    return layer >= 0 && layer < f->config.n_layers
-               ? 0
-               : kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
-}
-
 int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                              int layer, float *residual, kvd_err *err)
 {
     job j = {.f = f, .b = b, .hook = hook, .last = layer - 1, .whole = 1, .residual = residual};
-    return check_layer(f, layer, err) ? -1 : execute(&j, err);
+    return kvd_layer_check(&f->config, layer, err) ? -1 : execute(&j, err);
 }
 
 int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
@@ -314,7 +307,7 @@ int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_att
              .whole = 1,
              .from = residual,
              .hidden = hidden};
-    return check_layer(f, first_layer, err) ? -1 : execute(&j, err);
+    return kvd_layer_check(&f->config, first_layer, err) ? -1 : execute(&j, err);
 }
 
 int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, float *logits,
