@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "expected.h"
+#include "forward_ref.h"
 #include "unit.h"
 
 static double bar = 2e-5; /* largest relative Frobenius distance that is accepted */
@@ -112,15 +113,14 @@ static inline void compare_with_reference(const char *what, const char *path, si
         const size_t layers = kind == LOGITS ? 1 : (size_t)c->n_layers;
         want[kind] = unit_alloc(layers * n * width_of(c, kind) * sizeof *want[kind]);
     }
-    const kvd_forward_ref_out out = {.logits = want[LOGITS],
-                                     .q_pre = want[Q_PRE],
-                                     .k_pre = want[K_PRE],
-                                     .q = want[Q],
-                                     .k = want[K],
-                                     .v = want[V],
-                                     .o = want[O]};
-    if (kvd_forward_ref(checkpoint, id, n, &out, &err))
-        fail_msg("%s: %s", what, err.msg);
+    const forward_ref_out out = {.logits = want[LOGITS],
+                                 .q_pre = want[Q_PRE],
+                                 .k_pre = want[K_PRE],
+                                 .q = want[Q],
+                                 .k = want[K],
+                                 .v = want[V],
+                                 .o = want[O]};
+    forward_ref(checkpoint, id, n, &out);
     for (int kind = 0; kind < N_KINDS; kind++) {
         const size_t layers = kind == LOGITS ? 1 : (size_t)c->n_layers,
                      size = n * width_of(c, kind);

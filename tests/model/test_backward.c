@@ -225,9 +225,8 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
 {
     const size_t vocab = (size_t)kvd_checkpoint_config(checkpoint)->vocab_size;
     double *const logits = unit_alloc(n * vocab * sizeof *logits), sum = 0;
-    kvd_err err = {""};
-    const kvd_forward_ref_out out = {.logits = logits, .nudge = move, .ctx = m};
-    OK(kvd_forward_ref(checkpoint, id, n, &out, &err));
+    const forward_ref_out out = {.logits = logits, .nudge = move, .ctx = m};
+    forward_ref(checkpoint, id, n, &out);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
         /* (sum of all probabilities but the target's) / (the target's probability) */

@@ -276,10 +276,6 @@ TEST(test_bad_batches)
           "sequence 8, position 5: token id 300 is not below the vocabulary size 300");
     id[17] = UINT32_MAX;
     assert_int_equal(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err), -1);
-    FAILS(kvd_forward_ref(checkpoint, id, 30, &(kvd_forward_ref_out){0}, &err),
-          "position 17: token id 4294967295 is not below the vocabulary size 300");
-    FAILS(kvd_forward_ref(checkpoint, id, 257, &(kvd_forward_ref_out){0}, &err),
-          "a sequence of 257 tokens, the model was made for 1 .. 256");
     id[17] = 299;
     OK(kvd_forward_run(f, &b, &dense->hook, -1, NULL, &err));
 }

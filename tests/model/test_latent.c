@@ -45,7 +45,7 @@ TEST(test_routing)
                 wide_bias[e] = (double)bias[e];
             }
             kvd_route_groups(&c, logit, c.route_sigmoid ? bias : NULL, expert, factor);
-            kvd_route_groups_ref(&c, wide, c.route_sigmoid ? wide_bias : NULL, p);
+            ref_route_groups(&c, wide, c.route_sigmoid ? wide_bias : NULL, p);
             for (int j = 0; j < c.n_chosen; j++) {
                 assert_true(expert[j] < (size_t)c.n_experts && all[expert[j]] <= 0);
                 all[expert[j]] = factor[j];

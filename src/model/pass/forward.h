@@ -59,22 +59,4 @@ double kvd_head_flop_per_token(const kvd_config *c);
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 
-/* Reference implementation in double precision for one sequence, for tests. */
-
-/*
- * Outputs of kvd_forward_ref for n tokens: logits [n][vocab_size] and, if not NULL,
- *   q_pre, q     queries before and after RoPE: [n_layers][n][n_heads][d_head],
- *   k_pre, k, v  keys before and after RoPE, values: [n_layers][n][n_kv_heads][d_head],
- *   o            attention output before W_O: [n_layers][n][n_heads][d_head].
- */
-typedef struct {
-    double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
-    /* Lets a test change the keys before RoPE and the values of a layer; or NULL. */
-    void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
-    void *ctx;
-} kvd_forward_ref_out;
-
-int kvd_forward_ref(const kvd_checkpoint *c, const uint32_t *id, size_t n,
-                    const kvd_forward_ref_out *out, kvd_err *err);
-
 #endif

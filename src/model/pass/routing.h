@@ -47,7 +47,4 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, size_t *expert,
                       float *factor);
 
-/* Reference of kvd_route_groups: writes the factors p [n_experts], 0 for experts not chosen. */
-void kvd_route_groups_ref(const kvd_config *c, const double *logit, const double *bias, double *p);
-
 #endif
