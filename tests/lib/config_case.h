@@ -9,15 +9,9 @@
 /* Parses a config.json, whose double quotes may be written ' in `text`. */
 static inline int parse_config(const char *text, kvd_config *c, kvd_err *err)
 {
-    const size_t len = strlen(text);
-    char *const json = malloc(len ? len : 1);
-    assert_non_null(json);
-    for (size_t i = 0; i < len; i++)
-        json[i] = text[i] == '\'' ? '"' : text[i];
+    const char *const json = double_quotes(text);
     err->msg[0] = '\0';
-    const int status = kvd_config_parse("c", json, len, c, err);
-    free(json);
-    return status;
+    return kvd_config_parse("c", json, strlen(json), c, err);
 }
 
 static inline kvd_config accept(const char *text)

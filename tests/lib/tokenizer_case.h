@@ -32,6 +32,17 @@ static inline void end_tokenizer(void *t)
     kvd_tokenizer_free(t);
 }
 
+/* Returns JSON, whose double quotes may be written ' in `text`, until the end of the test. */
+static inline json_t *json_of(const char *text)
+{
+    json_error_t why;
+    json_t *const j = json_loads(double_quotes(text), JSON_DECODE_ANY, &why);
+    if (!j)
+        fail_msg("%s: %s", text, why.text);
+    unit_at_end(end_json, j);
+    return j;
+}
+
 /* Keeps a tokenizer until the end of the test; fails if it is NULL. */
 static inline kvd_tokenizer *keep_tokenizer(kvd_tokenizer *t, const kvd_err *err)
 {

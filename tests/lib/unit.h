@@ -49,7 +49,7 @@ static struct unit_end {
     struct unit_end *earlier;
     void (*release)(void *);
     void *what;
-} *unit_ends;
+} * unit_ends;
 
 /* Calls release(what) at the end of the test. */
 static inline void unit_at_end(void (*release)(void *), void *what)
@@ -67,6 +67,15 @@ static inline void *unit_alloc(size_t bytes)
     assert_non_null(p);
     unit_at_end(free, p);
     return p;
+}
+
+/* Returns a copy of `text` with double quotes for the single ones. */
+static inline char *double_quotes(const char *text)
+{
+    char *const s = strcpy(unit_alloc(strlen(text) + 1), text);
+    for (char *p = s; (p = strchr(p, '\''));)
+        *p = '"';
+    return s;
 }
 
 static inline int unit_end_test(void **state)

@@ -265,11 +265,15 @@ TEST(test_names)
     kvd_err err = {""};
     kvd_tensor t, u;
     kvd_checkpoint *c = open_shape(&deep[0], 1), *tied = open_shape(&deep[2], 1);
-    assert_true(kvd_checkpoint_has(c, "model.layers.79.self_attn.q_proj.weight"));
-    assert_true(kvd_checkpoint_has(c, "lm_head.weight"));
-    assert_false(kvd_checkpoint_has(c, "model.layers.80.self_attn.q_proj.weight"));
-    assert_false(kvd_checkpoint_has(c, "model.layers.0.self_attn.q_proj.bias"));
-    assert_false(kvd_checkpoint_has(c, "model.layers.0.self_attn.rotary_emb.inv_freq"));
+    OK(kvd_checkpoint_tensor(c, "model.layers.79.self_attn.q_proj.weight", 128, 128, &t, &err));
+    OK(kvd_checkpoint_tensor(c, "lm_head.weight", 500, 128, &t, &err));
+    static const char *const missing[] = {"model.layers.80.self_attn.q_proj.weight",
+                                          "model.layers.0.self_attn.q_proj.bias",
+                                          "model.layers.0.self_attn.rotary_emb.inv_freq"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(kvd_checkpoint_tensor(c, missing[i], 4, 128, &t, &err), -1);
+        SAYS("is missing");
+    }
     assert_int_equal(
         kvd_checkpoint_tensor(c, "model.layers.0.self_attn.q_proj.weight", 4, 128, &t, &err), -1);
     assert_string_equal(err.msg,

@@ -155,31 +155,29 @@ TEST(test_starts)
 TEST(test_starts_that_wait)
 {
 #define LETTERS                                                                                    \
-    "\"a\":0,\"b\":1,\"x\":2,\"y\":3,\"z\":4,\" "                                                  \
-    "\":5,\"\\u0301\":6,\"\\u0323\":7,\"\\u00e1\":8,\"\\u1ea1\":9"
+    "'a':0,'b':1,'x':2,'y':3,'z':4,' ':5,'\\u0301':6,'\\u0323':7,'\\u00e1':8,'\\u1ea1':9"
 #define ADDED(content, single, left, right)                                                        \
-    "\"added_tokens\":[{\"id\":11,\"content\":\"" content "\",\"single_word\":" single             \
-    ",\"lstrip\":" left ",\"rstrip\":" right ",\"normalized\":false,\"special\":true}]"
+    "'added_tokens':[{'id':11,'content':'" content "','single_word':" single ",'lstrip':" left     \
+    ",'rstrip':" right ",'normalized':false,'special':true}]"
     static const struct {
         const char *pieces, *merges, *more;
     } tokenizers[] = {
-        {",\"ax\":10", "[\"a x\"]",
-         "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x(?=[^z]*z)|b\"},"
-         "\"behavior\":\"Isolated\",\"invert\":false}"},
-        {",\"ab\":10", "[\"a b\"]", "\"normalizer\":{\"type\":\"NFC\"}"},
-        {",\"ab\":10", "[\"a b\"]", "\"normalizer\":{\"type\":\"NFD\"}"},
-        {",\"ab\":10", "[\"a b\"]",
-         "\"normalizer\":{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true}"},
-        {",\"ab\":10", "[\"a b\"]",
-         "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"xyz\"},\"content\":\"a\"}"},
-        {",\"ab\":10", "[\"a b\"]",
-         "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"xy[^z]*z|b+$\"},\"content\":\"a\"}"},
-        {",\"ab\":10", "[\"a b\"]", ADDED("zzz", "false", "true", "false")},
-        {",\"ab\":10", "[\"a b\"]", ADDED("zz", "false", "false", "true")},
-        {",\"ab\":10", "[\"a b\"]", ADDED("xyz", "true", "false", "false")},
-        {",\"ab\":10,\"aabb\":11", "[\"a b\"],\"ignore_merges\":true", "\"normalizer\":null"},
-        {",\"ab\":10,\"ba\":11,\"aba\":12,\"xx\":13", "[\"b a\",\"a b\",\"a ba\",\"x x\"]",
-         "\"normalizer\":null"},
+        {",'ax':10", "['a x']",
+         "'pre_tokenizer':{'type':'Split','pattern':{'Regex':'x(?=[^z]*z)|b'},"
+         "'behavior':'Isolated','invert':false}"},
+        {",'ab':10", "['a b']", "'normalizer':{'type':'NFC'}"},
+        {",'ab':10", "['a b']", "'normalizer':{'type':'NFD'}"},
+        {",'ab':10", "['a b']",
+         "'normalizer':{'type':'Strip','strip_left':true,'strip_right':true}"},
+        {",'ab':10", "['a b']",
+         "'normalizer':{'type':'Replace','pattern':{'String':'xyz'},'content':'a'}"},
+        {",'ab':10", "['a b']",
+         "'normalizer':{'type':'Replace','pattern':{'Regex':'xy[^z]*z|b+$'},'content':'a'}"},
+        {",'ab':10", "['a b']", ADDED("zzz", "false", "true", "false")},
+        {",'ab':10", "['a b']", ADDED("zz", "false", "false", "true")},
+        {",'ab':10", "['a b']", ADDED("xyz", "true", "false", "false")},
+        {",'ab':10,'aabb':11", "['a b'],'ignore_merges':true", "'normalizer':null"},
+        {",'ab':10,'ba':11,'aba':12,'xx':13", "['b a','a b','a ba','x x']", "'normalizer':null"},
     };
     static const char *const parts[] = {"a",        "b",        "x",   "y",  "z", " ",
                                         "\xcc\x81", "\xcc\xa3", "xyz", "zz", "ab"};
@@ -187,9 +185,9 @@ TEST(test_starts_that_wait)
     for (size_t i = 0; i < sizeof tokenizers / sizeof *tokenizers; i++) {
         char text[2000];
         (void)snprintf(text, sizeof text,
-                       "{\"model\":{\"type\":\"BPE\",\"vocab\":{" LETTERS "%s},\"merges\":%s},%s}",
+                       "{'model':{'type':'BPE','vocab':{" LETTERS "%s},'merges':%s},%s}",
                        tokenizers[i].pieces, tokenizers[i].merges, tokenizers[i].more);
-        kvd_tokenizer *t = must_parse("x", text, strlen(text));
+        kvd_tokenizer *t = must_parse("x", double_quotes(text), strlen(text));
         (void)expect_starts(text, t, parts, sizeof parts / sizeof *parts, NULL);
         kvd_ids whole = {0};
         kvd_err err;
@@ -275,13 +273,10 @@ TEST(test_shared_inputs)
 
 TEST(test_lowercase)
 {
-    json_error_t why;
     kvd_err err;
     kvd_ids upper = {0}, lower = {0};
-    json_t *patch =
-        json_loads("{\"normalizer\":{\"type\":\"Lowercase\"},\"added_tokens\":[]}", 0, &why);
-    kvd_tokenizer *t = variant("unknown", patch);
-    json_decref(patch);
+    kvd_tokenizer *t =
+        variant("unknown", json_of("{'normalizer':{'type':'Lowercase'},'added_tokens':[]}"));
     static const char a[] = "Hello \xc3\x84\xc3\x97 WORLD", b[] = "hello \xc3\xa4\xc3\x97 world";
     OK(kvd_tokenizer_encode(t, a, strlen(a), true, &upper, &err));
     OK(kvd_tokenizer_encode(t, b, strlen(b), true, &lower, &err));

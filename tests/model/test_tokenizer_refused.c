@@ -16,13 +16,9 @@
 /* Returns the tokenizer.json of a small tokenizer in which `field` has the value `value`. */
 static char *small(const char *field, const char *value)
 {
-    json_error_t why;
-    json_t *j = load_json(TOKENIZERS "unknown.json"), *v = json_loads(value, JSON_DECODE_ANY, &why);
-    if (!v)
-        fail_msg("%s: %s", value, why.text);
-    assert_int_equal(json_object_set_new(j, field, v), 0);
-    char *text = json_dumps(j, JSON_COMPACT);
-    return text;
+    json_t *const j = load_json(TOKENIZERS "unknown.json");
+    assert_int_equal(json_object_set(j, field, json_of(value)), 0);
+    return json_dumps(j, JSON_COMPACT);
 }
 
 static void expect_refused(const char *text, size_t len, const char *message)
@@ -37,80 +33,69 @@ static void expect_refused(const char *text, size_t len, const char *message)
 
 TEST(test_refused_fields)
 {
-#define MODEL(more) "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2}," more "}"
+#define MODEL(more) "{'type':'BPE','vocab':{'a':0,'b':1,'ab':2}," more "}"
 #define SPLIT(regex, more)                                                                         \
-    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex                                          \
-    "\"},\"behavior\":\"Isolated\",\"invert\":false" more "}"
+    "{'type':'Split','pattern':{'Regex':'" regex "'},'behavior':'Isolated','invert':false" more "}"
 #define TOKEN(id, content)                                                                         \
-    "{\"id\":" id ",\"content\":\"" content                                                        \
-    "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"                                  \
-    "\"normalized\":false,\"special\":true}"
+    "{'id':" id ",'content':'" content "','single_word':false,'lstrip':false,'rstrip':false,"      \
+    "'normalized':false,'special':true}"
     static const struct {
         const char *field, *value, *message;
     } bad[] = {
         {"extra", "1", "field 'extra' is not supported"},
         {"", "1", "field '' is not supported"},
         {"mode", "1", "field 'mode' is not supported"},
-        {"version", "\"2.0\"", "field 'version' is not"},
-        {"truncation", "{\"max_length\":8}", "field 'truncation' is set"},
+        {"version", "'2.0'", "field 'version' is not"},
+        {"truncation", "{'max_length':8}", "field 'truncation' is set"},
         {"padding", "{}", "field 'padding' is set"},
-        {"model", "{\"type\":\"Unigram\",\"vocab\":[]}", "model 'Unigram' is not supported"},
+        {"model", "{'type':'Unigram','vocab':[]}", "model 'Unigram' is not supported"},
         {"model", "[]", "model: not a JSON object"},
-        {"model", "{\"type\":\"BPE\",\"merges\":[]}", "field 'vocab' is missing"},
-        {"model", "{\"type\":\"BPE\",\"vocab\":{}}", "field 'merges' is missing"},
-        {"model", "{\"type\":\"BPE\",\"vocab\":[\"a\"],\"merges\":[]}",
-         "field 'vocab' is not an object"},
-        {"model", "{\"type\":\"BPE\",\"vocab\":{\"a\":\"0\"},\"merges\":[]}", "a: not an integer"},
-        {"model", "{\"type\":\"BPE\",\"vocab\":{\"a\":0.5},\"merges\":[]}", "a: not an integer"},
-        {"model", "{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}",
-         "-1 is not in 0..2147483647"},
-        {"model", "{\"type\":\"BPE\",\"vocab\":{\"a\":2147483648},\"merges\":[]}",
-         "2147483648 is not in"},
-        {"model", "{\"type\":\"BPE\",\"vocab\":{\"a\":7,\"b\":7},\"merges\":[]}",
-         "two pieces have id 7"},
-        {"model", MODEL("\"merges\":{}"), "field 'merges' is not an array"},
-        {"model", MODEL("\"merges\":[\"ab\"]"), "merge 0: 'ab' is not two pieces"},
-        {"model", MODEL("\"merges\":[\"a b\",\"a b c\"]"), "merge 1: 'a b c' is not two pieces"},
-        {"model", MODEL("\"merges\":[\"a b\",[\"a\",\"b\"]]"), "merge 1: not a string"},
-        {"model", MODEL("\"merges\":[[\"a\",\"b\"],\"a b\"]"), "merge 1: not a pair of strings"},
-        {"model", MODEL("\"merges\":[[\"a\",\"b\",\"c\"]]"), "merge 0: not a pair of strings"},
-        {"model", MODEL("\"merges\":[[\"a\",\"q\"]]"), "merge 0: 'q' is not in the vocabulary"},
-        {"model", MODEL("\"merges\":[[\"b\",\"a\"]]"),
+        {"model", "{'type':'BPE','merges':[]}", "field 'vocab' is missing"},
+        {"model", "{'type':'BPE','vocab':{}}", "field 'merges' is missing"},
+        {"model", "{'type':'BPE','vocab':['a'],'merges':[]}", "field 'vocab' is not an object"},
+        {"model", "{'type':'BPE','vocab':{'a':'0'},'merges':[]}", "a: not an integer"},
+        {"model", "{'type':'BPE','vocab':{'a':0.5},'merges':[]}", "a: not an integer"},
+        {"model", "{'type':'BPE','vocab':{'a':-1},'merges':[]}", "-1 is not in 0..2147483647"},
+        {"model", "{'type':'BPE','vocab':{'a':2147483648},'merges':[]}", "2147483648 is not in"},
+        {"model", "{'type':'BPE','vocab':{'a':7,'b':7},'merges':[]}", "two pieces have id 7"},
+        {"model", MODEL("'merges':{}"), "field 'merges' is not an array"},
+        {"model", MODEL("'merges':['ab']"), "merge 0: 'ab' is not two pieces"},
+        {"model", MODEL("'merges':['a b','a b c']"), "merge 1: 'a b c' is not two pieces"},
+        {"model", MODEL("'merges':['a b',['a','b']]"), "merge 1: not a string"},
+        {"model", MODEL("'merges':[['a','b'],'a b']"), "merge 1: not a pair of strings"},
+        {"model", MODEL("'merges':[['a','b','c']]"), "merge 0: not a pair of strings"},
+        {"model", MODEL("'merges':[['a','q']]"), "merge 0: 'q' is not in the vocabulary"},
+        {"model", MODEL("'merges':[['b','a']]"),
          "merge 0: its product 'ba' is not in the vocabulary"},
-        {"model", MODEL("\"merges\":[],\"dropout\":0.1"), "'dropout' other than null or 0"},
-        {"model", MODEL("\"merges\":[],\"end_of_word_suffix\":\"</w>\""),
+        {"model", MODEL("'merges':[],'dropout':0.1"), "'dropout' other than null or 0"},
+        {"model", MODEL("'merges':[],'end_of_word_suffix':'</w>'"),
          "'end_of_word_suffix' other than"},
-        {"model", MODEL("\"merges\":[],\"continuing_subword_prefix\":\"##\""),
+        {"model", MODEL("'merges':[],'continuing_subword_prefix':'##'"),
          "'continuing_subword_prefix'"},
-        {"model", MODEL("\"merges\":[],\"fuse_unk\":1"), "field 'fuse_unk' is not true or false"},
-        {"model", MODEL("\"merges\":[],\"unk_token\":3"), "field 'unk_token' is not a string"},
-        {"model", MODEL("\"merges\":[],\"nonsense\":3"),
-         "model: field 'nonsense' is not supported"},
-        {"normalizer", "{\"type\":\"BertNormalizer\"}",
-         "normalizer 'BertNormalizer' is not supported"},
-        {"normalizer", "{\"type\":\"Precompiled\"}", "normalizer 'Precompiled' is not supported"},
-        {"normalizer", "{\"prepend\":\"x\"}", "normalizer: field 'type' is missing"},
-        {"normalizer", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Nmt\"}]}",
-         "normalizer 'Nmt'"},
-        {"normalizer", "{\"type\":\"Strip\",\"strip_left\":true}", "'strip_right' is missing"},
-        {"normalizer", "{\"type\":\"Replace\",\"pattern\":\"x\",\"content\":\"\"}",
+        {"model", MODEL("'merges':[],'fuse_unk':1"), "field 'fuse_unk' is not true or false"},
+        {"model", MODEL("'merges':[],'unk_token':3"), "field 'unk_token' is not a string"},
+        {"model", MODEL("'merges':[],'nonsense':3"), "model: field 'nonsense' is not supported"},
+        {"normalizer", "{'type':'BertNormalizer'}", "normalizer 'BertNormalizer' is not supported"},
+        {"normalizer", "{'type':'Precompiled'}", "normalizer 'Precompiled' is not supported"},
+        {"normalizer", "{'prepend':'x'}", "normalizer: field 'type' is missing"},
+        {"normalizer", "{'type':'Sequence','normalizers':[{'type':'Nmt'}]}", "normalizer 'Nmt'"},
+        {"normalizer", "{'type':'Strip','strip_left':true}", "'strip_right' is missing"},
+        {"normalizer", "{'type':'Replace','pattern':'x','content':''}",
          "pattern: not a JSON object"},
-        {"pre_tokenizer", "{\"type\":\"Punctuation\",\"behavior\":\"x\"}",
+        {"pre_tokenizer", "{'type':'Punctuation','behavior':'x'}",
          "pre_tokenizer Punctuation: behavior 'x'"},
-        {"pre_tokenizer", "{\"type\":\"UnicodeScripts\"}", "pre_tokenizer 'UnicodeScripts' is not"},
+        {"pre_tokenizer", "{'type':'UnicodeScripts'}", "pre_tokenizer 'UnicodeScripts' is not"},
         {"pre_tokenizer", "3", "pre_tokenizer: not a JSON object"},
         {"pre_tokenizer",
-         "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-         "{\"type\":\"Whitespace\"}]}",
+         "{'type':'Sequence','pretokenizers':[{'type':'ByteLevel','add_prefix_space':false},"
+         "{'type':'Whitespace'}]}",
          "'Whitespace' after ByteLevel is not supported"},
-        {"pre_tokenizer", "{\"type\":\"Metaspace\",\"replacement\":\"__\"}",
-         "is not one character"},
-        {"pre_tokenizer", "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"x\"}",
+        {"pre_tokenizer", "{'type':'Metaspace','replacement':'__'}", "is not one character"},
+        {"pre_tokenizer", "{'type':'Metaspace','replacement':'_','prepend_scheme':'x'}",
          "'x' is not"},
-        {"pre_tokenizer",
-         "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"add_prefix_space\":false}",
+        {"pre_tokenizer", "{'type':'Metaspace','replacement':'_','add_prefix_space':false}",
          "is 'always'"},
-        {"pre_tokenizer", SPLIT("a", ",\"more\":1"), "field 'more' is not supported"},
+        {"pre_tokenizer", SPLIT("a", ",'more':1"), "field 'more' is not supported"},
         {"pre_tokenizer", SPLIT("(", ""), "does not compile: missing closing parenthesis"},
         {"pre_tokenizer", SPLIT("a**", ""), "does not compile"},
         {"pre_tokenizer", SPLIT("\\\\p{Klingon}", ""), "does not compile"},
@@ -126,23 +111,21 @@ TEST(test_refused_fields)
         {"pre_tokenizer", SPLIT("a{1,3}+", ""), "a repeated or lazy interval at byte 1"},
         {"pre_tokenizer", SPLIT("(?i:strasse)", ""), "ignoring case, at byte 4"},
         {"pre_tokenizer", SPLIT("", ""), "pattern of 0 bytes"},
-        {"post_processor", "{\"type\":\"BertProcessing\"}",
+        {"post_processor", "{'type':'BertProcessing'}",
          "post_processor 'BertProcessing' is not supported"},
-        {"post_processor",
-         "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]}",
+        {"post_processor", "{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'x'}}]}",
          "special token 'x' is not defined"},
-        {"post_processor",
-         "{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"B\"}}]}",
+        {"post_processor", "{'type':'TemplateProcessing','single':[{'Sequence':{'id':'B'}}]}",
          "sequence 'B' in the template for one sequence"},
         {"post_processor",
-         "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}],"
-         "\"special_tokens\":{\"x\":{\"id\":\"x\",\"ids\":[99999]}}}",
+         "{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'x'}}],"
+         "'special_tokens':{'x':{'id':'x','ids':[99999]}}}",
          "id 99999 is not in the vocabulary"},
-        {"decoder", "{\"type\":\"WordPiece\"}", "decoder 'WordPiece' is not supported"},
-        {"decoder", "{\"type\":\"Strip\",\"content\":\"ab\"}", "content 'ab' is not one character"},
+        {"decoder", "{'type':'WordPiece'}", "decoder 'WordPiece' is not supported"},
+        {"decoder", "{'type':'Strip','content':'ab'}", "content 'ab' is not one character"},
         {"added_tokens", "{}", "field 'added_tokens' is not an array"},
-        {"added_tokens", "[{\"id\":0}]", "field 'content' is missing"},
-        {"added_tokens", "[{\"content\":\"x\"}]", "field 'id' is missing"},
+        {"added_tokens", "[{'id':0}]", "field 'content' is missing"},
+        {"added_tokens", "[{'content':'x'}]", "field 'id' is missing"},
         {"added_tokens", "[" TOKEN("7", "<unk>") "]",
          "'<unk>' has id 7, loaders that number added tokens give it 0"},
         {"added_tokens", "[" TOKEN("70000", "new") "]", "'new' has id 70000, loaders"},
@@ -260,27 +243,22 @@ TEST(test_bad_texts)
     }
 
     /* A pattern that takes exponential time must end at PCRE2's limit. */
-    json_error_t why;
-    json_t *patch =
-        json_loads("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:a|a)+$\"},"
-                   "\"behavior\":\"Isolated\",\"invert\":false}}",
-                   0, &why);
-    t = variant("unknown", patch);
-    json_decref(patch);
+    t = variant("unknown",
+                json_of("{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'(?:a|a)+$'},"
+                        "'behavior':'Isolated','invert':false}}"));
     expect_encode_error(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", 51,
                         "match limit exceeded");
 
     static const char *const certain[][3] = {
-        {"{\"normalizer\":{\"type\":\"Lowercase\"}}", "ab\xcd\xb8",
+        {"{'normalizer':{'type':'Lowercase'}}", "ab\xcd\xb8",
          "normalizer 'Lowercase': U+0378 at byte 2 is not in Unicode "},
-        {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x*\"},\"content\":\"y\"}}",
-         "ab", "matches the empty text at byte 0"},
+        {"{'normalizer':{'type':'Replace','pattern':{'Regex':'x*'},'content':'y'}}", "ab",
+         "matches the empty text at byte 0"},
     };
     for (size_t i = 0; i < 2; i++) {
-        patch = json_loads(certain[i][0], 0, &why);
+        json_t *const patch = json_of(certain[i][0]);
         json_object_set_new(patch, "added_tokens", json_array());
         t = variant("unknown", patch);
-        json_decref(patch);
         expect_encode_error(t, certain[i][1], strlen(certain[i][1]), certain[i][2]);
     }
 
@@ -293,16 +271,11 @@ TEST(test_bad_texts)
 static kvd_tokenizer *splits_at(const char *base, const char *regex)
 {
     char text[400];
-    json_error_t why;
     (void)snprintf(text, sizeof text,
-                   "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},"
-                   "\"behavior\":\"Isolated\",\"invert\":false}}",
+                   "{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'%s'},"
+                   "'behavior':'Isolated','invert':false}}",
                    regex);
-    json_t *patch = json_loads(text, 0, &why);
-    assert_non_null(patch);
-    kvd_tokenizer *t = variant(base, patch);
-    json_decref(patch);
-    return t;
+    return variant(base, json_of(text));
 }
 
 TEST(test_slow_patterns)
@@ -331,21 +304,18 @@ TEST(test_slow_patterns)
 TEST(test_growing_normalizer)
 {
     char long_a[1001] = "", *patch_text = NULL;
-    json_error_t why;
     memset(long_a, 'a', 1000);
     for (int times = 1; times <= 3; times += 2) {
-        assert_true(
-            asprintf(&patch_text,
-                     "{\"added_tokens\":[],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":["
-                     "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"%s\"}]}}",
-                     long_a) > 0);
-        json_t *patch = json_loads(patch_text, 0, &why);
-        assert_non_null(patch);
+        assert_true(asprintf(&patch_text,
+                             "{'added_tokens':[],'normalizer':{'type':'Sequence',"
+                             "'normalizers':[{'type':'Replace','pattern':{'String':'a'},"
+                             "'content':'%s'}]}}",
+                             long_a) > 0);
+        json_t *const patch = json_of(patch_text);
         json_t *list = json_object_get(json_object_get(patch, "normalizer"), "normalizers");
         for (int k = 1; k < times; k++)
             assert_int_equal(json_array_append(list, json_array_get(list, 0)), 0);
         kvd_tokenizer *t = variant("unknown", patch);
-        json_decref(patch);
         free(patch_text);
         char *s = unit_alloc(30000);
         memset(s, 'a', 30000);

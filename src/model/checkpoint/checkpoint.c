@@ -479,13 +479,6 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
                     out->file, name, found, rows, columns);
 }
 
-int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
-{
-    kvd_tensor t;
-    kvd_err ignored;
-    return find_tensor(c, name, &t, &ignored) != 1;
-}
-
 /* Reports that no tokenizer was found, or only `model`, an unsupported SentencePiece file. */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {

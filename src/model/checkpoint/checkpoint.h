@@ -66,7 +66,6 @@ int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err
 /* Finds a tensor of shape [rows][cols], or [rows] if cols is 0. Otherwise returns -1 with *err. */
 int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols,
                           kvd_tensor *out, kvd_err *err);
-int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name);
 
 /* Returns the safetensors files, or NULL if there are none. */
 const kvd_shards *kvd_checkpoint_shards(const kvd_checkpoint *c);
