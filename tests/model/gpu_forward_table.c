@@ -2,10 +2,8 @@
  * Compares the table of model families in docs/checkpoints.md with what the code accepts.
  * Cells: "yes", "no: WHY" or "yes, but WHY"; WHY is part of the error message.
  */
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cpu/weights.h"

@@ -1,6 +1,5 @@
 /* Tests CPU attention against double precision, at lengths near the size of a block of queries. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model/pass/attention.h"

@@ -1,6 +1,5 @@
 /* Tests operations of the CPU's forward pass against double precision. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model/pass/blocks.h"

@@ -1,6 +1,5 @@
 /* Tests GGUF files made by tests/oracle/make_gguf.py with llama.cpp's package gguf. */
 #include <stdio.h>
-#include <unistd.h>
 
 #include <jansson.h>
 

@@ -3,9 +3,6 @@
  * equal bits.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "forward_case.h"
 #include "model/checkpoint/streaming.h"

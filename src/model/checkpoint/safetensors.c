@@ -1,6 +1,5 @@
 #include "model/checkpoint/safetensors.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>

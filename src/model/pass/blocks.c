@@ -4,9 +4,6 @@
 #include <cblas.h>
 #include <limits.h>
 #include <math.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "common/threads.h"
 #include "model/pass/vector.h"

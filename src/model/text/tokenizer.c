@@ -1,6 +1,5 @@
 #include "model/text/tokenizer.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 #include "model/checkpoint/cuda/weights.h"
 
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
