@@ -69,6 +69,14 @@ static inline void *unit_alloc(size_t bytes)
     return p;
 }
 
+static inline void unit_write(const char *path, const void *bytes, size_t n)
+{
+    FILE *const f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
 /* Returns a copy of `text` with double quotes for the single ones. */
 static inline char *double_quotes(const char *text)
 {

@@ -35,12 +35,8 @@ static void put(const char *name, const char *text)
     char path[300];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     remove(path);
-    if (!text)
-        return;
-    FILE *const f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
-    assert_int_equal(fclose(f), 0);
+    if (text)
+        unit_write(path, text, strlen(text));
 }
 
 static void put_config(json_t *config)

@@ -27,33 +27,34 @@ static const char *in(const char *name)
 
 static void write_text(const char *path, const char *text)
 {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
-    assert_int_equal(fclose(f), 0);
+    unit_write(path, text, strlen(text));
+}
+
+static void write_safetensors(const char *path, const char *header, const void *data, size_t n)
+{
+    const uint64_t len = strlen(header);
+    char *const all = unit_alloc(8 + len + n);
+    memcpy(all, &len, 8);
+    memcpy(all + 8, header, len);
+    memcpy(all + 8 + len, data, n);
+    unit_write(path, all, 8 + len + n);
 }
 
 /* Writes one float32 tensor per name, with the value base + index of the name. */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
     char header[4096] = "{";
+    float *const x = unit_alloc(n * sizeof *x);
     size_t at = 1;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        x[i] = base + (float)i;
         at += (size_t)snprintf(
             header + at, sizeof header - at,
             "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}", i ? "," : "",
             names[i], 4 * i, 4 * i + 4);
-    at += (size_t)snprintf(header + at, sizeof header - at, "}");
-    const uint64_t len = at;
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(&len, 8, 1, f), 1);
-    assert_int_equal(fwrite(header, 1, at, f), at);
-    for (size_t i = 0; i < n; i++) {
-        const float x = base + (float)i;
-        assert_int_equal(fwrite(&x, 4, 1, f), 1);
     }
-    assert_int_equal(fclose(f), 0);
+    (void)snprintf(header + at, sizeof header - at, "}");
+    write_safetensors(path, header, x, n * sizeof *x);
 }
 
 static void must_refuse(const char *path, const char *message)
@@ -480,13 +481,7 @@ TEST(test_unusable_dtype)
     kvd_tensor t;
     assert_int_equal(mkdir(in("dtype"), 0777), 0);
     write_config(in("dtype/config.json"), 1);
-    const uint64_t len = sizeof header - 1;
-    FILE *f = fopen(in("dtype/model.safetensors"), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(&len, 8, 1, f), 1);
-    assert_int_equal(fwrite(header, 1, len, f), len);
-    assert_int_equal(fwrite("\0", 1, 2, f), 2);
-    assert_int_equal(fclose(f), 0);
+    write_safetensors(in("dtype/model.safetensors"), header, "\0", 2);
     kvd_checkpoint *c = open_checkpoint(in("dtype"));
     assert_int_equal(kvd_checkpoint_tensor(c, "lm_head.weight", 2, 0, &t, &err), -1);
     SAYS("tensor 'model.embed_tokens.weight' is F8_E4M3, only F32, F16 and BF16");
@@ -534,12 +529,9 @@ TEST(test_shrunk_file)
 {
     static char page[1 << 16];
     for (int way = 0; way < 3; way++) {
-        for (int i = 0; i < 3; i++) {
-            FILE *f = fopen(in(i == 0 ? "mapped-0" : i == 1 ? "mapped-1" : "mapped-2"), "wb");
-            assert_non_null(f);
-            assert_int_equal(fwrite(page, sizeof page, 1, f), 1);
-            assert_int_equal(fclose(f), 0);
-        }
+        unit_write(in("mapped-0"), page, sizeof page);
+        unit_write(in("mapped-1"), page, sizeof page);
+        unit_write(in("mapped-2"), page, sizeof page);
         int said[2], status;
         char text[5000] = "", want[1000];
         assert_int_equal(pipe(said), 0);

@@ -15,10 +15,7 @@ static const char *put_file(const char *name, const char *text, size_t len)
     static int at;
     char *p = path[at++ % 4];
     snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    FILE *f = fopen(p, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
+    unit_write(p, text, len);
     return p;
 }
 

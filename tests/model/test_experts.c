@@ -55,14 +55,6 @@ static void fill(file *f, const char *tensor, int byte)
     memset(f->bytes + f->data + from, byte, to - from);
 }
 
-static void write_to(const char *path, const void *bytes, size_t n)
-{
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(bytes, 1, n, out), n);
-    assert_int_equal(fclose(out), 0);
-}
-
 static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 {
     char path[256], config[256];
@@ -70,7 +62,7 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
     (void)snprintf(path, sizeof path, "%s/changed", temp_folder());
     (void)mkdir(path, 0755);
     (void)snprintf(path, sizeof path, "%s/changed/model.safetensors", temp_folder());
-    write_to(path, f->bytes, f->n);
+    unit_write(path, f->bytes, f->n);
     (void)snprintf(config, sizeof config, DATA "%s/config.json", name);
     file c = {.bytes = unit_alloc(1 << 16)};
     FILE *in = fopen(config, "rb");
@@ -78,7 +70,7 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
     c.n = fread(c.bytes, 1, 1 << 16, in);
     (void)fclose(in);
     (void)snprintf(path, sizeof path, "%s/changed/config.json", temp_folder());
-    write_to(path, c.bytes, c.n);
+    unit_write(path, c.bytes, c.n);
     (void)snprintf(path, sizeof path, "%s/changed", temp_folder());
     kvd_checkpoint *checkpoint = open_checkpoint(path);
     const size_t vocab = (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, offset[2] = {0, n};
