@@ -18,10 +18,7 @@ typedef enum {
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
 
-/*
- * Counters of a token-by-token cache: bits summed over steps. A step is one token after the prompt
- * in one KV head of one layer.
- */
+/* Counters over steps: a step is one later token in one KV head of one layer. Bits are summed. */
 typedef struct {
     size_t rows;
     /* bits of codes and of unquantised numbers */
@@ -46,9 +43,7 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
 typedef struct {
     size_t calls;
     size_t tokens;
-    /*
-     * Number of tokens held at the end, within attention windows, summed over sequences and layers.
-     */
+    /* Tokens held at the end, within attention windows, summed over sequences and layers. */
     size_t tokens_held;
     size_t elements_kept;
     size_t elements_dense;
@@ -77,15 +72,10 @@ void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
  */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
-/*
- * Returns (tokens that all layers hold after n tokens) / (tokens held without attention windows).
- */
+/* Returns (tokens that all layers hold after n) / (tokens held without attention windows). */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/*
- * Adds to *sum the counters of an uncompressed cache. offset [n_sequences + 1]: first token of each
- * sequence.
- */
+/* Adds an uncompressed cache's counters. offset [n_sequences + 1]: each sequence's first token. */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 
@@ -97,9 +87,7 @@ typedef struct {
     double nominal;
     /* `nominal` with dimensions rounded up to multiples of 16 */
     double padded;
-    /*
-     * Bytes of the matrices that project Q and K to fewer dimensions; 0 if folded into the weights.
-     */
+    /* Bytes of the matrices that project Q and K; 0 if folded into the weights. */
     double basis;
     /* Fractions of elements removed, without and with rounding up to multiples of 16. */
     double overall_p, overall_p16;

@@ -35,9 +35,7 @@ typedef struct kvd_parameter {
     const char *meaning;
 } kvd_parameter;
 
-/*
- * Parameter that trades stored bytes for quality. `most` stores the most bytes, `least` the fewest.
- */
+/* Parameter that trades bytes for quality. `most` stores the most bytes, `least` the fewest. */
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;
@@ -78,9 +76,7 @@ typedef enum {
 typedef struct kvd_method_info {
     const char *name;
     const char *summary;
-    /*
-     * List that ends with key NULL. NULL: the parameters shared by methods with spectrum rotations.
-     */
+    /* Ends with key NULL. NULL: the parameters shared by methods with spectrum rotations. */
     const kvd_parameter *parameter;
     /* trade-off of bytes against quality, or NULL */
     const kvd_tradeoff *tradeoff;

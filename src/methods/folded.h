@@ -15,10 +15,7 @@
  * Weights beyond the kept dimensions are zero.
  */
 
-/*
- * Returns the number of doubles of scratch for kvd_fold_rows (n columns) and kvd_fold_columns (n
- * rows).
- */
+/* Returns the doubles of scratch for kvd_fold_rows (n columns) and kvd_fold_columns (n rows). */
 size_t kvd_fold_scratch(size_t d, size_t n);
 
 /*
@@ -27,10 +24,7 @@ size_t kvd_fold_scratch(size_t d, size_t n);
  */
 void kvd_fold_rows(size_t d, size_t m, const float *a, size_t cols, float *w, double *scratch);
 
-/*
- * Folds b [m][d] into the d columns of one head in W_O, w [rows][ld]: columns 0 .. m-1 become w
- * b^T, the rest zeros.
- */
+/* Folds b [m][d] into one head's d columns of W_O, w [rows][ld]: first w b^T, then zeros. */
 void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld, float *w,
                       double *scratch);
 

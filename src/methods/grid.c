@@ -14,10 +14,7 @@ typedef struct {
 
 enum { PIECES = 64 };
 
-/*
- * Finds the first slash between alternative values, outside paths. *value: start of the values.
- * Returns NULL if none.
- */
+/* Finds the first slash outside paths. *value: start of the alternatives. NULL if none. */
 static const char *find_slash(const char *at, const char **value)
 {
     const char *slash = strchr(at, '/');

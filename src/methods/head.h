@@ -23,10 +23,7 @@ typedef struct {
     size_t n, n0;
     /* Method that selects tokens. NULL: none, or the attention window alone removes tokens. */
     const kvd_tokens_method *tokens;
-    /*
-     * `most`: largest number of cached tokens. `leaving`: number of tokens removed together from
-     * the window.
-     */
+    /* `most`: largest number of cached tokens. `leaving`: how many leave the window together. */
     size_t most, leaving;
     int g;
     const kvd_attention_in *in;
@@ -80,10 +77,7 @@ typedef struct {
     /* [d] mask of the n_keep unpruned key channels, for the first `pruned` cached tokens */
     uint8_t *keep;
     size_t n_keep, pruned;
-    /*
-     * [d][n_basis] orthonormal bases of K and V computed from the prompt, followed by scratch
-     * memory; NULL: none
-     */
+    /* [d][n_basis] orthonormal bases of the prompt's K and V, then scratch; NULL: none */
     float *basis[KVD_N_SIDES];
     size_t n_basis[KVD_N_SIDES];
     /* basis columns that a token at KVD_LEVEL_LOW stores; at most n_basis */
@@ -112,10 +106,7 @@ typedef struct {
 const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g);
 /* Sets the sizes, matrices and scale of *h. h->p, h->g and h->prompts must be set. */
 void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
-/*
- * Allocates all arrays of *h; n, n0, room and step_room must be set. The caller must call
- * kvd_head_release, also after a failure.
- */
+/* Allocates *h by n, n0, room and step_room. kvd_head_release must follow, also on failure. */
 int kvd_head_allocate(kvd_head *h, kvd_err *err);
 void kvd_head_end_prompt(kvd_head *h);
 void kvd_head_release(kvd_head *h);
@@ -146,24 +137,17 @@ int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 
 /* Appends the token at position t uncoded, at KVD_LEVEL_HIGH. */
 void kvd_head_append(kvd_head *h, size_t t);
-/*
- * Removes cached tokens outside the attention window of position t, in blocks of h->leaving tokens.
- */
+/* Removes cached tokens outside position t's window, in blocks of h->leaving tokens. */
 void kvd_head_leave(kvd_head *h, size_t t);
 /* Quantises the cached tokens that the method may quantise now; a prompt's as one block. */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
-/*
- * Lowers or drops cached tokens as h->decision [m] says. If `merges`, the method may merge dropped
- * tokens first.
- */
+/* Lowers or drops tokens as h->decision [m] says. If `merges`, the method may merge them first. */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
 /* Prunes key channels of all cached tokens except the newest. Counts d bits for the mask. */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
 /* Computes a projection basis for K and for V, and projects the prompt. */
 int kvd_head_cut(kvd_head *h, kvd_err *err);
-/*
- * Replaces the prompt's keys by rebuilt approximations. Called once, before the first later token.
- */
+/* Replaces the prompt's keys by rebuilt approximations, once, before the first later token. */
 int kvd_head_rebuild(kvd_head *h, kvd_err *err);
 /* Computes h->balance from the largest magnitudes of the prompt's K and Q in each key channel. */
 void kvd_head_balance(kvd_head *h);

@@ -13,10 +13,7 @@ typedef struct {
     /* number of the request's tokens already in the cache */
     uint32_t before;
     uint32_t n;
-    /*
-     * Input and output tokens of the request, for token budgets and longrope. 0: the engine's
-     * max_len.
-     */
+    /* Input and output tokens, for token budgets and longrope. 0: the engine's max_len. */
     uint32_t whole;
     /* 1 if a token is sampled after the slice */
     int emits;

@@ -14,10 +14,7 @@
 #include "methods/plugin/plugin.h"
 
 typedef struct {
-    /*
-     * Must be first. Keys of info.tradeoff are written NAME.KEY (name and key of a member), or p
-     * and p_u.
-     */
+    /* Must be first. info.tradeoff's keys are NAME.KEY (name and key of a member), or p and p_u. */
     kvd_method_info info;
     const char *members;
     /* Default parameters "KEY=VALUE,..."; NULL: the members' own defaults. */
@@ -204,10 +201,7 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
         v->value[i] = info->parameter[i].value;
 }
 
-/*
- * Combines a method that ranks prompt tokens with one that drops tokens. Returns false if
- * impossible.
- */
+/* Joins a method that ranks prompt tokens with one that drops tokens; false if impossible. */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
     if (m->plan.levels || x->select || m->plan.tokens->select ||

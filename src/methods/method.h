@@ -33,10 +33,7 @@ typedef struct {
     char name[64];
     /* All parameters but p, r and ranks, such as "h2o.heavy=0.1,h2o.recent=0.1". */
     char settings[320];
-    /*
-     * Template of the plan. A caller copies it, sets dims, type, prompt and seed, and opens the
-     * copy.
-     */
+    /* A template: a caller copies it, sets dims, type, prompt and seed, and opens the copy. */
     kvd_plan plan;
     /* method with rotations from a spectrum file (zack, fdc, ...), or NULL */
     const kvd_dims_method *dims;
@@ -117,10 +114,7 @@ typedef struct {
     double at, slope;
 } kvd_method_tradeoff;
 
-/*
- * Finds the trade-off parameter `key` (KEY or NAME.KEY), or if NULL that of the last method named.
- * Fails if there is none.
- */
+/* Finds trade-off parameter `key` (KEY, NAME.KEY; NULL: the last method's). Fails if absent. */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
 /* Returns the value at fraction `share` of the way from t->most to t->least, rounded. */
@@ -128,10 +122,7 @@ double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
 /* Returns the fraction `share` for which kvd_method_tradeoff_at gives `value`. */
 double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t);
-/*
- * Copies `*m` with the trade-off parameter set to `value`, and the second parameter computed,
- * unless the user gave it.
- */
+/* Copies *m with the trade-off set to `value`, and the second one computed unless given. */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);
 /* Returns the trade-off parameter's value, or NaN if the user gave r or p.qk, p.v instead of p. */

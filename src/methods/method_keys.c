@@ -288,9 +288,7 @@ static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails if online=1 or explicit=1 is combined with rotations or parameters that do not support it.
- */
+/* Fails if online=1 or explicit=1 meets rotations or parameters that do not support it. */
 static int check_rebuilt(const kvd_method *m, kvd_err *err)
 {
     const char *const key = m->plan.channels ? m->plan.channels->info.name : NULL;

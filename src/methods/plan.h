@@ -45,10 +45,7 @@ typedef struct kvd_plan {
     /* Plan of the uncompressed layers, while open. NULL: every layer is compressed. */
     struct kvd_plan *kept;
     int n_layers;
-    /*
-     * Tokens of the prompt; in shorter sequences all tokens but the last. Generation ignores the
-     * field.
-     */
+    /* Prompt tokens; in shorter sequences all but the last. Generation ignores the field. */
     size_t prompt;
     uint64_t seed;
     struct kvd_gpu_cache *on_gpu;
@@ -60,9 +57,7 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
-/*
- * Returns the plan of one layer: p itself, or the uncompressed plan (keep_layers). p must be open.
- */
+/* Returns one layer's plan: p itself, or the uncompressed one (keep_layers). p must be open. */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
 /* Returns true if stored numbers depend on the order of tokens. */
@@ -83,10 +78,7 @@ bool kvd_plan_heads_together(const kvd_plan *p);
 /* Returns the number of tokens that leave a sliding window together: one coded block, or 1. */
 size_t kvd_plan_block(const kvd_plan *p);
 
-/*
- * Returns the number of first tokens of a sequence that the bits method stores exactly
- * (kvd_bits_method.exact_key).
- */
+/* Returns how many first tokens of a sequence are stored exactly (kvd_bits_method.exact_key). */
 size_t kvd_plan_exact(const kvd_plan *p);
 
 /* Returns the bits stored per cached token in addition to K and V. */

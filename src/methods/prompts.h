@@ -24,10 +24,7 @@ typedef struct {
     float *x[KVD_N_SIDES];
     /* [n_layers][n_sequences] stored bits of K and V / uncompressed bits; NaN: not merged. */
     double *share[KVD_N_SIDES];
-    /*
-     * [n_layers][tokens of prompt s] log softmax denominators, from n_layers * offset[s] on, or
-     * NULL
-     */
+    /* [n_layers][prompt s] log softmax denominators, from n_layers * offset[s] on, or NULL */
     double *log_denominator;
     /* numbers computed by the ranking method, by sequence and layer, or NULL */
     double *observed;
@@ -39,24 +36,15 @@ typedef struct {
     uint8_t *level;
 } kvd_prompts;
 
-/*
- * Allocates memory for n_sequences prompts of length[s] tokens. The caller must release `*p`, also
- * after a failure.
- */
+/* Allocates prompts of length[s] tokens. The caller releases *p, also after a failure. */
 int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
                      const size_t *length, size_t n_sequences, kvd_err *err);
 void kvd_prompts_release(kvd_prompts *p);
 
-/*
- * Merges the prompts' layers or ranks their tokens. whole[s]: length of sequence s including later
- * tokens.
- */
+/* Merges prompts' layers or ranks their tokens. whole[s]: length including later tokens. */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
-/*
- * Fails if a method reads prompts twice, and two copies of `length` tokens do not fit. sequence:
- * number for the message.
- */
+/* Fails if a method reads prompts twice and two copies do not fit. sequence: for the message. */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
 

@@ -14,10 +14,7 @@ typedef struct {
     kvd_attention hook;   /* must be first */
     const kvd_plan *plan; /* borrowed, open */
     const kvd_config *config;
-    /*
-     * Prompts for plans with kvd_plan_first_pass. Prompt s belongs to sequence s. Must outlive the
-     * sequences.
-     */
+    /* For plans with kvd_plan_first_pass: prompt s of sequence s. Must outlive the sequences. */
     const kvd_prompts *prompts;
     /* [n_sequences] cache slot of each sequence. NULL: slot s for sequence s. */
     const size_t *slot;

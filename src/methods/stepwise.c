@@ -249,10 +249,7 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
     return 0;
 }
 
-/*
- * Chooses and counts the cached tokens that position t reads. unseen: first tokens outside the
- * window.
- */
+/* Chooses and counts the tokens that position t reads. unseen: those outside the window. */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {
     const kvd_tokens_method *const m = h->tokens;

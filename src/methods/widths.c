@@ -11,10 +11,7 @@ static double weight(double s, bool energy)
     return energy ? s * s : s;
 }
 
-/*
- * Returns the sum of the singular values (energy: squares), smallest first, as removal rates
- * require.
- */
+/* Sums singular values (energy: squares), smallest first, as removal rates require. */
 static double total(const double *sigma, size_t d, bool energy)
 {
     double sum = 0;
@@ -75,9 +72,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     int status = -1;
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
-    /*
-     * Breakpoint of a dimension: (sum of its singular value and all smaller ones) / (sum of all).
-     */
+    /* Breakpoint of a dimension: (sum of its and all smaller singular values) / (sum of all). */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
     rates = malloc((most + 1) * sizeof *rates);
@@ -98,10 +93,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         }
     kvd_sort(breaks, m);
 
-    /*
-     * Removes dimensions with breakpoints of at most r. Counts are integers, so that p equals
-     * kvd_widths_p exactly.
-     */
+    /* Removes dimensions with breakpoints up to r. Counts are integers, so p is kvd_widths_p's. */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
         gone++;
@@ -197,10 +189,7 @@ static int compare_edges(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/*
- * Writes the edges of the lower convex hull of (width[i], error[i]) by decreasing width. Returns
- * their number.
- */
+/* Writes the lower hull's edges of (width[i], error[i]) by falling width. Returns their number. */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
 {

@@ -33,10 +33,7 @@ int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
-/*
- * Writes the smallest removal rate whose p is at least p - 1e-12 (rounding). Fails if there is
- * none.
- */
+/* Writes the smallest removal rate whose p is at least p - 1e-12. Fails if there is none. */
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 

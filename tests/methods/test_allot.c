@@ -128,10 +128,7 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/*
- * Squared singular values of method fisher are costs in nats. Bits must follow costs, not
- * variances.
- */
+/* fisher's squared singular values are costs in nats. Bits must follow them, not variances. */
 TEST(singular_values_decide)
 {
     float a[D * D];

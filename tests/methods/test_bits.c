@@ -69,10 +69,7 @@ TEST(more_bits_lose_less)
                 count.payload == 16.0 * N * D);
 }
 
-/*
- * kivi quantises keys per channel and values per token, so a large channel spoils other channels of
- * values only.
- */
+/* kivi quantises keys per channel, values per token: a large channel spoils values only. */
 TEST(channels)
 {
     kvd_bits_count count;

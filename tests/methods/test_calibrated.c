@@ -25,10 +25,7 @@ static int by_size(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/*
- * Apart from outliers, a channel has at most 2^bits distinct numbers, and each key becomes the
- * nearest.
- */
+/* Without outliers, a channel has at most 2^bits numbers, and each key becomes the nearest. */
 TEST(keys_have_levels)
 {
     for (int bits = 1; bits <= 4; bits++)
@@ -236,9 +233,7 @@ TEST(fisher_file_is_read_as_written)
     kvd_fisher_close(&f);
 }
 
-/*
- * Codes K and V of layer 1. If `use`, squared gradients f are the weights of quantisation errors.
- */
+/* Codes K and V of layer 1. If `use`, squared gradients f are the errors' weights. */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];

@@ -79,10 +79,7 @@ TEST(test_biorthogonal_cut)
     for (int i = 0; i < 4; i++) {
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
-        /*
-         * B_v A_v and A_k^T A_q must be identity matrices, so that A_v B_v and A_q A_k^T are
-         * projections.
-         */
+        /* B_v A_v and A_k^T A_q must be identities, so that A_v B_v and A_q A_k^T project. */
         for (int a = 0; a < h->d_v; a++)
             for (int b = 0; b < h->d_v; b++) {
                 double sum = 0;
@@ -243,10 +240,7 @@ TEST(test_bytes)
     kvd_err err;
     kvd_dims d;
     kvd_cache_bytes b;
-    /*
-     * 4 heads keep 17 of 32 dimensions of Q-K, 18 of 32 of V. Padding to 16 is limited to d_head =
-     * 8.
-     */
+    /* 4 heads keep 17 of 32 dimensions of Q-K, 18 of V. Padding to 16 stops at d_head = 8. */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);

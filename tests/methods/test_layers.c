@@ -60,10 +60,7 @@ static double turn(const float *x, const float *y)
     return most;
 }
 
-/*
- * minicache merges directions of two layers and keeps lengths. With gamma = 0, all vectors are
- * merged.
- */
+/* minicache merges two layers' directions and keeps lengths. gamma = 0: merges all. */
 TEST(lengths_are_kept)
 {
     for (int i = 0; i <= 10; i++) {
@@ -179,10 +176,7 @@ static double error2(size_t n)
     return sum;
 }
 
-/*
- * xkv's squared error at rank r must be the sum of later squared singular values (Eckart and
- * Young).
- */
+/* xkv's squared error at rank r: the sum of later squared singular values (Eckart, Young). */
 TEST(the_tail_is_lost)
 {
     for (size_t n = 10; n <= N; n += 30) {

@@ -244,10 +244,7 @@ TEST(weighted)
                            *const weight = tensor(names[side][1], ROWS * WIDE),
                            *const apart = tensor(names[side][2], ROWS * WIDE),
                            *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
-        /*
-         * weighted squared errors of kvquant with weights, kvquant without weights, SciPy with
-         * weights
-         */
+        /* weighted squared errors of kvquant with and without weights, and of SciPy with weights */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {

@@ -253,10 +253,7 @@ TEST(pages_of_gear_have_room)
     }
 }
 
-/*
- * Marks the bytes used in a request's first pages [12][a->page_bytes]. The first `prompt` tokens
- * are one block.
- */
+/* Marks the bytes used in a request's first pages [12]. The first `prompt` tokens: one block. */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
     const kvd_packed_classes *const c = &a->classes.of;

@@ -128,16 +128,11 @@ TEST(palu_gives_ranks_by_information)
                      4 * LAYERS * HEADS * 2);
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
-    /*
-     * 8 matrices share 32 ranks in proportion to Fisher information (sum 16), so information 1
-     * gives rank 2.
-     */
+    /* 8 matrices share 32 ranks by Fisher information (sum 16), so information 1: rank 2. */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /*
-     * Five matrices of information 1 share 5 x 2 ranks, and 2 that exceed the last V's dimension.
-     */
+    /* Five matrices of information 1 share 5 x 2 ranks, and 2 beyond the last V's dimension. */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);

@@ -11,10 +11,7 @@ enum { N = 20000 };
 static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
-/*
- * Codes n symbols with their own frequencies and decodes them. Returns the number of bytes;
- * *entropy: bits.
- */
+/* Codes and decodes n symbols by their own frequencies. Returns bytes; entropy: bits. */
 static size_t round_trip(size_t n, double *entropy)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
@@ -235,10 +232,7 @@ TEST(streams_of_a_block)
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
-/*
- * Checks the lookup table for all numbers below 2^14. Each integer has as many of these numbers as
- * its frequency.
- */
+/* Looks up all numbers below 2^14. Each integer must be found as often as its frequency. */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
 {
@@ -255,10 +249,7 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
     }
 }
 
-/*
- * Draws cumulative frequencies of n integers. Frequencies add up to 2^14 - escape; most are small,
- * some 0.
- */
+/* Draws n integers' cumulative frequencies up to 2^14 - escape: most small, some 0. */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};

@@ -50,10 +50,7 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
     return 0;
 }
 
-/*
- * A windowed layer stores only visible tokens. Eviction acts only if the window holds the whole
- * sequence.
- */
+/* A windowed layer stores visible tokens. Eviction acts only if it holds the whole sequence. */
 TEST(a_window_is_all_that_is_held)
 {
     enum { WINDOW = 5 };

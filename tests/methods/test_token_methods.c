@@ -132,10 +132,7 @@ TEST(budgets_fall_over_layers)
         sum += n;
     }
     assert_int_equal(sum, LAYERS * 20);
-    /*
-     * pyramidkv keeps 35 older tokens on average: all 56 in layer 0, 2 * 35 - 56 = 14 in the last
-     * layer.
-     */
+    /* pyramidkv keeps 35 older tokens on average: 56 in layer 0, 2 * 35 - 56 = 14 in the last. */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", LAYERS - 1, PROMPT);

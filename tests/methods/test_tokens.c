@@ -143,10 +143,7 @@ TEST(h2o)
             n++;
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
-            /*
-             * In the first step, h2o drops tokens until 11 (the budget) are left, in later steps
-             * one token.
-             */
+            /* First, h2o drops tokens until 11 (the budget) are left, then one a step. */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
                 for (size_t i = ALL; i-- > 0;)
@@ -356,10 +353,7 @@ TEST(lower)
             high[t] = 1;
         }
         for (size_t t = prompt;; t++) {
-            /*
-             * The five newest tokens and the six older ones with most attention have high
-             * precision.
-             */
+            /* The five newest and the six older tokens with most attention have high precision. */
             for (;;) {
                 size_t worst = ALL, n = 0;
                 for (size_t i = 0; i + 5 < t; i++)
@@ -451,10 +445,7 @@ TEST(importance)
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 4);
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
-    /*
-     * With mean = 1, denominators are divided by the number of keys, so all scores are equal and
-     * earlier tokens win.
-     */
+    /* mean = 1 divides by the number of keys, so all scores are equal and earlier tokens win. */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);
     const kvd_parameter_values mean = {.value = {0.5, 0, 0.95, 1}};

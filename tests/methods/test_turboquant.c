@@ -46,9 +46,7 @@ TEST(distortions_of_the_paper)
     }
 }
 
-/*
- * Measures errors of q . x / (|q| |x|) over seeds. *slope: slope of decoded against exact products.
- */
+/* Measures errors of q . x / (|q| |x|). *slope: of decoded against exact products. */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
 {
@@ -159,10 +157,7 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
     return result;
 }
 
-/*
- * 2.25 bits, 128 channels: the 32 largest have 3 bits, others 2. Groups are quantised
- * independently.
- */
+/* 2.25 bits of 128 channels: the 32 largest have 3, others 2, quantised independently. */
 TEST(outliers_are_a_code_of_their_own)
 {
     enum { ROWS = 40, OUTLIERS = 32 };

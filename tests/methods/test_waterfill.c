@@ -14,10 +14,7 @@ static uint32_t position[N];
 static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
-/*
- * Sets second moments to the sum of g g^T over random gradients g, whose WIDE numbers have unequal
- * variances.
- */
+/* Sums g g^T over random gradients g, whose WIDE numbers have unequal variances. */
 static void draw_moments(void)
 {
     kvd_rng r;
@@ -45,9 +42,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/*
- * Returns the mean of e F e^T: e is a token's error, F the second moment of gradients plus a ridge.
- */
+/* Returns the mean of e F e^T: e a token's error, F the second moment plus a ridge. */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -156,9 +151,7 @@ TEST(blocks_grow)
     }
 }
 
-/*
- * With tiny gradients the step exceeds all numbers, so tokens after two sinks decode as the mean.
- */
+/* Tiny gradients: the step exceeds all numbers, so tokens after two sinks become the mean. */
 TEST(sinks_and_no_rate)
 {
     kvd_bits_count count;

@@ -317,10 +317,7 @@ TEST(test_by_error_is_optimal_on_convex_curves)
 {
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
-    /*
-     * Errors with 1 to 5 dimensions of Q-K, then of V. Both are convex, so greedy removal is
-     * optimal.
-     */
+    /* Errors with 1 to 5 dimensions of Q-K, then V. Convex, so greedy removal is optimal. */
     double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
         .n_layers = 1, .n_kv_heads = 1, .d_head = 5, .n_widths = 5, .width = width, .error = error};

@@ -182,10 +182,7 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/*
- * Gives each dimension bits while one more bit lowers the cost by at least `price`. Returns the sum
- * of bits.
- */
+/* Gives dimensions bits while one more lowers the cost by `price`. Returns their sum. */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,

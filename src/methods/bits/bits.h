@@ -9,26 +9,19 @@
 typedef struct {
     kvd_side side;
     int layer, kv_head;
-    /*
-     * n: tokens. d: stored dimensions per token; n_kv_heads * d_head if kvd_bits_method.all_heads.
-     */
+    /* n: tokens. d: dimensions stored per token; n_kv_heads * d_head with `all_heads`. */
     size_t n, d;
     const float *x;
     /* [n][d_model] inputs of the layer in the cache's data type; NULL unless KVD_NEEDS_INPUT */
     const float *input;
     const uint8_t *level; /* [n] KVD_LEVEL_LOW or KVD_LEVEL_HIGH */
     const uint32_t *position;
-    /*
-     * [n] sum of attention probabilities received from all query heads, if KVD_NEEDS_PROBABILITIES
-     */
+    /* [n] attention received, summed over query heads, if KVD_NEEDS_PROBABILITIES */
     const double *mass;
     const double *seen;
     /* [d] factors that multiply key channels (kvd_bits_method.balances), or NULL */
     const float *balance;
-    /*
-     * [kvd_bits_method.states] state of the entropy coder, 0 at first; NULL: no state between
-     * blocks
-     */
+    /* [kvd_bits_method.states] entropy coder's state, first 0; NULL: none between blocks */
     uint32_t *state;
     bool prompt;
 } kvd_bits_block;
@@ -53,10 +46,7 @@ struct kvd_bits_method {
     const char *exact_key;
     /* Parameters that apply to tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
-    /*
-     * True: a block holds all KV heads, `code` counts the bits of all, and methods of other axes
-     * are refused.
-     */
+    /* True: a block, and `code`'s bits, are of all KV heads. Methods of other axes are refused. */
     bool all_heads;
     /* True: decoding starts at the first token, so no token may be dropped. */
     bool stream;
@@ -65,10 +55,7 @@ struct kvd_bits_method {
     bool draws; /* true: `open` draws random numbers from setup.seed */
     /* Returns true if parameters require calibration activations beyond info.needs. NULL: never. */
     bool (*calibrated)(const kvd_parameter_values *v);
-    /*
-     * Sets how many of m tokens are coded: the first (m - window) / block * block. NULL: window 0,
-     * block 1.
-     */
+    /* Codes (m - window) / block * block of m tokens, the first. NULL: window 0, block 1. */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /*
      * Returns true if key channels are multiplied by sqrt(max |q| / max |k|) over the prompt
@@ -134,10 +121,7 @@ typedef struct {
     uint8_t bits;
 } kvd_kvtc_group;
 
-/*
- * Returns the number of groups of principal components of K or V of one layer. The open method owns
- * `*groups`.
- */
+/* Returns the number of component groups of one layer's K or V. `open` owns *groups. */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
 
 /* Numbers that share a calibrated scale in fp8 and nvfp4: all, one layer's, one KV head's. */

@@ -71,9 +71,7 @@ static void take_outliers(float *x, size_t n, size_t stride, size_t k, kvd_ranke
         }
 }
 
-/*
- * Makes the columns of a [n][r] orthonormal by Gram-Schmidt. Linearly dependent columns become 0.
- */
+/* Makes a [n][r]'s columns orthonormal by Gram-Schmidt. Linearly dependent ones become 0. */
 static void orthonormalise(float *a, size_t n, size_t r)
 {
     for (size_t c = 0; c < r; c++) {

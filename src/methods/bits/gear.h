@@ -51,10 +51,7 @@ KVD_PACKED_INLINE int kvd_gear_rank(const kvd_gear *s, int n, int d, bool prompt
     return wanted < least ? wanted : least;
 }
 
-/*
- * Returns the bits of scales, outliers and low-rank factors of K or V, for n tokens with d
- * channels.
- */
+/* Returns the bits of scales, outliers and factors of K or V, for n tokens of d channels. */
 double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool prompt);
 
 KVD_PACKED_INLINE int kvd_gear_pieces(int n, int piece)
@@ -98,10 +95,7 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
     return p;
 }
 
-/*
- * Returns the offset, from kvd_gear_page.area on, of the record of the block whose first token is
- * `first`.
- */
+/* Returns the offset from kvd_gear_page.area of the record of the block from token `first`. */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
 {

@@ -102,9 +102,7 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
     return 2 * k < n ? k : (n - 1) / 2;
 }
 
-/*
- * Marks the k smallest and k largest numbers as outliers. Writes middle and half width of the rest.
- */
+/* Marks the k smallest and k largest numbers. Writes middle and half width of the rest. */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
 {
@@ -326,10 +324,7 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/*
- * Returns the decoded x. level [2][n]: the first row gives the nearest index, the second the number
- * decoded.
- */
+/* Returns the decoded x. level [2][n]: numbers to compare with, then numbers decoded. */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

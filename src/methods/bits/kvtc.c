@@ -31,10 +31,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/*
- * Groups of principal components have UNIT << k components. SAMPLES: calibration tokens that
- * measure errors.
- */
+/* Groups have UNIT << k components. SAMPLES: calibration tokens that measure errors. */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
@@ -56,10 +53,7 @@ typedef struct {
     coder *coder;
 } kvtc;
 
-/*
- * Squared errors of all possible groups, averaged over calibration tokens. A unit is UNIT
- * components.
- */
+/* Mean squared errors of all possible groups over calibration tokens. A unit: UNIT components. */
 typedef struct {
     /* [units] squared error of a group that begins at the unit, by size and bits */
     double (*coded)[N_SIZES][N_KINDS];
@@ -260,10 +254,7 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     l->n_starts += codes + 1;
 }
 
-/*
- * Builds c->lanes for the groups of `c`. cost->c: components of calibration tokens; NULL: equally
- * likely codes.
- */
+/* Builds c->lanes for c's groups. cost->c: calibration components; NULL: all codes alike. */
 static int make_lanes(kvtc *t, coder *c, const costs *cost, kvd_err *err)
 {
     const size_t wide = t->wide;

@@ -57,10 +57,7 @@ typedef struct {
     const float *level;
     /* Ascending levels of keys: [2^(bits - 1)] with `qjl`, else [2^bits]. */
     const float *key_level;
-    /*
-     * [3][256] Levels for bits - 1, bits, and bits + 1; the last row is set only if `bits` is
-     * fractional.
-     */
+    /* [3][256] Levels for bits - 1, bits, and bits + 1 (set only if `bits` is fractional). */
     const float *levels;
 } kvd_turboquant_tables;
 

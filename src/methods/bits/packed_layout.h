@@ -147,10 +147,7 @@ KVD_PACKED_INLINE int kvd_packed_salient(const kvd_packed_classes *c, int n)
     return kvd_packed_share(c->share, n);
 }
 
-/*
- * Returns the number of salient tokens before token `first`, if the first `prompt` tokens are one
- * block.
- */
+/* Returns the salient tokens before token `first`, if the first `prompt` are one block. */
 KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int first, int prompt)
 {
     return first ? kvd_packed_salient(c, prompt) +

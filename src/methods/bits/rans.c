@@ -344,10 +344,7 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/*
- * Returns how many numbers of a component a lookup finds only after the first two rows of their
- * bucket.
- */
+/* Returns how many of a component's numbers are beyond the first two rows of their bucket. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;

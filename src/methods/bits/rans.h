@@ -12,10 +12,7 @@
 #include "methods/bits/streams.h"
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
-/*
- * Number of ranges of numbers; each range stores its first symbol, where the decoder's search
- * begins.
- */
+/* Number of ranges; each stores its first symbol, where the decoder's search begins. */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
 /*
@@ -49,10 +46,7 @@ size_t kvd_rans_room(size_t n);
 int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                     size_t n, uint8_t *out, size_t *bytes, kvd_err *err);
 
-/*
- * Decodes n symbols from in [bytes] with the encoder's tables and contexts. Fails if `in` is
- * invalid.
- */
+/* Decodes n symbols of in [bytes] with the encoder's tables and contexts, or fails. */
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 
@@ -79,15 +73,9 @@ typedef struct {
     uint32_t *n; /* [n_streams] number of words of each stack */
 } kvd_stream_block;
 
-/*
- * Codes q [t->kept] of one token. Every stack needs room for KVD_STREAM_GROUPS * KVD_LANES more
- * words.
- */
+/* Codes q [t->kept] of a token. Stacks need room for KVD_STREAM_GROUPS * KVD_LANES more words. */
 void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_block *b);
-/*
- * Decodes and removes the integers of the last kvd_streams_push. Fails if a stack has too few
- * words.
- */
+/* Decodes and removes the last kvd_streams_push. Fails if a stack has too few words. */
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
 /*

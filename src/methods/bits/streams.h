@@ -106,10 +106,7 @@ KVD_STREAM_INLINE uint32_t kvd_stream_put(uint32_t x, uint32_t start, uint32_t f
     return ((x / f) << KVD_STREAM_SHIFT) + x % f + start;
 }
 
-/*
- * Returns the state after decoding an integer of frequency f. Below KVD_STREAM_LEAST, the caller
- * must pop a word.
- */
+/* Returns the state after decoding frequency f. Below KVD_STREAM_LEAST, a word must be popped. */
 KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t f)
 {
     return f * (x >> KVD_STREAM_SHIFT) + (x & ((1u << KVD_STREAM_SHIFT) - 1)) - start;
@@ -141,10 +138,7 @@ typedef struct {
      * no table
      */
     uint32_t bucket;
-    /*
-     * byte offset of the rows, uint32_t [rows][lanes]: start + 2^16 * end of an integer's
-     * frequencies
-     */
+    /* byte offset of the rows, uint32_t [rows][lanes]: start + 2^16 * end of frequencies */
     uint32_t row;
     /* bits 0 .. 7: log2 of the bucket size; above: index of the last row */
     uint32_t shift;
@@ -153,9 +147,7 @@ typedef struct {
 
 enum { KVD_STREAM_HALF = 256 /* tables hold integers -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };
 
-/*
- * Address in the memory of lookup tables: a shared-memory address in kernels, a pointer on the CPU.
- */
+/* Address of lookup tables: a shared-memory address in kernels, a pointer on the CPU. */
 #ifdef __CUDACC__
 typedef uint32_t kvd_stream_at;
 static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
@@ -187,10 +179,7 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #define KVD_STREAM_KEY(number) ((number) << 16 | 0xffff)
 #endif
 
-/*
- * Returns the byte offset of the first row after `offset` whose word exceeds `key`, but not more
- * than `last`.
- */
+/* Returns the byte offset of the first row after `offset` with a word above `key`, or `last`. */
 #ifdef __CUDACC__
 __noinline__
 #endif
@@ -282,9 +271,7 @@ typedef struct {
 /* Fills `*to` from an open waterfill (block > 0) or kvtc (lanes=1). side: a kvd_side. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
-/*
- * Returns the bits that the frequencies predict for a block, without states, exceptions and scales.
- */
+/* Returns a block's bits as frequencies predict, without states, exceptions and scales. */
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
 enum {

@@ -63,9 +63,7 @@ static void free_tables(tables *t)
     free(t);
 }
 
-/*
- * Replaces standard normal a [n][n] by a uniformly distributed orthogonal matrix (Mezzadri 2007).
- */
+/* Turns standard normal a [n][n] into a uniformly distributed rotation (Mezzadri 2007). */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
     double *const tau = malloc(2 * n * sizeof *tau), *const sign = tau ? tau + n : NULL;
@@ -263,9 +261,7 @@ static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d,
     return 0;
 }
 
-/*
- * Orders channels: the `outliers` with the largest sums of squares, then the rest, each ascending.
- */
+/* Orders channels: first `outliers` with the largest sums of squares; both parts ascend. */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {

@@ -148,9 +148,7 @@ static void begin_tables(coder *to, size_t d)
     to->n_starts = 0;
 }
 
-/*
- * Makes frequency tables from the multiples in calibration data. Absent multiples become escapes.
- */
+/* Makes frequency tables from calibration data. Absent multiples become escapes. */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
     double sum = 0, others = 0;
@@ -211,10 +209,7 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/*
- * Standard deviations, in steps, of the first and last component if random frequencies replace
- * calibration.
- */
+/* Deviations, in steps, of the first and last component without calibrated frequencies. */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 
@@ -261,9 +256,7 @@ static int draw_all(waterfill *w, const kvd_method_setup *s)
     return 0;
 }
 
-/*
- * Fails unless --calibration and --fisher name files with the required layers, heads and positions.
- */
+/* Fails unless --calibration and --fisher have the required layers, heads and positions. */
 static int check_inputs(const kvd_method_setup *s, bool pre, kvd_err *err)
 {
     const kvd_config *const c = s->config;
@@ -394,10 +387,7 @@ static size_t n_states(size_t kept)
     return (size_t)kvd_stream_count((int)kept) * KVD_LANES;
 }
 
-/*
- * Rounds y of one token to multiples of `step`, in place. to [c->kept]: the multiples, 0 for
- * exceptions.
- */
+/* Rounds y to multiples of `step`, in place. to [c->kept]: the multiples, 0: exceptions. */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)
 {

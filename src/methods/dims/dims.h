@@ -132,9 +132,7 @@ typedef struct {
     kvd_pair pair[2];
     /* True if every head keeps the same number of dimensions. */
     bool one_p;
-    /*
-     * True if Q-K and V have two matrices each, to project and to restore, instead of one rotation.
-     */
+    /* True if Q-K and V have two matrices each, to project and restore, not one rotation. */
     bool biorthogonal;
 } kvd_dims_method;
 
@@ -164,10 +162,7 @@ void kvd_dims_leave(kvd_dims *d, int side);
 /* Removes the projections of the first `first` and last `last` layers. */
 void kvd_dims_leave_layers(kvd_dims *d, int first, int last);
 
-/*
- * Fails if *d has another shape than the model, or if the model's attention is latent (key =
- * value).
- */
+/* Fails if *d has another shape than the model, or attention is latent (key = value). */
 int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
 
 /* Writes the numbers of kept dimensions to *w, which must have the shape of *d. */

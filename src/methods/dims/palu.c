@@ -55,10 +55,7 @@ static size_t largest(const target *t, size_t n)
     return best;
 }
 
-/*
- * Divides `total` into n ranks of 1 to `wide`, in proportion to `information`. n <= total <= n *
- * wide.
- */
+/* Divides `total` into n ranks of 1 to `wide` by `information`. n <= total <= n wide. */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
 {
@@ -170,10 +167,7 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
     return 0;
 }
 
-/*
- * Writes ranks by ZACK Eq. 6, with the smallest removal rate at which their sum is at most `most`.
- * most >= n.
- */
+/* Writes ranks by ZACK Eq. 6, with the smallest rate whose sum is at most `most` >= n. */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
 {

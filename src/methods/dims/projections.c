@@ -94,10 +94,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"p", 0, 0.8, false, NULL, 0, 0};
 
-/*
- * Returns columns 0 .. cols-1 as float32 [rows][cols], or [cols][rows] if `transposed`. Returns
- * NULL on failure.
- */
+/* Returns the first `cols` columns, [rows][cols] or `transposed`. Returns NULL on failure. */
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
                    kvd_err *err)
 {

@@ -25,10 +25,7 @@ static size_t width(const kvd_parameter_values *v, size_t d)
     return kept < 1 ? 1 : (size_t)kept;
 }
 
-/*
- * Writes to x the part of unit vector i orthogonal to the first m columns of R. Returns its squared
- * length.
- */
+/* Writes to x unit vector i's part orthogonal to R's first m columns. Returns |x|^2. */
 static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 {
     double length = 0;

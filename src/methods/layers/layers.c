@@ -127,9 +127,7 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
     return wanted < left ? wanted : left;
 }
 
-/*
- * Copies all layers of the group to w [n][n_layers * heads * d], or from w to the layers if `back`.
- */
+/* Copies the group's layers to w [n][n_layers * heads * d], or from w if `back`. */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
     const size_t width = b->heads * b->d, wide = (size_t)b->n_layers * width;

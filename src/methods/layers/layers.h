@@ -28,15 +28,9 @@ struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
     /* True if `merge` expects keys before RoPE. The caller then applies RoPE to merged keys. */
     bool keys_before_rope;
-    /*
-     * Fails for invalid parameters or layers that cannot be grouped. Called before `group`. May be
-     * NULL.
-     */
+    /* Fails for invalid parameters or layers. Called before `group`. May be NULL. */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
-    /*
-     * Returns the number of layers in the group that begins at `layer`. 1: this layer is not
-     * merged.
-     */
+    /* Returns the layers of the group that begins at `layer`. 1: this layer is not merged. */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);
     int (*merge)(const kvd_parameter_values *v, const kvd_layers_block *b, kvd_layers_count *count,
                  kvd_err *err);
@@ -44,9 +38,7 @@ struct kvd_layers_method {
 
 extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 
-/*
- * Sets *rank of K or V for n prompt tokens of `wide` elements each. Fails for invalid parameters.
- */
+/* Sets K's or V's *rank for n prompt tokens of `wide` elements. Fails if invalid. */
 int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
                  kvd_err *err);
 

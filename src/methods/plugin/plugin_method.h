@@ -69,17 +69,12 @@ int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
 
 kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
 
-/*
- * Guard bytes after memory to which a plugin writes. kvd_guard_holds returns false if overwritten.
- */
+/* Guard bytes after what a plugin writes. kvd_guard_holds: false if overwritten. */
 enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/*
- * Each fills m->as and m->kind from m->api. Fails if a required function is missing, or functions
- * exclude each other.
- */
+/* Fills m->as and m->kind from m->api. Fails if functions are missing or exclude each other. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

@@ -25,10 +25,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-/*
- * Returns the number of doubles per layer: preference H^(1/tau1) V^(1/tau2), then token scores
- * [n_kv_heads][old].
- */
+/* Returns doubles per layer: preference H^(1/tau1) V^(1/tau2), then scores [n_kv_heads][old]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_self *const c = self;

@@ -49,9 +49,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     kvd_tokens_h2o.forget(self, ((state_of_head *)state)->sum, kept, n);
 }
 
-/*
- * Returns the largest cosine of key i with a kept key. *like becomes the index of that kept token.
- */
+/* Returns the largest cosine of key i with a kept key; *like: index of that kept token. */
 static double similarity(const kvd_merge_choice *c, const double *length, size_t i, size_t *like)
 {
     double most = -INFINITY;

@@ -26,10 +26,7 @@ typedef struct {
      */
     int32_t at, place;
     double share;
-    /*
-     * Number of prompt tokens, and number of steps in which the temperature rises from tau0 to
-     * tau1.
-     */
+    /* Prompt tokens, and steps in which the temperature rises from tau0 to tau1. */
     int32_t prompt, steps;
     /*
      * Part of `keep_old` that each KV head chooses by its own scores. The rest, n_kv_heads *
@@ -47,17 +44,11 @@ typedef enum {
      */
     KVD_EVICT_FIRST,
     KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key, after prompts only */
-    /*
-     * Minus (key / |key|) . m, where m is the mean of the prompt's normalised keys. After prompts
-     * only.
-     */
+    /* Minus (key / |key|) . m, m: mean of the prompt's normalised keys. After prompts only. */
     KVD_EVICT_ODD_KEYS,
     /* ln of expected attention probability times |v| (expectedattention.c). After prompts only. */
     KVD_EVICT_EXPECTED,
-    /*
-     * Mean plus `gamma` times variance of the last `window` rows' probabilities (cake.c). After
-     * prompts only.
-     */
+    /* Mean + gamma variance of the last `window` rows (cake.c). After prompts only. */
     KVD_EVICT_SPREAD,
     /*
      * Minus the number of the last `window` queries that gave the token less than the mean
@@ -91,10 +82,7 @@ typedef enum {
      * scores are merged (ems.c).
      */
     KVD_MERGE_IMPORTANT,
-    /*
-     * Merges into the kept token nearest by position, but not into the first `sink` or the last
-     * (elasticcache.c).
-     */
+    /* Merges into the kept token nearest by position, except `sink` and last (elasticcache.c). */
     KVD_MERGE_NEAREST,
     /*
      * Merges runs of tokens whose neighbouring keys have cosines above `cosine` into the token with
@@ -125,10 +113,7 @@ typedef struct {
     int32_t whole_layer;
     /* Number of first tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */
     int32_t sink;
-    /*
-     * Fraction of KV heads that keep all tokens (taskkv.c). Requires KVD_EVICT_ATTENTION and a
-     * window.
-     */
+    /* Fraction of KV heads that keep all (taskkv.c); needs KVD_EVICT_ATTENTION and a window. */
     double whole_heads;
     /* KVD_EVICT_EXPECTED: number of positions after the prompt for which queries are predicted. */
     int32_t future;
@@ -144,10 +129,7 @@ typedef struct {
     int32_t review;
     /* If review > 0: number of consecutive layers that keep the first one's tokens. */
     int32_t layers;
-    /*
-     * If review > 0: a window's score is the mean over its better half (1) or over all its tokens
-     * (0).
-     */
+    /* If review > 0: a window's score is the mean of its better half (1) or all tokens (0). */
     int32_t largest;
     /*
      * If not 0, the fraction `crush` of `keep_old` represents the dropped tokens, ordered by
@@ -186,9 +168,7 @@ typedef struct {
     double budget;
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
-    /*
-     * KVD_READ_RECENT: fraction of the budget for the newest tokens, and number of rows that count.
-     */
+    /* KVD_READ_RECENT: share of the budget for newest tokens, and number of rows counted. */
     double local;
     int32_t history;
     /* KVD_READ_CODES: numbers of first and of newest tokens, read in addition to the budget. */
@@ -225,20 +205,14 @@ typedef struct {
 typedef struct {
     size_t n;
     int n_layers;
-    /*
-     * [n_layers][each] Entropy and variance of attention (KVD_EVICT_SPREAD), or token scores summed
-     * over query heads.
-     */
+    /* [n_layers][each] attention's entropy and variance, or token scores summed over heads */
     const double *x;
     /* Number of statistics per layer: 2 with KVD_EVICT_SPREAD, otherwise n. */
     size_t each;
 } kvd_evict_layers;
 
 typedef struct {
-    /*
-     * Sets members of *rule. The caller sets `smooth` to 1, `seed` to the plan's seed, and all
-     * others to 0.
-     */
+    /* Sets members of *rule. The caller has set smooth = 1, the plan's seed, and zeros. */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*

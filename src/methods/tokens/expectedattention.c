@@ -34,9 +34,7 @@ typedef struct {
     /* RoPE tables [n + future][d / 2], then their means over `future` positions [d / 2]. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /*
-     * [n][d] R^T k and C R^T k of every key. R is the mean rotation, C the covariance of queries.
-     */
+    /* [n][d] R^T k and C R^T k of keys. R: mean rotation, C: covariance of queries. */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
     /* [n] Exponents z of one query head, and scores summed over query heads. */
@@ -97,9 +95,7 @@ static void measure_queries(const kvd_tokens_self *e, const kvd_prompt_attention
     const size_t turned = kvd_config_rope_dims(e->config);
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
-        /*
-         * Rotating and rotating back multiplies by the square of the constant factor in the tables.
-         */
+        /* Rotating forth and back multiplies by the square of the tables' constant factor. */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
     for (size_t c = 0; c < d; c++) {

@@ -39,10 +39,7 @@ static inline double kvd_gumbel(uint64_t head, uint32_t token)
     return -log(-log(((double)kvd_gumbel_bits(head, token) + 0.5) * 0x1p-53));
 }
 
-/*
- * Returns a standard Gumbel number. If the uniform number u is above 1/2, computes from 1 - u,
- * because float32 is finer near 0.
- */
+/* Returns a Gumbel number. u > 1/2: computed from 1 - u, as float32 is finer near 0. */
 KVD_ANYWHERE static inline float kvd_gumbelf(uint64_t head, uint32_t token)
 {
     const uint64_t bits = kvd_gumbel_bits(head, token), rest = ((uint64_t)1 << 53) - 1 - bits;

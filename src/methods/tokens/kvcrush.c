@@ -42,10 +42,7 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/*
- * Keeps n dropped tokens, evenly spaced in the order of their distances. Distances are at most
- * `most`.
- */
+/* Keeps n dropped tokens, evenly spaced by rank of distance. Distances: at most `most`. */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

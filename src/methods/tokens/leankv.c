@@ -24,10 +24,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
 typedef struct {
-    /*
-     * Limits of significance relative to the mean. Below cut_low a token is dropped, below cut_high
-     * it is lowered.
-     */
+    /* Limits relative to the mean significance: dropped below cut_low, lowered below cut_high. */
     double cut_low, cut_high;
     size_t room;
     /* [room] sums of received probabilities, then [room] numbers of them. */

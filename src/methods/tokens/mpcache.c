@@ -73,10 +73,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 2 * (double)((n + small - 1) / small * d * number_bits);
 }
 
-/*
- * Writes the similarities of the queries with each cluster of `size` tokens. Returns the number of
- * clusters.
- */
+/* Writes queries' similarities with clusters of `size` tokens. Returns their number. */
 static size_t compare(const kvd_tokens_self *m, const kvd_read_choice *c, size_t size,
                       double *likeness)
 {

@@ -17,10 +17,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/*
- * Returns how many of the most important tokens reach the fraction `share`. sum[i] is the
- * importance of the first i + 1.
- */
+/* Returns how many top tokens reach `share`. sum[i]: importance of the first i + 1. */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
     size_t low = 0, high = n - 1;
@@ -40,9 +37,7 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
     return k < n ? k : n;
 }
 
-/*
- * Returns the largest fraction of importance that all layers can keep with layers * budget tokens.
- */
+/* Returns the largest share of importance that all layers keep with layers * budget tokens. */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
     /* The importances of a layer add up to 1, so threshold 2 keeps all tokens. */
@@ -66,10 +61,7 @@ static size_t sinks_of(const kvd_parameter_values *v, size_t n)
     return asked + 1 < n ? asked : n - 1;
 }
 
-/*
- * Writes the number of tokens that each layer keeps, with sinks and the last token. x [layers][n]
- * is the importance.
- */
+/* Writes tokens kept per layer, with sinks and the last. x [layers][n]: importance. */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)
 {

@@ -162,10 +162,7 @@ int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_atten
     return status;
 }
 
-/*
- * Returns true if token a is dropped before b: its score is smaller, or scores are equal and its
- * index is smaller.
- */
+/* True if a is dropped before b: a smaller score, or an equal one and a smaller index. */
 static bool worse(const double *score, size_t a, size_t b)
 {
     return a < b ? score[a] <= score[b] : score[a] < score[b];

@@ -9,9 +9,7 @@
 #include "methods/axis.h"
 #include "methods/tokens/eviction.h"
 
-/*
- * Exact attention statistics of a prompt for one KV head. A "row" is one prompt token as a query.
- */
+/* Exact attention statistics of a prompt in one KV head. Row: a prompt token as query. */
 typedef struct {
     int layer, kv_head, group; /* group is the number of query heads of the KV head */
     size_t n;
@@ -45,10 +43,7 @@ typedef struct {
 typedef struct {
     int layer;
     size_t n;
-    /*
-     * After RoPE: [rows][n_heads][d_head], [rows][n_kv_heads][d_head]. There are n rows, or 2 n
-     * with `repeats`.
-     */
+    /* After RoPE: [rows][n_heads][d_head], [rows][n_kv_heads][d_head]; rows: n, repeated: 2 n. */
     const float *q, *k;
     size_t window; /* sliding window in tokens, as in kvd_attention_in */
 } kvd_observed_prompt;
@@ -112,26 +107,19 @@ typedef struct {
 typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
-    /*
-     * lowers: some tokens get KVD_LEVEL_LOW. only_lowers: some tokens get KVD_LEVEL_LOW and none is
-     * dropped.
-     */
+    /* lowers: some tokens get KVD_LEVEL_LOW. only_lowers: and none is dropped. */
     bool lowers, only_lowers;
     /* Bits that the method stores per cached token in addition to K and V. */
     double entry_bits;
     /* How the CUDA engine drops tokens, or NULL if it does not support the method. */
     const kvd_tokens_eviction *eviction;
-    /*
-     * Returns how the CUDA engine does what `select` does. NULL if it does not support the method.
-     */
+    /* Returns how the CUDA engine does `select`. NULL if it does not support the method. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
     /* Returns the centroids of a method with KVD_READ_CODES. `self` is open. */
     kvd_read_codes (*read_codes)(const void *self);
     /* Returns the number of last rows that kvd_prompt_attention.recent covers. NULL: 0. */
     size_t (*window)(const kvd_parameter_values *v);
-    /*
-     * Returns a score with noise and temperature, for kvd_prompt_attention.score_mass. May be NULL.
-     */
+    /* Returns a score with noise and temperature, for score_mass. May be NULL. */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
     /* Fails for parameters that the method cannot use. May be NULL. */
@@ -143,10 +131,7 @@ struct kvd_tokens_method {
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
-    /*
-     * Returns the bytes of the state of a KV head with n tokens, which the cache allocates and
-     * zeroes. NULL: no state.
-     */
+    /* Returns the bytes of a KV head's state for n tokens, allocated as zeros. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
      * repeats: each prompt is followed by a copy of itself. observed returns the number of doubles
@@ -202,10 +187,7 @@ struct kvd_tokens_method {
      */
     int (*select)(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err);
-    /*
-     * Returns the bits of side information for `select`, which every step reads, for n tokens of d
-     * numbers.
-     */
+    /* Returns the bits of side information that each step reads, for n tokens of d numbers. */
     double (*select_bits)(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits);
 };
@@ -260,10 +242,7 @@ int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_atten
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
-/*
- * Indices of the first parameters of snapkv, pyramidkv and adakv. KVD_WINDOW_KEYS is the next
- * index.
- */
+/* First parameters of snapkv, pyramidkv and adakv. KVD_WINDOW_KEYS is the next index. */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_check_window(const kvd_parameter_values *v, kvd_err *err);
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v);
@@ -284,33 +263,19 @@ int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_atten
                            size_t budget, uint8_t *level, kvd_err *err);
 
 int32_t kvd_evict_count(size_t n);
-/*
- * Returns the budget of a method that drops at every step and keeps `recent` newest and `old` older
- * tokens.
- */
+/* Returns the budget if each step drops all but `recent` newest and `old` older tokens. */
 kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
-/*
- * Returns the budget of a method that drops after the prompt and keeps `newest` newest and `old`
- * older tokens.
- */
+/* Returns the budget if, after the prompt, `newest` newest and `old` older tokens stay. */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
-/*
- * Drops all of the first n tokens but the k with the largest scores. If scores are equal, later
- * tokens stay.
- */
+/* Keeps of the first n tokens the k with the largest scores; of equal ones, the later. */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
-/*
- * Writes prompt token t's probabilities for tokens 0 to t to a [n]. product [n] is scratch memory.
- */
+/* Writes prompt token t's probabilities for tokens 0 to t to a [n]. product [n]: scratch. */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 
-/*
- * Serve as `observed` and `observe`: the attention that each token received, summed over queries
- * and query heads.
- */
+/* Serve as `observed` and `observe`: attention received, summed over queries and heads. */
 size_t kvd_tokens_received_doubles(const void *self, size_t n);
 int kvd_tokens_observe_received(const void *self, const kvd_observed_prompt *r, double *out,
                                 kvd_err *err);
