@@ -117,26 +117,14 @@ static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, boo
             }
 }
 
-static void gather_heads(const kvd_head *h, int side, size_t from, size_t to, float *x)
+/* Copies elements [wide] of `rows` at the positions of cached tokens from .. to-1 to x. */
+static void gather_rows(const kvd_head *h, const float *rows, size_t wide, size_t from, size_t to,
+                        float *x)
 {
-    const size_t wide = (size_t)h->in->config->n_kv_heads * h->d;
-    const float *const rows = h->all_heads[side];
-    for (size_t i = from; i < to; i++)
-        for (size_t at = 0; at < wide; at += 1024) {
-            const size_t some = wide - at < 1024 ? wide - at : 1024;
-            char rounded[4096];
-            kvd_from_f32(h->p->type, rows + h->position[i] * wide + at, rounded, some);
-            kvd_to_f32(h->p->type, rounded, x + (i - from) * wide + at, some);
-        }
-}
-
-static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
-{
-    const size_t d_model = (size_t)h->in->config->d_model;
     for (size_t i = from; i < to; i++) {
-        float *const row = x + (i - from) * d_model;
-        memcpy(row, h->input + h->position[i] * d_model, d_model * sizeof *row);
-        round_row(h, row, d_model);
+        float *const row = x + (i - from) * wide;
+        memcpy(row, rows + h->position[i] * wide, wide * sizeof *row);
+        round_row(h, row, wide);
     }
 }
 
@@ -144,7 +132,7 @@ static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
     if (h->p->bits->all_heads)
-        gather_heads(h, side, from, to, x);
+        gather_rows(h, h->all_heads[side], (size_t)h->in->config->n_kv_heads * h->d, from, to, x);
     else if (side == KVD_KEYS && from < h->pruned)
         gather_channels(h, to - from, h->x[side] + from * h->d, x, false);
     else
@@ -195,12 +183,11 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
                  room = to - from;
     size_t n = 0;
     kvd_pool pool = {0};
-    float *const x = kvd_pool_new(&pool, room * kept * sizeof *x), *const decoded = kvd_pool_new(
-                                                                       &pool, room * kept *
-                                                                                  sizeof *decoded);
+    float *const x = kvd_pool_new(&pool, room * kept * sizeof *x);
+    float *const decoded = kvd_pool_new(&pool, room * kept * sizeof *decoded);
     size_t *const entry = kvd_pool_new(&pool, room * sizeof *entry);
-    double *const mass = kvd_pool_new(&pool, room * sizeof *mass), *const seen = kvd_pool_new(
-                                                                       &pool, room * sizeof *seen);
+    double *const mass = kvd_pool_new(&pool, room * sizeof *mass);
+    double *const seen = kvd_pool_new(&pool, room * sizeof *seen);
     uint32_t *const position = kvd_pool_new(&pool, room * sizeof *position);
     uint8_t *const levels = kvd_pool_new(&pool, room);
     int status = kvd_pool_check(&pool, "a block of one level", err);
@@ -262,7 +249,7 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
         return 0;
     }
     const size_t n = to - from, w = all ? sharing * h->d : pruned ? h->n_keep : h->width[side];
-    const size_t inputs = h->input ? n * (size_t)h->in->config->d_model : 0,
+    const size_t d_model = (size_t)h->in->config->d_model, inputs = h->input ? n * d_model : 0,
                  numbers = 2 * n * w + inputs;
     float *const decoded = malloc(numbers * sizeof *decoded);
     if (!decoded)
@@ -270,7 +257,7 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
     float *const gathered = decoded + n * w;
     const bool other = gather(h, side, from, to, gathered);
     if (inputs)
-        gather_inputs(h, from, to, gathered + n * w);
+        gather_rows(h, h->input, d_model, from, to, gathered + n * w);
     const kvd_bits_block block = {.side = (kvd_side)side,
                                   .layer = h->in->layer,
                                   .kv_head = all ? 0 : h->g,

@@ -2,10 +2,18 @@
 #include "model/pass/blocks.h"
 #include "stepwise_case.h"
 
+static const size_t windows[] = {0, 5}, prompts[] = {0, 1, 20, 44, 1000};
+
+static void shrink(kvd_rng *r, float *x, size_t n)
+{
+    fill(r, x, n);
+    for (size_t i = 0; i < n; i++)
+        x[i] *= 0.25f;
+}
+
 TEST(identity_is_dense_attention)
 {
     kvd_stepwise_account a;
-    const size_t windows[] = {0, 5}, prompts[] = {0, 1, 20, 44, 1000};
     for (size_t w = 0; w < 2; w++) {
         const problem *p = make(windows[w]);
         dense(p, windows[w], want);
@@ -54,7 +62,6 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
 TEST(a_window_is_all_that_is_held)
 {
     enum { WINDOW = 5 };
-    const size_t prompts[] = {0, 1, 20, 44, 1000};
     const problem *const p = make(WINDOW);
     kvd_stepwise_account a;
     dense(p, WINDOW, want);
@@ -121,15 +128,10 @@ TEST(widths_are_those_of_the_cache)
     kvd_err err = {""};
     static float a_q[D * 10], a_k[D * 10], a_v[D * 7], b_v[7 * D];
     kvd_rng_seed(&r, 3, 1);
-    fill(&r, a_q, D * 10);
-    fill(&r, a_k, D * 10);
-    fill(&r, a_v, D * 7);
-    fill(&r, b_v, D * 7);
-    float *const matrices[] = {a_q, a_k, a_v, b_v};
-    const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
-    for (size_t i = 0; i < 4; i++)
-        for (size_t j = 0; j < sizes[i]; j++)
-            matrices[i][j] *= 0.25f;
+    shrink(&r, a_q, D * 10);
+    shrink(&r, a_k, D * 10);
+    shrink(&r, a_v, D * 7);
+    shrink(&r, b_v, D * 7);
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
     const kvd_dims dims = {.n_layers = 1, .n_kv_heads = KV_HEADS, .d_head = D, .head = heads};
@@ -178,19 +180,11 @@ static double blocks_against_rows(const kvd_plan *plan, const problem *p, double
     return worst(want, got);
 }
 
-static void shrink(kvd_rng *r, float *x, size_t n)
-{
-    fill(r, x, n);
-    for (size_t i = 0; i < n; i++)
-        x[i] *= 0.25f;
-}
-
 TEST(latents_in_blocks_are_those_of_rows)
 {
     enum { WIDE = KV_HEADS * D };
     static float a_k[KV_HEADS][WIDE * WIDE], b_k[KV_HEADS][WIDE * D], a_v[KV_HEADS][WIDE * WIDE],
         b_v[KV_HEADS][WIDE * D], before[TOKENS * WIDE];
-    const size_t prompts[] = {0, 1, 20, 44, 1000}, windows[] = {0, 5};
     kvd_rng r;
     kvd_rng_seed(&r, 5, 1);
     fill(&r, before, TOKENS * WIDE);
@@ -232,7 +226,6 @@ TEST(latents_in_blocks_are_those_of_rows)
 TEST(prompts_in_blocks_are_those_of_rows)
 {
     static float a[4][D * D];
-    const size_t prompts[] = {0, 1, 20, 44, 1000}, windows[] = {0, 5};
     kvd_rng r;
     kvd_rng_seed(&r, 6, 1);
     for (int i = 0; i < 4; i++)

@@ -15,15 +15,13 @@ TEST(test_keep_by_hand)
 {
     /* The tails (sum from dimension j on / sum of all) are 1, 0.6, 0.3 and 0.1. */
     const double s[4] = {4, 3, 2, 1};
-    assert_int_equal(kvd_keep(s, 4, 0, false), 4);
-    assert_int_equal(kvd_keep(s, 4, 0.09, false), 4);
-    assert_int_equal(kvd_keep(s, 4, 0.11, false), 3);
-    assert_int_equal(kvd_keep(s, 4, 0.29, false), 3);
-    assert_int_equal(kvd_keep(s, 4, 0.31, false), 2);
-    assert_int_equal(kvd_keep(s, 4, 0.61, false), 1);
-    assert_int_equal(kvd_keep(s, 4, nextafter(1, 0), false), 1);
-    assert_int_equal(kvd_keep(s, 4, 1.0 / 10, false), 3);
-    assert_int_equal(kvd_keep(s, 4, nextafter(1.0 / 10, 0), false), 4);
+    const struct {
+        double r;
+        int kept;
+    } want[] = {{0, 4},    {0.09, 4}, {0.11, 3},         {0.29, 3},    {0.31, 2},
+                {0.61, 1}, {0.1, 3},  {nextafter(1, 0), 1}, {nextafter(0.1, 0), 4}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        assert_int_equal(kvd_keep(s, 4, want[i].r, false), want[i].kept);
     /* With `energy`, tails of squares are 1, 14/30, 5/30 and 1/30. */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
@@ -350,7 +348,6 @@ TEST(test_by_error_is_optimal_on_convex_curves)
 TEST(test_by_error_walks_the_hull)
 {
     kvd_err err;
-    kvd_widths w;
     int32_t width[3] = {4, 8, 16};
     /* Errors with 4, 8 and 16 dimensions of Q-K, then of V. The line from 4 to 16 has slope 0.1. */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
@@ -360,21 +357,14 @@ TEST(test_by_error_walks_the_hull)
                          .n_widths = 3,
                          .width = width,
                          .error = error};
-    assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, 0.25, &w, &err), 0);
-    assert_int_equal(w.kept[0][0], 16);
-    assert_int_equal(w.kept[1][0], 8);
-    kvd_widths_release(&w);
-    assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, 0.5, &w, &err), 0);
-    assert_int_equal(w.kept[0][0], 8);
-    assert_int_equal(w.kept[1][0], 8);
-    kvd_widths_release(&w);
-    assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, 0.75, &w, &err), 0);
-    assert_int_equal(w.kept[0][0], 4);
-    assert_int_equal(w.kept[1][0], 4);
-    kvd_widths_release(&w);
-    assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, 0, &w, &err), 0);
-    assert_int_equal(w.kept[0][0] + w.kept[1][0], 32);
-    kvd_widths_release(&w);
+    const int32_t kept[][2] = {{16, 16}, {16, 8}, {8, 8}, {4, 4}};
+    for (int i = 0; i < 4; i++) {
+        kvd_widths w;
+        assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, i / 4.0, &w, &err), 0);
+        assert_int_equal(w.kept[0][0], kept[i][0]);
+        assert_int_equal(w.kept[1][0], kept[i][1]);
+        kvd_widths_release(&w);
+    }
 }
 
 TEST_MAIN(NULL, NULL)
