@@ -21,29 +21,27 @@ typedef struct {
     const char *usual;
 } combination;
 
-static const kvd_tradeoff leankv_tradeoff = {"sparsity.th", 0.02, 0.95, true,
-                                             "sparsity.tl", 0,    0.1};
 static const combination leankv = {
     .info = {.name = "leankv",
              .summary = "LeanKV whole: sparsity and hetero",
-             .tradeoff = &leankv_tradeoff},
+             .tradeoff =
+                 &(const kvd_tradeoff){"sparsity.th", 0.02, 0.95, true, "sparsity.tl", 0, 0.1}},
     .members = "sparsity+hetero",
 };
 
-static const kvd_tradeoff zdc_tradeoff = {"p", 0.1, 0.7, false, "p_u", 0.15, 1};
 static const combination zdc = {
     .info = {.name = "zdc",
              .summary = "ZDC whole: importance and zack at two levels; p_i (or p) and p_u, or "
                         "p_i.qk, p_i.v, p_u.qk, p_u.v",
-             .tradeoff = &zdc_tradeoff},
+             .tradeoff = &(const kvd_tradeoff){"p", 0.1, 0.7, false, "p_u", 0.15, 1}},
     .members = "importance+zack",
 };
 
-static const kvd_tradeoff mikv_tradeoff = {"lower.heavy", 0.45, 0.01, true, "lower.recent", 0, 1};
 static const combination mikv = {
     .info = {.name = "mikv",
              .summary = "MiKV: lower and hetero at 8 and 2 bits",
-             .tradeoff = &mikv_tradeoff},
+             .tradeoff =
+                 &(const kvd_tradeoff){"lower.heavy", 0.45, 0.01, true, "lower.recent", 0, 1}},
     .members = "lower+hetero",
     .usual = "k=8,v=8,lk=2,lv=2,balance=1",
 };

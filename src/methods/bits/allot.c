@@ -21,7 +21,6 @@ static const kvd_parameter parameters[] = {
     {"rows", 4096, 64, 1 << 20, true, "number of calibration tokens read"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bits", 5, 0.75, false, NULL, 0, 0};
 
 enum { BINS = 2048, MOST_BITS = KVD_ALLOT_BITS };
 /* Range of the quantisation levels, in standard deviations. */
@@ -314,7 +313,7 @@ const kvd_bits_method kvd_bits_allot = {
     .info = {.name = "allot",
              .summary = "bits of every dimension chosen by the cost of its error",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bits", 5, 0.75, false, NULL, 0, 0},
              .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
              .gpu = &kvd_gpu_packed},
     .exact_key = "sink",

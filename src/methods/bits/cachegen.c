@@ -24,7 +24,6 @@ static const kvd_parameter parameters[] = {
     {"rows", 4096, 64, 1 << 20, true, "number of calibration tokens read"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bin", 0.1, 4, true, NULL, 0, 0};
 static const kvd_idle_key idle[] = {{"rows", "own", 1, 1}, {NULL, NULL, 0, 0}};
 
 enum { ANCHOR_BITS = 8, ZERO = KVD_CACHEGEN_ZERO, CODES = KVD_CACHEGEN_CODES };
@@ -441,7 +440,7 @@ const kvd_bits_method kvd_bits_cachegen = {
              .summary = "differences to anchor tokens, coarser in later layers, entropy-coded",
              .parameter = parameters,
              .idle = idle,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bin", 0.1, 4, true, NULL, 0, 0},
              .gpu = &kvd_gpu_cachegen},
     .drawn = true,
     .stream = true,

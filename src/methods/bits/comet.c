@@ -13,7 +13,6 @@ static const kvd_parameter parameters[] = {
     {"symmetric", 1, 0, 1, true, "1: codes around 0; 0: a zero point per scale"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bits", 8, 2, false, NULL, 0, 0};
 
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -61,7 +60,7 @@ const kvd_bits_method kvd_bits_comet = {
     .info = {.name = "comet",
              .summary = "keys and values per channel in blocks of tokens, symmetric, 4 bits",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bits", 8, 2, false, NULL, 0, 0},
              .gpu = &kvd_gpu_packed},
     .window = window,
     .code = code,

@@ -24,7 +24,6 @@ static const kvd_parameter parameters[] = {
     {"iterations", 2, 1, 100, true, "iterations of the power method"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -176,7 +175,7 @@ const kvd_bits_method kvd_bits_gear = {
     .info = {.name = "gear",
              .summary = "quantised, plus a low-rank part and outliers",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bits", 8, 1, false, NULL, 0, 0},
              .gpu = &kvd_gpu_packed},
     .window = window,
     .code = code,

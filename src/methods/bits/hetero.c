@@ -16,7 +16,6 @@ static const kvd_parameter parameters[] = {
      "1: keys at the low level are scaled per channel by MiKV's factors from the prompt"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"k", 8, 1, false, "v", 0, 1};
 
 static bool two_levels(const kvd_parameter_values *v)
 {
@@ -61,7 +60,7 @@ const kvd_bits_method kvd_bits_hetero = {
     .info = {.name = "hetero",
              .summary = "keys at more bits than values, per token; two levels",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"k", 8, 1, false, "v", 0, 1},
              .gpu = &kvd_gpu_packed},
     .two_levels = two_levels,
     .low_key = {"lk", "lv", "balance", NULL},

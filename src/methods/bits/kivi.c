@@ -12,7 +12,6 @@ static const kvd_parameter parameters[] = {
     {"residual", 128, 0, 1 << 20, true, "number of newest tokens kept exact; a multiple of group"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -44,7 +43,7 @@ const kvd_bits_method kvd_bits_kivi = {
     .info = {.name = "kivi",
              .summary = "keys quantised per channel, values per token, newest exact",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bits", 8, 1, false, NULL, 0, 0},
              .gpu = &kvd_gpu_packed},
     .window = window,
     .check = check,

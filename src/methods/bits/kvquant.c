@@ -27,7 +27,6 @@ static const kvd_parameter parameters[] = {
      "squared half ranges; default 1 with --fisher"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 enum { BINS = 4096 };
 
@@ -379,7 +378,7 @@ const kvd_bits_method kvd_bits_kvquant = {
     .info = {.name = "kvquant",
              .summary = "non-uniform levels, keys before RoPE per channel, outliers stored apart",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bits", 8, 1, false, NULL, 0, 0},
              .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
              .gpu = &kvd_gpu_packed},
     .exact_key = "sink",

@@ -28,7 +28,6 @@ static const kvd_parameter parameters[] = {
     {"rows", 4096, 64, 1 << 20, true, "number of calibration tokens read"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
 /* Groups have UNIT << k components. SAMPLES: calibration tokens that measure errors. */
@@ -558,7 +557,7 @@ const kvd_bits_method kvd_bits_kvtc = {
              .summary = "principal components of all heads, bits by dynamic programming, DEFLATE",
              .parameter = parameters,
              .idle = idle,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bits", 6, 0.5, true, NULL, 0, 0},
              .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
              .gpu = &kvd_gpu_streams},
     .exact_key = "sink",

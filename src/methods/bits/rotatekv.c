@@ -28,7 +28,6 @@ static const kvd_parameter parameters[] = {
     {"rows", 4096, 64, 1 << 20, true, "number of calibration tokens read"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 typedef struct {
     kvd_pool pool; /* must be first */
@@ -248,7 +247,7 @@ const kvd_bits_method kvd_bits_rotatekv = {
              .summary =
                  "Hadamard rotation over heads before RoPE, calibrated channel order, exact sinks",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bits", 8, 1, false, NULL, 0, 0},
              .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
              .gpu = &kvd_gpu_packed},
     .exact_key = "sink",

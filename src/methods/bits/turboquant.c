@@ -31,7 +31,6 @@ static const kvd_parameter parameters[] = {
      "fewer stay exact"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 enum { BINS = 2048, STREAM = 0x7151 };
 /* Largest magnitude that has a level, in standard deviations. */
@@ -332,7 +331,7 @@ const kvd_bits_method kvd_bits_turboquant = {
     .info = {.name = "turboquant",
              .summary = "random rotation, then the best levels of its coordinates; unbiased scores",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bits", 8, 1, false, NULL, 0, 0},
              .gpu = &kvd_gpu_packed},
     .draws = true,
     .window = window,

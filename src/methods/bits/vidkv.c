@@ -18,7 +18,6 @@ static const kvd_parameter parameters[] = {
     {"ternary", 1, 0, 1, true, "1: values are ternary; 0: values have 2 bits"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"k", 2, 1, false, NULL, 0, 0};
 
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -188,7 +187,7 @@ const kvd_bits_method kvd_bits_vidkv = {
     .info = {.name = "vidkv",
              .summary = "keys of 1 bit, 2 in channels of large range; ternary values",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"k", 2, 1, false, NULL, 0, 0},
              .gpu = &kvd_gpu_packed},
     .window = window,
     .check = check,

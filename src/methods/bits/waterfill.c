@@ -33,7 +33,6 @@ static const kvd_parameter parameters[] = {
     {"rows", 16384, 64, 1 << 20, true, "number of calibration tokens read"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
 
 /* Symbol ZERO + q codes the multiple q. ESCAPE precedes any other multiple, in 4 bytes. */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
@@ -495,7 +494,7 @@ const kvd_bits_method kvd_bits_waterfill = {
     .info = {.name = "waterfill",
              .summary = "components weighed by gradients, one step for all, an entropy coder",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"step", 0.003, 0.05, true, NULL, 0, 0},
              .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE | KVD_NEEDS_FISHER,
              .gpu = &kvd_gpu_streams},
     .exact_key = "sink",

@@ -21,7 +21,6 @@ static const kvd_parameter parameters[] = {
      "models with a KV head per query head"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 typedef struct {
     /* [rank][d_model] transposed left singular vectors U of W_K or W_V; NULL: X is stored */
@@ -238,7 +237,7 @@ const kvd_bits_method kvd_bits_xquant = {
     .info = {.name = "xquant",
              .summary = "inputs of layers in few bits, from which K and V are computed again",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"bits", 8, 1, false, NULL, 0, 0},
              .needs = KVD_NEEDS_PRE_ROPE | KVD_NEEDS_INPUT,
              .gpu = &kvd_gpu_xquant},
     .drawn = true,

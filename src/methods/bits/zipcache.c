@@ -18,7 +18,6 @@ static const kvd_parameter parameters[] = {
     {"block", 100, 1, 1 << 20, true, "tokens per block after the prompt"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"low", 6, 1, false, "high", 2, 1};
 
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -125,7 +124,7 @@ const kvd_bits_method kvd_bits_zipcache = {
     .info = {.name = "zipcache",
              .summary = "more bits for salient tokens than for others",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"low", 6, 1, false, "high", 2, 1},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_packed},
     .window = window,

@@ -29,7 +29,6 @@ static const kvd_parameter parameters[] = {
      "public code), 2 to their squares, 3 by Eq. 6 over singular values"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"p", 0.1, 0.9, false, NULL, 0, 0};
 
 enum { PIECE = 256 };
 
@@ -348,7 +347,7 @@ const kvd_dims_maker kvd_dims_palu = {
     .info = {.name = "palu",
              .summary = "latents of groups of heads, keys rebuilt before RoPE at every step",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"p", 0.1, 0.9, false, NULL, 0, 0},
              .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
              .gpu = &kvd_gpu_palu},
     .reads_fisher = reads_fisher,

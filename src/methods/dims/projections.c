@@ -92,7 +92,6 @@ static const kvd_parameter parameters[] = {
      "be cut"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"p", 0, 0.8, false, NULL, 0, 0};
 
 /* Returns the first `cols` columns, [rows][cols] or `transposed`. Returns NULL on failure. */
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
@@ -176,7 +175,7 @@ const kvd_dims_maker kvd_dims_projected = {
     .info = {.name = "projected",
              .summary = "matrices from a file, trained elsewhere (MatryoshkaKV, CSKV)",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"p", 0, 0.8, false, NULL, 0, 0},
              .text_key = "file",
              .text_meaning = "file of matrices; its path may not contain a comma",
              .needs = KVD_NEEDS_PRE_ROPE,

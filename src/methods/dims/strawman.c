@@ -17,7 +17,6 @@ static const kvd_parameter parameters[] = {
     {"p", 0.5, 0, 0.999, false, "fraction of the dims removed, the same in every head"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"p", 0.1, 0.9, false, NULL, 0, 0};
 
 static size_t width(const kvd_parameter_values *v, size_t d)
 {
@@ -141,7 +140,7 @@ const kvd_channels_method kvd_channels_strawman = {
              .summary = "K and V of every request cut by an SVD of its own prompt, decompressed at "
                         "every step",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"p", 0.1, 0.9, false, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_strawman},
     .width = width,

@@ -17,7 +17,6 @@ static const kvd_parameter parameters[] = {
      "number of last queries of the prompt that choose, and of newest tokens kept whole"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"p", 0.1, 0.9, false, NULL, 0, 0};
 
 static double square_of(const float *x, size_t n, size_t ld)
 {
@@ -54,7 +53,7 @@ const kvd_channels_method kvd_channels_think = {
     .info = {.name = "think",
              .summary = "channels of a prompt's keys pruned by its last queries",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"p", 0.1, 0.9, false, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_QUERIES,
              .gpu = &kvd_gpu_think},
     .prune = prune,

@@ -21,7 +21,6 @@ static const kvd_parameter minicache_parameters[] = {
      "upper fraction of the range of angles whose pairs are not merged"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff minicache_tradeoff = {"start", 0.5, 0, false, NULL, 0, 0};
 
 static int minicache_group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
@@ -98,7 +97,7 @@ const kvd_layers_method kvd_layers_minicache = {
     .info = {.name = "minicache",
              .summary = "pairs of deep layers share directions",
              .parameter = minicache_parameters,
-             .tradeoff = &minicache_tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"start", 0.5, 0, false, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_minicache},
     .group = minicache_group,
@@ -119,7 +118,6 @@ static const kvd_parameter xkv_parameters[] = {
     {"rank_v", 0.1875, 0, 1 << 20, false, "rank of values, as rank_k"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff xkv_tradeoff = {"rank_k", 0.4, 0.02, true, "rank_v", 0, 1.5};
 
 static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
@@ -216,7 +214,7 @@ const kvd_layers_method kvd_layers_xkv = {
     .info = {.name = "xkv",
              .summary = "one low-rank basis for the tokens of adjacent layers",
              .parameter = xkv_parameters,
-             .tradeoff = &xkv_tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"rank_k", 0.4, 0.02, true, "rank_v", 0, 1.5},
              .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_PRE_ROPE,
              .gpu = &kvd_gpu_xkv},
     .keys_before_rope = true,

@@ -27,7 +27,6 @@ static const kvd_parameter parameters[] = {
     {"relative", 2048, 0, 1 << 20, true, "distance at which older tokens are scored"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
 enum { ITERATIONS = 10 };
 
@@ -295,7 +294,7 @@ const kvd_tokens_method kvd_tokens_a2ats = {
     .info = {.name = "a2ats",
              .summary = "every step reads the tokens whose quantised keys score highest",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_ACTIVATIONS,
              .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,

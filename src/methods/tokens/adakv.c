@@ -16,7 +16,6 @@ static const kvd_parameter parameters[] = {
     {"alpha", 0.2, 0, 1, false, "fraction of the budget that every KV head keeps for itself"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 /*
  * Chooses `budget` tokens over all heads, at least `floor` of each head's `old` tokens. Overwrites
@@ -81,7 +80,7 @@ const kvd_tokens_method kvd_tokens_adakv = {
     .info = {.name = "adakv",
              .summary = "snapkv with one budget for all KV heads of a layer",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.45, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_uneven},
     .eviction =

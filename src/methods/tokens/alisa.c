@@ -15,7 +15,6 @@ static const kvd_parameter parameters[] = {
     {"history", 8, 1, 64, true, "number of rows whose probabilities are summed"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
 static size_t history_of(const kvd_tokens_self *a)
 {
@@ -109,7 +108,7 @@ const kvd_tokens_method kvd_tokens_alisa = {
     .info = {.name = "alisa",
              .summary = "every step reads the newest tokens and those of recent attention",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.02, true, NULL, 0, 0},
              .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,
     .check = kvd_tokens_check_budget,

@@ -23,7 +23,6 @@ static const kvd_parameter parameters[] = {
     {"tau2", 1, 1e-3, 1e3, false, "the variance of a layer counts to the power 1 / tau2"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 /* Returns doubles per layer: preference H^(1/tau1) V^(1/tau2), then scores [n_kv_heads][old]. */
 static size_t observed(const void *self, size_t n)
@@ -166,7 +165,7 @@ const kvd_tokens_method kvd_tokens_cake = {
     .info = {.name = "cake",
              .summary = "budgets of layers by entropy and variance of their attention",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.45, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_uneven},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule,

@@ -17,7 +17,6 @@ static const kvd_parameter parameters[] = {
     {"beta", 0.7, 0, 1, false, "weight of the newest similarity in the threshold"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
 /* State of one KV head. `sum` has the attention sums of h2o. */
 typedef struct {
@@ -120,7 +119,7 @@ const kvd_tokens_method kvd_tokens_d2o = {
     .info = {.name = "d2o",
              .summary = "h2o with dropped tokens merged into the kept ones most like them",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"heavy", 0.45, 0.01, true, "recent", 0, 1},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_evict},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},

@@ -18,7 +18,6 @@ static const kvd_parameter parameters[] = {
      "entries between the one that a step drops and the end of the compressed prompt"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
     size_t at; /* index that a step drops if the cache is over budget */
@@ -126,7 +125,7 @@ const kvd_tokens_method kvd_tokens_elasticcache = {
     .info = {.name = "elasticcache",
              .summary = "tokens merged into the nearest important one, then a moving window",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.05, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_evict},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},

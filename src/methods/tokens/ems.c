@@ -19,7 +19,6 @@ static const kvd_parameter parameters[] = {
     {"threshold", 0.5, -1, 1, false, "smallest cosine of keys that are merged"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 typedef struct {
     size_t old; /* number of prompt tokens before the last `window` */
@@ -121,7 +120,7 @@ const kvd_tokens_method kvd_tokens_ems = {
     .info = {.name = "ems",
              .summary = "snapkv by global and local scores, with the next tokens merged",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.45, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_evict},
     .eviction =

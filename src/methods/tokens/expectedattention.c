@@ -28,7 +28,6 @@ static const kvd_parameter parameters[] = {
     {"epsilon", 0, 0, 1, false, "number added to expected attention before values weigh it"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
     /* RoPE tables [n + future][d / 2], then their means over `future` positions [d / 2]. */
@@ -185,7 +184,7 @@ const kvd_tokens_method kvd_tokens_expectedattention = {
     .info = {.name = "expectedattention",
              .summary = "tokens of the prompt that later queries are expected to attend to",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.05, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_evict},
     .eviction = &(

@@ -14,7 +14,6 @@ static const kvd_parameter parameters[] = {
     {"recent", 0.1, 0, KVD_BUDGET_MOST, false, "newest tokens kept, as heavy"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
 static int check(const kvd_parameter_values *v, kvd_err *err)
 {
@@ -62,7 +61,7 @@ const kvd_tokens_method kvd_tokens_h2o = {
     .info = {.name = "h2o",
              .summary = "tokens with the most attention so far, and the newest",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"heavy", 0.45, 0.01, true, "recent", 0, 1},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_evict},
     .eviction = &(const kvd_tokens_eviction){.budget = evict_budget},

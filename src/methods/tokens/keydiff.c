@@ -13,7 +13,6 @@ static const kvd_parameter parameters[] = {
      "tokens kept: below 1 a fraction of the prompt, else a number"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
@@ -56,7 +55,7 @@ const kvd_tokens_method kvd_tokens_keydiff = {
     .info = {.name = "keydiff",
              .summary = "tokens of the prompt whose keys differ most from the mean",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.05, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_evict},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule,

@@ -24,7 +24,6 @@ static const kvd_parameter parameters[] = {
     {"tau1", 2, 1e-3, 1e3, false, "temperature at the last step"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"keys", 0.45, 0.01, true, "recent", 0, 1};
 
 static double regularise(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress)
@@ -99,7 +98,7 @@ const kvd_tokens_method kvd_tokens_keyformer = {
     .info = {.name = "keyformer",
              .summary = "tokens by a score with Gumbel noise, and the newest",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"keys", 0.45, 0.01, true, "recent", 0, 1},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_evict},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},

@@ -19,7 +19,6 @@ static const kvd_parameter parameters[] = {
     {"anchor", 0, 0, 1, true, "0: bits that alternate; 1: the more frequent bits"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 static const kvd_idle_key idle[] = {{"anchor", "crush", 0, 0}, {NULL, NULL, 0, 0}};
 
 /* Writes the Hamming distance of each token's bits from the anchor's bits. */
@@ -104,7 +103,7 @@ const kvd_tokens_method kvd_tokens_kvcrush = {
              .summary = "snapkv's tokens of a layer, and representatives of the others",
              .parameter = parameters,
              .idle = idle,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.45, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_evict},
     .eviction =

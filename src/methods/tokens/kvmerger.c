@@ -17,7 +17,6 @@ static const kvd_parameter parameters[] = {
     {"recent", 0.17, 0, KVD_BUDGET_MOST, false, "newest tokens left whole, as heavy"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"threshold", 0.95, 0.05, false, NULL, 0, 0};
 
 /* Returns the bytes of the state: for each token, the index of its run's pivot. */
 static size_t state_bytes(const void *self, size_t n)
@@ -112,7 +111,7 @@ const kvd_tokens_method kvd_tokens_kvmerger = {
     .info = {.name = "kvmerger",
              .summary = "runs of tokens with similar keys merged into one each",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"threshold", 0.95, 0.05, false, NULL, 0, 0},
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_uneven},
     .eviction = &(

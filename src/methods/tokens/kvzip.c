@@ -17,7 +17,6 @@ static const kvd_parameter parameters[] = {
     {"sink", 4, 0, 4096, true, "first tokens kept"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 /* Returns the number of doubles per layer: token scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
@@ -99,7 +98,7 @@ const kvd_tokens_method kvd_tokens_kvzip = {
     .info = {.name = "kvzip",
              .summary = "entries that the model needs to repeat its prompt, over all layers",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.05, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_uneven},
     .eviction =

@@ -21,7 +21,6 @@ static const kvd_parameter parameters[] = {
     {"window", 64, 1, 1 << 20, true, "number of newest tokens always at the high level"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
 typedef struct {
     /* Limits relative to the mean significance: dropped below cut_low, lowered below cut_high. */
@@ -148,7 +147,7 @@ const kvd_tokens_method kvd_tokens_leankv = {
     .info = {.name = "sparsity",
              .summary = "LeanKV's per-head levels by significance",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"tl", 0.01, 0.6, true, "th", 0, 1},
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_leankv},
     .lowers = true,

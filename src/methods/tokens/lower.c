@@ -11,7 +11,6 @@ static const kvd_parameter parameters[] = {
     {"recent", 0.1, 0, KVD_BUDGET_MOST, false, "newest tokens kept high, as heavy"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
@@ -49,7 +48,7 @@ const kvd_tokens_method kvd_tokens_lower = {
     .info = {.name = "lower",
              .summary = "tokens that h2o would drop stay at the low level",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"heavy", 0.45, 0.01, true, "recent", 0, 1},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_lower},
     .lowers = true,

@@ -23,7 +23,6 @@ static const kvd_parameter parameters[] = {
     {"alpha", 0.6, 0, 1, false, "weight of the largest numbers of a cluster"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
 static int check(const kvd_parameter_values *v, kvd_err *err)
 {
@@ -152,7 +151,7 @@ const kvd_tokens_method kvd_tokens_mpcache = {
     .info = {.name = "mpcache",
              .summary = "tokens that late rows attend to, of which steps read clusters",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,

@@ -15,7 +15,6 @@ static const kvd_parameter parameters[] = {
     {"sink", 4, 0, 4096, true, "first tokens kept"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 /* Returns how many top tokens reach `share`. sum[i]: importance of the first i + 1. */
 static size_t prefix_of(const double *sum, size_t n, double share)
@@ -140,7 +139,7 @@ const kvd_tokens_method kvd_tokens_prefixkv = {
     .info = {.name = "prefixkv",
              .summary = "budgets of layers that keep the same share of attention",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.05, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_uneven},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule,

@@ -16,7 +16,6 @@ static const kvd_parameter parameters[] = {
     {"beta", 20, 1, 1e6, false, "the last layer keeps budget / beta older tokens"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 static size_t budget_of(const kvd_parameter_values *v, int layer, int n_layers, double budget,
                         size_t old)
@@ -54,7 +53,7 @@ const kvd_tokens_method kvd_tokens_pyramidkv = {
     .info = {.name = "pyramidkv",
              .summary = "snapkv with budgets that fall from layer to layer",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.45, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_uneven},
     .eviction =

@@ -15,7 +15,6 @@ static const kvd_parameter parameters[] = {
     {"page", 16, 1, 4096, true, "number of tokens of a page"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
 /* Returns the number of pages with a cached token. */
 static size_t count_pages(const kvd_parameter_values *v, const uint32_t *position, size_t n)
@@ -104,7 +103,7 @@ const kvd_tokens_method kvd_tokens_quest = {
     .info = {.name = "quest",
              .summary = "every step reads the pages whose keys may have the largest scores",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.02, true, NULL, 0, 0},
              .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,
     .check = kvd_tokens_check_budget,

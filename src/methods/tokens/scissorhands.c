@@ -17,7 +17,6 @@ static const kvd_parameter parameters[] = {
     {"drop", 16, 1, 1 << 20, true, "number of entries dropped at once"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
 typedef struct {
     /* Number of prompt queries (rows and query heads) that found the token unimportant. */
@@ -137,7 +136,7 @@ const kvd_tokens_method kvd_tokens_scissorhands = {
     .info = {.name = "scissorhands",
              .summary = "tokens that recent rows found important",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.06, true, "recent", 0, 0.25},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_evict},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},

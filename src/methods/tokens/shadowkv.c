@@ -24,7 +24,6 @@ static const kvd_parameter parameters[] = {
     {"local", 4, 0, 1 << 16, true, "number of last chunks that stay exact and are always read"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
 /* State of a KV head, followed by landmarks [chunks][d] and one outlier flag per chunk. */
 typedef struct {
@@ -232,7 +231,7 @@ const kvd_tokens_method kvd_tokens_shadowkv = {
     .info = {.name = "shadowkv",
              .summary = "keys of the prompt in low rank; steps read chunks by their mean keys",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_PRE_ROPE,
              .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,

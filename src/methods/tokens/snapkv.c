@@ -12,7 +12,6 @@ static const kvd_parameter parameters[] = {
     {"kernel", 7, 1, 255, true, "number of neighbours averaged; odd"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
@@ -27,7 +26,7 @@ const kvd_tokens_method kvd_tokens_snapkv = {
     .info = {.name = "snapkv",
              .summary = "tokens of the prompt that its last rows attend to",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.45, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_evict},
     .eviction = &(const kvd_tokens_eviction){.rule = kvd_tokens_window_rule,

@@ -11,7 +11,6 @@ static const kvd_parameter parameters[] = {
      "newest tokens kept: below 1 a fraction of the sequence, else a number"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"recent", 0.9, 0.02, true, NULL, 0, 0};
 
 static int check(const kvd_parameter_values *v, kvd_err *err)
 {
@@ -60,7 +59,7 @@ const kvd_tokens_method kvd_tokens_streaming = {
     .info = {.name = "streaming",
              .summary = "the first tokens and the newest",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"recent", 0.9, 0.02, true, NULL, 0, 0},
              .gpu = &kvd_gpu_evict},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
     .check = check,

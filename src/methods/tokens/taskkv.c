@@ -20,7 +20,6 @@ static const kvd_parameter parameters[] = {
      "fraction of the budget for tokens that are neither first nor last"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
 /* Writes each KV head's semantic vector x [d] and its distance from the mean. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
@@ -115,7 +114,7 @@ const kvd_tokens_method kvd_tokens_taskkv = {
     .info = {.name = "taskkv",
              .summary = "the whole prompt in KV heads that differ most, few tokens in others",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.02, true, NULL, 0, 0},
              .gpu = &kvd_gpu_uneven,
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},

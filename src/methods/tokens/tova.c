@@ -13,7 +13,6 @@ static const kvd_parameter parameters[] = {
      "entries per head: below 1 a fraction of the sequence, else a number"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
 static size_t window(const kvd_parameter_values *v)
 {
@@ -81,7 +80,7 @@ const kvd_tokens_method kvd_tokens_tova = {
     .info = {.name = "tova",
              .summary = "tokens that the newest row attends to, the same in all heads of a layer",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_evict},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},

@@ -21,7 +21,6 @@ static const kvd_parameter parameters[] = {
     {"largest", 0, 0, 1, true, "1: the score of a window is the mean of its largest half"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 static int check(const kvd_parameter_values *v, kvd_err *err)
 {
@@ -156,7 +155,7 @@ const kvd_tokens_method kvd_tokens_windowkv = {
     .info = {.name = "windowkv",
              .summary = "windows of consecutive tokens, the same in a group of layers",
              .parameter = parameters,
-             .tradeoff = &tradeoff,
+             .tradeoff = &(const kvd_tradeoff){"budget", 0.45, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_uneven},
     .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
