@@ -66,10 +66,7 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
 
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
-/*
- * Returns the number of tokens that a layer holds at the end. offset [n_sequences + 1]: first token
- * of each sequence. window 0: none.
- */
+/* Returns a layer's tokens at the end. offset [n_sequences + 1]: first tokens. window 0: none. */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
 /* Returns (tokens that all layers hold after n) / (tokens held without attention windows). */

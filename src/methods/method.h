@@ -92,10 +92,7 @@ const char *kvd_method_file(const kvd_method *m, int i);
 /* Returns true if the value of `key` (KEY or NAME.KEY, `length` characters) is a path. */
 bool kvd_method_is_text_key(const char *key, size_t length);
 
-/*
- * Tells the method that squared gradients (--fisher) are available; a quantiser then uses them by
- * default, unless the method reduces dimensions.
- */
+/* Says that --fisher is given, which quantisers use unless the method reduces dimensions. */
 void kvd_method_with_fisher(kvd_method *m);
 bool kvd_method_reads_fisher(const kvd_method *m);
 

@@ -26,10 +26,7 @@ typedef struct {
  */
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
-/*
- * Warns on stderr about given files that no method reads. calibration, fisher: paths or NULL. Call
- * kvd_method_find_files for all methods first.
- */
+/* Warns of files (paths or NULL) that no method reads, after kvd_method_find_files for all. */
 void kvd_method_files_say_unused(const kvd_method_files *files, const char *calibration,
                                  const char *fisher, const kvd_method *method, size_t n,
                                  const char *program);

@@ -149,10 +149,7 @@ TEST(widths_are_those_of_the_cache)
     }
 }
 
-/*
- * Returns the largest difference between outputs computed in blocks and token by token.
- * *share: stored bits divided by uncompressed bits.
- */
+/* Returns the largest difference of outputs by blocks and by tokens. *share: of stored bits. */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
     kvd_cache cache;

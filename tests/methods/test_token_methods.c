@@ -211,10 +211,7 @@ TEST(budgets_of_the_cuda_engine)
             same_budget(text[i], l);
 }
 
-/*
- * Checks the CUDA engine's budgets. Queries of layer l are multiplied by 2^(l - 1).
- * shorter: number of tokens by which a set may be smaller.
- */
+/* Checks engine budgets; layer l's queries are times 2^(l - 1). shorter: tokens a set may lack. */
 static void same_budgets(const char *text, size_t shorter)
 {
     static float q[PROMPT * HEADS * D];

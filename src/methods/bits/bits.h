@@ -68,10 +68,7 @@ struct kvd_bits_method {
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
-    /*
-     * Codes a block of finite numbers: decoded [n][d], size in *count. Must handle constant vectors
-     * and incomplete groups. Thread-safe.
-     */
+    /* Codes finite numbers to decoded [n][d], also constant and incomplete groups. Thread-safe. */
     int (*code)(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err);
 };

@@ -42,10 +42,7 @@ enum {
 };
 #define KVD_STREAM_LEAST (1u << 16)
 
-/*
- * Integers least .. least + n - 1 have frequencies. Integer least + i has the cumulative
- * frequencies start[at + i] .. start[at + i + 1] - 1.
- */
+/* Integer least + i, i < n, has cumulative frequencies start[at + i] .. start[at + i + 1] - 1. */
 typedef struct {
     uint32_t at;
     int16_t least;

@@ -92,10 +92,7 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
     return 0;
 }
 
-/*
- * Writes singular values [wide] and vectors [wide][wide] (columns), largest first. Input: n
- * calibration tokens of `heads` heads, beginning with head `first`.
- */
+/* Writes singular values and vectors (columns) of n tokens of `heads` heads from head `first`. */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
 {

@@ -38,10 +38,7 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
     return length;
 }
 
-/*
- * Replaces eigenvectors that a short prompt leaves undetermined (rounding noise) by orthonormalised
- * unit vectors. spare [2][d] is scratch memory.
- */
+/* Replaces eigenvectors of rounding noise by orthonormal unit vectors. spare [2][d]: scratch. */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {
     size_t known = 0;

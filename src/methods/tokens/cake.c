@@ -31,10 +31,7 @@ static size_t observed(const void *self, size_t n)
     return 1 + (size_t)c->config->n_kv_heads * kvd_tokens_window_old(c->v, n);
 }
 
-/*
- * Adds one query head's attention entropy to *h, variance to *v and token scores to score [old].
- * The other arrays are scratch memory.
- */
+/* Adds a query head's entropy, variance and scores to *h, *v and score [old]. Others: scratch. */
 static void add_head(const kvd_tokens_self *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
                      double *score)

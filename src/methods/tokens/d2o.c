@@ -99,20 +99,10 @@ static int merge(const void *self, void *state, const kvd_merge_choice *c, size_
     return 0;
 }
 
-static int check(const kvd_parameter_values *v, kvd_err *err)
-{
-    return kvd_tokens_h2o.check(v, err);
-}
-
 static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
 {
     rule->merge = KVD_MERGE_LIKE;
     rule->beta = v->value[BETA];
-}
-
-static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
-{
-    return kvd_tokens_h2o.eviction->budget(v, r);
 }
 
 const kvd_tokens_method kvd_tokens_d2o = {
@@ -122,8 +112,8 @@ const kvd_tokens_method kvd_tokens_d2o = {
              .tradeoff = &(const kvd_tradeoff){"heavy", 0.45, 0.01, true, "recent", 0, 1},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_evict},
-    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
-    .check = check,
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = kvd_tokens_heavy_budget},
+    .check = kvd_tokens_check_heavy,
     .state_bytes = state_bytes,
     .prompt = prompt,
     .step = step,

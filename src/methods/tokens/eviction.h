@@ -28,20 +28,14 @@ typedef struct {
     double share;
     /* Prompt tokens, and steps in which the temperature rises from tau0 to tau1. */
     int32_t prompt, steps;
-    /*
-     * Part of `keep_old` that each KV head chooses by its own scores. The rest, n_kv_heads *
-     * (keep_old - keep_own), is chosen over all heads.
-     */
+    /* Part of `keep_old` that each KV head chooses by its own scores; all heads share the rest. */
     int32_t keep_own;
 } kvd_evict_budget;
 
 /* Score by which a KV head's tokens are ranked. Tokens with the largest scores stay. */
 typedef enum {
     KVD_EVICT_ATTENTION, /* sum of received attention probabilities */
-    /*
-     * Tokens have no scores. The first kvd_evict_budget.limit - recent stay, and the newest
-     * replaces the oldest of the last `recent`.
-     */
+    /* No scores: the first limit - recent stay, the newest replaces the oldest of `recent`. */
     KVD_EVICT_FIRST,
     KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key, after prompts only */
     /* Minus (key / |key|) . m, m: mean of the prompt's normalised keys. After prompts only. */
@@ -106,10 +100,7 @@ typedef struct {
     int32_t smooth; /* odd number of neighbouring tokens to sum */
     /* a kvd_evict_ranking */
     int32_t ranking;
-    /*
-     * 1 if the KV heads of a layer keep equal tokens, by summed scores, and a step ranks tokens
-     * only by the probabilities of that step. Requires temperature 0.
-     */
+    /* 1: KV heads keep equal tokens by summed scores, steps rank by their own. Temperature 0. */
     int32_t whole_layer;
     /* Number of first tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */
     int32_t sink;
@@ -122,10 +113,7 @@ typedef struct {
     /* KVD_EVICT_EXPECTED: added to the expected attention probability. */
     float epsilon;
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
-    /*
-     * Number of tokens of a window, which stay or are dropped together (windowkv.c), or 0 for
-     * single tokens. Requires KVD_EVICT_ATTENTION.
-     */
+    /* Tokens of a window that stays or is dropped whole (windowkv.c), or 0. KVD_EVICT_ATTENTION. */
     int32_t review;
     /* If review > 0: number of consecutive layers that keep the first one's tokens. */
     int32_t layers;
@@ -215,10 +203,7 @@ typedef struct {
     /* Sets members of *rule. The caller has set smooth = 1, the plan's seed, and zeros. */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
-    /*
-     * Sets budgets [n_layers] from statistics of all layers. `budget` must then return their mean.
-     * NULL: `budget` alone gives the budgets.
-     */
+    /* Sets budgets [n_layers] by statistics; `budget` then returns the mean. NULL: only it. */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);
     /* True if ranking needs unprojected keys, which excludes methods that remove dimensions. */

@@ -15,10 +15,10 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-static int check(const kvd_parameter_values *v, kvd_err *err)
+int kvd_tokens_check_heavy(const kvd_parameter_values *v, kvd_err *err)
 {
     return v->value[HEAVY] <= 0 && v->value[RECENT] <= 0
-               ? kvd_fail(err, "heavy = recent = 0 keeps nothing")
+               ? kvd_fail(err, "%s = recent = 0 keeps nothing", v->method->parameter[HEAVY].key)
                : 0;
 }
 
@@ -51,7 +51,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     return 0;
 }
 
-static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+kvd_evict_budget kvd_tokens_heavy_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     return kvd_evict_always(kvd_tokens_budget(v->value[HEAVY], r->whole),
                             kvd_tokens_budget(v->value[RECENT], r->whole), r);
@@ -64,8 +64,8 @@ const kvd_tokens_method kvd_tokens_h2o = {
              .tradeoff = &(const kvd_tradeoff){"heavy", 0.45, 0.01, true, "recent", 0, 1},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_evict},
-    .eviction = &(const kvd_tokens_eviction){.budget = evict_budget},
-    .check = check,
+    .eviction = &(const kvd_tokens_eviction){.budget = kvd_tokens_heavy_budget},
+    .check = kvd_tokens_check_heavy,
     .state_bytes = kvd_tokens_sums_bytes,
     .prompt = prompt,
     .step = step,

@@ -99,10 +99,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
         classify(v, p, l, order, level + (size_t)l * p->n);
     free(order);
     const int together = kvd_tokens_layers(v);
-    /*
-     * Goes from the last layer down, so that compared layers still have their own sets. Layers l to
-     * end - 1 use the sets of layer l.
-     */
+    /* From the last layer down, as layers need their own sets. l to end - 1 use the sets of l. */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
         const uint8_t *const before = l > 0 ? own - p->n : NULL;

@@ -32,13 +32,6 @@ static double regularise(const kvd_parameter_values *v, uint64_t seed, int layer
     return (score + kvd_gumbel(kvd_gumbel_head(seed, layer, head), token)) / tau;
 }
 
-static int check(const kvd_parameter_values *v, kvd_err *err)
-{
-    return v->value[KEYS] <= 0 && v->value[RECENT] <= 0
-               ? kvd_fail(err, "keys = recent = 0 keeps nothing")
-               : 0;
-}
-
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
@@ -88,12 +81,6 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->tau1 = (float)v->value[TAU1];
 }
 
-static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
-{
-    return kvd_evict_always(kvd_tokens_budget(v->value[KEYS], r->whole),
-                            kvd_tokens_budget(v->value[RECENT], r->whole), r);
-}
-
 const kvd_tokens_method kvd_tokens_keyformer = {
     .info = {.name = "keyformer",
              .summary = "tokens by a score with Gumbel noise, and the newest",
@@ -101,9 +88,9 @@ const kvd_tokens_method kvd_tokens_keyformer = {
              .tradeoff = &(const kvd_tradeoff){"keys", 0.45, 0.01, true, "recent", 0, 1},
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_evict},
-    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = kvd_tokens_heavy_budget},
     .regularise = regularise,
-    .check = check,
+    .check = kvd_tokens_check_heavy,
     .state_bytes = kvd_tokens_sums_bytes,
     .prompt = prompt,
     .step = step,

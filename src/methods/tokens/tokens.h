@@ -242,6 +242,10 @@ int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_atten
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
+/* Serve methods whose parameters begin with the numbers of heavy and of newest tokens (h2o.c). */
+int kvd_tokens_check_heavy(const kvd_parameter_values *v, kvd_err *err);
+kvd_evict_budget kvd_tokens_heavy_budget(const kvd_parameter_values *v, const kvd_evict_request *r);
+
 /* First parameters of snapkv, pyramidkv and adakv. KVD_WINDOW_KEYS is the next index. */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_check_window(const kvd_parameter_values *v, kvd_err *err);
