@@ -8,7 +8,6 @@
 
 enum { N = 24, MOST = 512, LAYER = 1 };
 static float input[N * MOST], unused[N * MOST], y[N * MOST];
-static uint32_t position[N];
 
 typedef struct {
     kvd_checkpoint *checkpoint;
@@ -47,8 +46,6 @@ static model *open_model(const char *path)
     kvd_rng_seed(&r, 4, 1);
     for (size_t i = 0; i < N * m->d; i++) /* channels of unequal magnitude */
         input[i] = (float)(kvd_rng_normal(&r) * (1 + (double)(i % m->d % 7)));
-    for (size_t i = 0; i < N; i++)
-        position[i] = (uint32_t)i;
     return m;
 }
 
@@ -61,13 +58,8 @@ static void close_model(model *m)
 static void code(const model *m, const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = m->config, .checkpoint = m->checkpoint};
-    const kvd_bits_block b = {.side = side,
-                              .layer = LAYER,
-                              .n = N,
-                              .d = m->wide,
-                              .x = unused,
-                              .input = input,
-                              .position = position};
+    const kvd_bits_block b = {
+        .side = side, .layer = LAYER, .n = N, .d = m->wide, .x = unused, .input = input};
     code_rows(text, &setup, b, y, count);
 }
 
