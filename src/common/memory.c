@@ -198,3 +198,12 @@ void kvd_pool_close(void *self)
     kvd_pool p = *(kvd_pool *)self;
     kvd_pool_free(&p);
 }
+
+int kvd_pool_give(void *opened, bool failed, void **self)
+{
+    if (failed)
+        kvd_pool_close(opened);
+    else
+        *self = opened;
+    return kvd_status(failed);
+}

@@ -47,5 +47,7 @@ void kvd_pool_free(kvd_pool *p);
  */
 void *kvd_pool_open(size_t bytes);
 void kvd_pool_close(void *self);
+/* Sets *self to the structure and returns 0 or, if `failed`, closes it and returns -1. */
+int kvd_pool_give(void *opened, bool failed, void **self);
 
 #endif

@@ -259,12 +259,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     a->scale = kvd_pool_new(&a->pool, 2 * n * sizeof *a->scale);
     a->given = kvd_pool_new(&a->pool, n);
     a->levels = kvd_pool_new(&a->pool, levels * sizeof *a->levels);
-    if (kvd_pool_check(&a->pool, "levels", err) || make(a, s, pre, err)) {
-        kvd_pool_close(a);
-        return -1;
-    }
-    *self = a;
-    return 0;
+    const bool failed = kvd_pool_check(&a->pool, "levels", err) || make(a, s, pre, err);
+    return kvd_pool_give(a, failed, self);
 }
 
 void kvd_allot_tables_of(const void *self, kvd_allot_tables *t)

@@ -222,18 +222,15 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     c->group = (size_t)v->value[GROUP];
     c->drawn = s->drawn;
     const size_t places = (size_t)c->n_layers * c->n_kv_heads * KVD_N_SIDES;
+    bool failed = false;
     if (calibrated(v)) {
         c->step = kvd_pool_new(&c->pool, places * c->wide * sizeof *c->step);
         c->table = kvd_pool_new(&c->pool, places * (1 + c->wide) * sizeof *c->table);
-        if (kvd_pool_check(&c->pool, "tables", err) ||
-            (v->value[LANES] > 0 && place_codes(c, err)) ||
-            (s->drawn ? draw(c) : calibrate(c, s, pre, err))) {
-            kvd_pool_close(c);
-            return -1;
-        }
+        failed = kvd_pool_check(&c->pool, "tables", err) ||
+                 (v->value[LANES] > 0 && place_codes(c, err)) ||
+                 (s->drawn ? draw(c) : calibrate(c, s, pre, err));
     }
-    *self = c;
-    return 0;
+    return kvd_pool_give(c, failed, self);
 }
 
 typedef struct {

@@ -254,7 +254,6 @@ static int make_up(kvquant *q, kvd_err *err)
     return status;
 }
 
-/* Fails unless the squared gradients belong to the same tokens as the calibration activations. */
 static int check_fisher(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
 {
     const kvd_fisher *const f = s->fisher;
@@ -307,13 +306,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     q->range = kvd_pool_new(&q->pool, heads * (size_t)q->range_width * 2 * sizeof *q->range);
     q->levels = kvd_pool_new(&q->pool, levels * sizeof *q->levels);
     kvd_fisher *const fisher = v->value[WEIGHTS] > 0 ? s->fisher : NULL;
-    if (kvd_pool_check(&q->pool, "levels", err) ||
-        (s->calibration ? calibrate(q, s, pre, fisher, err) : make_up(q, err))) {
-        kvd_pool_close(q);
-        return -1;
-    }
-    *self = q;
-    return 0;
+    const bool failed = kvd_pool_check(&q->pool, "levels", err) ||
+                        (s->calibration ? calibrate(q, s, pre, fisher, err) : make_up(q, err));
+    return kvd_pool_give(q, failed, self);
 }
 
 void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)

@@ -372,13 +372,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
             (coder){.mean = kvd_pool_new(&t->pool, wide * sizeof(float)),
                     .basis = kvd_pool_new(&t->pool, wide * wide * sizeof(float)),
                     .groups = kvd_pool_new(&t->pool, units_of(wide) * sizeof(kvd_kvtc_group))};
-    if (kvd_pool_check(&t->pool, "bases", err) ||
-        (s->drawn ? draw_all(t, s, err) : calibrate(t, s, pre, err))) {
-        kvd_pool_close(t);
-        return -1;
-    }
-    *self = t;
-    return 0;
+    const bool failed = kvd_pool_check(&t->pool, "bases", err) ||
+                        (s->drawn ? draw_all(t, s, err) : calibrate(t, s, pre, err));
+    return kvd_pool_give(t, failed, self);
 }
 
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups)

@@ -151,14 +151,11 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     r->d = (size_t)c->d_head;
     r->heads = (size_t)heads;
     r->order = kvd_pool_new(&r->pool, n * sizeof *r->order);
-    if (kvd_pool_check(&r->pool, "orders of channels", err) || (a && calibrate(r, s, err))) {
-        kvd_pool_close(r);
-        return -1;
-    }
-    if (!a)
+    const bool failed =
+        kvd_pool_check(&r->pool, "orders of channels", err) || (a && calibrate(r, s, err));
+    if (!failed && !a)
         draw_orders(r, c->n_layers);
-    *self = r;
-    return 0;
+    return kvd_pool_give(r, failed, self);
 }
 
 static void quantise(float *x, size_t n, int bits, float clip)

@@ -255,7 +255,6 @@ static int draw_all(waterfill *w, const kvd_method_setup *s)
     return 0;
 }
 
-/* Fails unless --calibration and --fisher have the required layers, heads and positions. */
 static int check_inputs(const kvd_method_setup *s, bool pre, kvd_err *err)
 {
     const kvd_config *const c = s->config;
@@ -297,13 +296,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
         to->escape = kvd_pool_new(&w->pool, wide * sizeof *to->escape);
         to->start = kvd_pool_new(&w->pool, wide * KVD_RANS_SYMBOLS * sizeof *to->start);
     }
-    if (kvd_pool_check(&w->pool, "transforms", err) ||
-        (s->drawn ? draw_all(w, s) : calibrate(w, s, pre, err))) {
-        kvd_pool_close(w);
-        return -1;
-    }
-    *self = w;
-    return 0;
+    const bool failed = kvd_pool_check(&w->pool, "transforms", err) ||
+                        (s->drawn ? draw_all(w, s) : calibrate(w, s, pre, err));
+    return kvd_pool_give(w, failed, self);
 }
 
 typedef struct {

@@ -198,12 +198,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     x->factor = kvd_pool_new(&x->pool, heads * x->d * x->d * sizeof *x->factor);
     x->moved = kvd_pool_new(&x->pool, heads * x->size * x->d * sizeof *x->moved);
     x->centroid = kvd_pool_new(&x->pool, heads * x->size * x->d * sizeof *x->centroid);
-    if (kvd_pool_check(&x->pool, "codebooks", err) || calibrate(x, s, err)) {
-        kvd_pool_close(x);
-        return -1;
-    }
-    *self = x;
-    return 0;
+    const bool failed = kvd_pool_check(&x->pool, "codebooks", err) || calibrate(x, s, err);
+    return kvd_pool_give(x, failed, self);
 }
 
 typedef struct {
