@@ -39,8 +39,7 @@ static int open_dump(size_t n_tokens)
 static inline void head_rows(kvd_x x, int layer, int head, size_t n, float *rows)
 {
     kvd_err err;
-    if (kvd_activations_rows(&dump, x, layer, head, 0, n, rows, NULL, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_activations_rows(&dump, x, layer, head, 0, n, rows, NULL, &err));
 }
 
 /* Reads n tokens to rows [n][HEADS * D]. */

@@ -12,8 +12,7 @@ static inline kvd_method parsed(const char *text)
 {
     kvd_method m;
     kvd_err err = {""};
-    if (kvd_method_parse(text, &m, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_method_parse(text, &m, &err));
     return m;
 }
 
@@ -66,9 +65,8 @@ static inline void code_rows(const char *text, const kvd_method_setup *setup, kv
     b.position = b.position ? b.position : position;
     b.level = b.level ? b.level : level;
     const kvd_bits_method *const bits = m.plan.bits;
-    if (kvd_bits_open(bits, &m.plan.bits_values, setup, &self, &err) ||
-        bits->code(self, &b, decoded, count, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_bits_open(bits, &m.plan.bits_values, setup, &self, &err) ||
+       bits->code(self, &b, decoded, count, &err));
     kvd_bits_close(bits, self);
     free(position);
     free(level);

@@ -71,8 +71,7 @@ static void run(const kvd_plan *plan, const problem *p, float *out, kvd_stepwise
         out[i] = NAN;
     for (size_t s = 0; s < 2; s++)
         for (int g = 0; g < KV_HEADS; g++)
-            if (kvd_stepwise_heads(plan, NULL, &p->in, s, g, 1, NULL, NULL, out, account, &err))
-                fail_msg("%s", err.msg);
+            OK(kvd_stepwise_heads(plan, NULL, &p->in, s, g, 1, NULL, NULL, out, account, &err));
 }
 
 static double worst(const float *a, const float *b)

@@ -22,8 +22,7 @@ static void choose(const char *text, uint8_t *read)
     const kvd_method m = parsed(text);
     void *self = NULL;
     kvd_err err = {""};
-    if (m.plan.tokens->open(&m.plan.tokens_values, &setup, &self, &err))
-        fail_msg("%s", err.msg);
+    OK(m.plan.tokens->open(&m.plan.tokens_values, &setup, &self, &err));
     head_rows(KVD_X_K_PRE, LAYER, HEAD, N, k);
     for (uint32_t t = 0; t < N; t++) {
         position[t] = t;

@@ -48,8 +48,7 @@ static kvd_dims built(const kvd_dims_method *m)
 {
     kvd_dims dims;
     kvd_err err = {""};
-    if (kvd_dims_build(&dims, m, &spectrum, &widths, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_dims_build(&dims, m, &spectrum, &widths, &err));
     return dims;
 }
 
@@ -248,8 +247,7 @@ TEST(test_one_head_cut_leaves_the_others)
     kvd_err err;
     for (int side = 0; side < 2; side++) {
         kvd_dims dims;
-        assert_int_equal(kvd_dims_one(&dims, &kvd_dims_balanced, &spectrum, 1, 1, side, 4, &err),
-                         0);
+        OK(kvd_dims_one(&dims, &kvd_dims_balanced, &spectrum, 1, 1, side, 4, &err));
         run(&dims, KVD_F32, out, NULL);
         for (size_t t = 0; t < TOKENS; t++) {
             const size_t first = t * HEADS * D, second = first + GROUP * D;
@@ -280,13 +278,12 @@ TEST(test_account)
     assert_int_equal(a.bytes_stored, 2 * a.elements_kept);
     const kvd_plan plan = {.dims = &dims, .type = KVD_BF16}, none = {.type = KVD_BF16};
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 1, &err), 0);
-    assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 0, &err), -1);
-    assert_string_equal(err.msg, "the cache acted 4 times, not on each of 4 sequences in 2 layers");
-    assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS + 1, TOKENS, 1, &err),
-                     -1);
-    assert_string_equal(err.msg, "the cache stored 190 rows, not each of 191 tokens in 1 layers");
-    assert_int_equal(kvd_cache_check(&a, &config, &none, SEQUENCES, TOKENS, TOKENS, 1, &err), -1);
-    assert_string_equal(err.msg, "the cache stored 4940 numbers, the widths make 12160");
+    FAILS(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 0, &err),
+          "the cache acted 4 times, not on each of 4 sequences in 2 layers");
+    FAILS(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS + 1, TOKENS, 1, &err),
+          "the cache stored 190 rows, not each of 191 tokens in 1 layers");
+    FAILS(kvd_cache_check(&a, &config, &none, SEQUENCES, TOKENS, TOKENS, 1, &err),
+          "the cache stored 4940 numbers, the widths make 12160");
     kvd_dims_release(&dims);
 }
 
@@ -315,15 +312,14 @@ TEST(test_refuses)
     kvd_dims dims;
     const kvd_plan none = {.type = KVD_F32}, cut = {.dims = &dims, .type = KVD_F32};
     assert_int_equal(kvd_cache_init(&c, &config, &none, 149, &err), 0);
-    assert_int_equal(c.hook.run(&c.hook, &data.in, out, &err), -1);
-    assert_string_equal(err.msg, "sequence 0 has 150 tokens, the cache was made for 1 to 149");
+    FAILS(c.hook.run(&c.hook, &data.in, out, &err),
+          "sequence 0 has 150 tokens, the cache was made for 1 to 149");
     kvd_cache_release(&c);
     set_widths(4, 4, 4, 4);
     dims = built(&kvd_dims_zack);
     const kvd_config other = fixture_config(LAYERS, HEADS, KV, 2 * D);
-    assert_int_equal(kvd_cache_init(&c, &other, &cut, 10, &err), -1);
-    assert_string_equal(
-        err.msg, "projections are for 2 layers, 2 KV heads, d_head 16; the model has 2, 2, 32");
+    FAILS(kvd_cache_init(&c, &other, &cut, 10, &err),
+          "projections are for 2 layers, 2 KV heads, d_head 16; the model has 2, 2, 32");
     assert_int_equal(kvd_cache_init(&c, &config, &cut, 0, &err), -1);
     kvd_dims_release(&dims);
 }

@@ -159,8 +159,7 @@ static void write_fisher(size_t n_rows, const char *hash,
                     .n_rows = n_rows};
     snprintf(fisher_path, sizeof fisher_path, "%s/f.h5", temp_folder());
     snprintf(f.corpus_hash, sizeof f.corpus_hash, "%s", hash);
-    if (kvd_fisher_create(&f, fisher_path, &run, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_fisher_create(&f, fisher_path, &run, &err));
     for (int h = 0; h < HEADS; h++)
         for (size_t t = 0; t < n_rows; t++)
             for (size_t j = 0; j < D; j++)
@@ -179,8 +178,7 @@ static void write_fisher(size_t n_rows, const char *hash,
     f.weight[1][HEADS] = 4;
     f.root[0][1] = 0.5;
     f.loss = 7.5;
-    if (kvd_fisher_finish(&f, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_fisher_finish(&f, &err));
     kvd_fisher_close(&f);
 }
 
@@ -213,8 +211,7 @@ TEST(fisher_file_is_read_as_written)
     kvd_err err = {""};
     float rows[20 * D];
     write_fisher(N, dump.corpus_hash, as_its_place);
-    if (kvd_fisher_open(&f, fisher_path, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_fisher_open(&f, fisher_path, &err));
     assert_int_equal(f.n_rows, N);
     assert_int_equal(f.n_predicted, N - dump.n_sequences);
     assert_true(f.sum[KVD_F_V][D + 1] == 3 && f.weight[1][HEADS] == 4 && f.root[0][1] == 0.5 &&
@@ -245,8 +242,7 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     if (use)
         kvd_method_with_fisher(&m);
     strcpy(settings, m.settings);
-    if (m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
-        fail_msg("%s", err.msg);
+    OK(m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err));
     for (int side = 0; side < KVD_N_SIDES; side++)
         for (int h = 0; h < HEADS; h++) {
             kvd_bits_count count;
@@ -262,8 +258,7 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
             head_rows(side ? KVD_X_V : KVD_X_K_PRE, 1, h, N, x);
             for (uint32_t t = 0; t < N; t++)
                 position[t] = t;
-            assert_int_equal(
-                m.plan.bits->code(self, &b, all + (side * HEADS + h) * N * D, &count, &err), 0);
+            OK(m.plan.bits->code(self, &b, all + (side * HEADS + h) * N * D, &count, &err));
         }
     m.plan.bits->close(self);
 }

@@ -107,8 +107,7 @@ TEST(test_only_one_head)
     assert_int_equal(kvd_widths_alloc(&w, 2, 2, 8, &err), 0);
     for (int side = 0; side < 2; side++) {
         const int width = widths.kept[side][2];
-        assert_int_equal(kvd_dims_one(&d, &kvd_dims_balanced, &spectrum, 1, 0, side, width, &err),
-                         0);
+        OK(kvd_dims_one(&d, &kvd_dims_balanced, &spectrum, 1, 0, side, width, &err));
         assert_int_equal(kvd_dims_build(&all, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
         const size_t bytes = (size_t)(8 * width) * sizeof(float);
         if (side == 0) {
@@ -170,18 +169,16 @@ TEST(test_uniform_widths)
     kvd_dims d;
     assert_int_equal(kvd_widths_uniform(&widths, 0.5), 0);
     widths.kept[1][3] = 5;
-    assert_int_equal(kvd_dims_build(&d, &kvd_dims_uniform, &spectrum, &widths, &err), -1);
-    assert_string_equal(
-        err.msg, "method 'uniform' has the same width for every head, but layer 1 head 1 has 5 and "
-                 "the first head 4");
+    FAILS(kvd_dims_build(&d, &kvd_dims_uniform, &spectrum, &widths, &err),
+          "method 'uniform' has the same width for every head, but layer 1 head 1 has 5 and "
+          "the first head 4");
 }
 
 static void refused(const kvd_dims_method *m, const char *why)
 {
     kvd_err err = {""};
     kvd_dims d;
-    assert_int_equal(kvd_dims_build(&d, m, &spectrum, &widths, &err), -1);
-    assert_string_equal(err.msg, why);
+    FAILS(kvd_dims_build(&d, m, &spectrum, &widths, &err), why);
     kvd_dims_release(&d); /* a failed build may be released too */
 }
 
@@ -290,8 +287,7 @@ TEST(test_method_text)
                         "importance.mean=0,importance.layers=0");
     /* ZDC, Eq. 5, has four fractions: for important and unimportant tokens, of Q-K and of V. */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
-    assert_int_equal(
-        kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err), 0);
+    OK(kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err));
     assert_true(isnan(m.p) && isnan(m.p_low) && m.p_side[0] == 0.5 && m.p_side[1] == 0.2 &&
                 m.p_low_side[0] == 0.75 && m.p_low_side[1] == 0.6);
     assert_true(kvd_method_has_point(&m) && kvd_method_has_sides(&m) && kvd_method_has_low(&m));
@@ -384,8 +380,7 @@ TEST(test_method_text)
          "spectrum"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(kvd_method_parse(bad[i][0], &m, &err), -1);
-        assert_string_equal(err.msg, bad[i][1]);
+        FAILS(kvd_method_parse(bad[i][0], &m, &err), bad[i][1]);
     }
     assert_int_equal(kvd_method_parse("zack,p=nan", &m, &err), -1);
     assert_int_equal(kvd_method_parse("fp8,fp8.scale=0,fp8.rows=4096", &m, &err), 0);

@@ -132,8 +132,7 @@ TEST(combinations)
 
 TEST(all_different)
 {
-    assert_int_equal(
-        kvd_methods_add("kivi,bits=1/2/3,group=4/5,residual=6/7/8/9", NULL, text, &n, 24, &err), 0);
+    OK(kvd_methods_add("kivi,bits=1/2/3,group=4/5,residual=6/7/8/9", NULL, text, &n, 24, &err));
     assert_int_equal(n, 24);
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(strlen(text[i]), strlen("kivi,bits=1,group=4,residual=6"));

@@ -36,8 +36,7 @@ static kvd_cache_account run(const char *text, float *out)
     kvd_plan plan;
     kvd_cache c;
     open_plan(&plan, text, PROMPT, &setup);
-    if (kvd_cache_init(&c, &config, &plan, N, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_cache_init(&c, &config, &plan, N, &err));
     for (int l = 0; l < LAYERS; l++) {
         const kvd_attention_in in = {.config = &config,
                                      .layer = l,
@@ -49,8 +48,7 @@ static kvd_cache_account run(const char *text, float *out)
                                      .v = v,
                                      .q_pre = q,
                                      .k_pre = k};
-        if (c.hook.run(&c.hook, &in, out + (size_t)l * OUT, &err))
-            fail_msg("%s", err.msg);
+        OK(c.hook.run(&c.hook, &in, out + (size_t)l * OUT, &err));
     }
     const kvd_cache_account a = c.account;
     kvd_cache_release(&c);

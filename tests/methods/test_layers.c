@@ -38,8 +38,7 @@ static kvd_layers_count merge(const kvd_layers_method *m, kvd_parameter_values v
         x[l] = after[l];
     const kvd_layers_block b = {
         .side = side, .n_layers = n_layers, .n = n, .heads = HEADS, .d = D, .x = x};
-    if (m->merge(&v, &b, &count, &err))
-        fail_msg("%s", err.msg);
+    OK(m->merge(&v, &b, &count, &err));
     return count;
 }
 

@@ -65,8 +65,7 @@ static void attend(const char *text, const char *name, size_t dropped)
     kvd_plan plan;
     kvd_err err = {""};
     open_plan(&plan, text, PROMPT, &setup);
-    if (kvd_stepwise_heads(&plan, NULL, &in, 0, 0, 1, NULL, NULL, got, &account, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_stepwise_heads(&plan, NULL, &in, 0, 0, 1, NULL, NULL, got, &account, &err));
     kvd_plan_close(&plan);
     assert_int_equal(account.dropped, dropped);
     for (size_t i = 0; i < (size_t)TOKENS * HEADS * WIDTH; i++)

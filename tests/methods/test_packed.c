@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/half.h"
+#include "common/quantise.h"
 #include "common/rng.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/packed_layout.h"
@@ -133,14 +133,6 @@ TEST(blocks_have_a_scale_per_token)
                      64 * TOKENS * 2 + (4 + 2) * TOKENS);
 }
 
-static float as_half(float x)
-{
-    uint16_t h;
-    kvd_from_f32(KVD_F16, &x, &h, 1);
-    kvd_to_f32(KVD_F16, &h, &x, 1);
-    return x;
-}
-
 TEST(groups_come_back)
 {
     kvd_rng r;
@@ -157,8 +149,8 @@ TEST(groups_come_back)
                 hi = x[i] > hi ? x[i] : hi;
             }
             (void)kvd_quantise_group(x, GROUP, 1, bits, want);
-            const float top = (float)((1 << bits) - 1), zero = as_half(lo),
-                        step = as_half((hi - lo) / top);
+            const float top = (float)((1 << bits) - 1), zero = kvd_round_f16(lo),
+                        step = kvd_round_f16((hi - lo) / top);
             for (int i = 0; i < GROUP; i++) {
                 float q = step > 0 ? (x[i] - zero) / step : 0;
                 q = q - (float)(int)q > 0.5f || (q - (float)(int)q == 0.5f && (int)q % 2)
@@ -180,7 +172,6 @@ TEST(groups_come_back)
 #ifdef KVD_CUDA
 enum { HEADS = 3, WIDE = 64, MOST = 150 };
 
-/* Describes the pages of a method in a layer with one head. */
 static kvd_packed_args describe(const char *method)
 {
     const kvd_config config = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE};
@@ -332,8 +323,7 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
                                   .mass = mass + from,
                                   .seen = seen + from,
                                   .prompt = from < whole};
-        if (plan->bits->code(plan->bits_self, &b, y, &count, &err))
-            fail_msg("%s", err.msg);
+        OK(plan->bits->code(plan->bits_self, &b, y, &count, &err));
         bits += count.payload + count.side;
     }
     return bits;

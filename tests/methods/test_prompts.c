@@ -48,11 +48,9 @@ static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
                                      .v = v[l],
                                      .k_pre = k[l],
                                      .window = window};
-        if (p->hook.run(&p->hook, &in, out, &err))
-            fail_msg("%s", err.msg);
+        OK(p->hook.run(&p->hook, &in, out, &err));
     }
-    if (kvd_prompts_finish(p, whole, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_prompts_finish(p, whole, &err));
 }
 
 /* Returns the log-sum-exp of query t of sequence s in layer l, over all heads and visible keys. */

@@ -83,8 +83,7 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
                                     .score_mass = score_mass,
                                     .log_denominator = denominator};
     if (prompt) {
-        if (m->prompt(s->self, s->state, &p, level, &err))
-            fail_msg("%s", err.msg);
+        OK(m->prompt(s->self, s->state, &p, level, &err));
         apply(s, level, prompt);
     }
 }
@@ -117,8 +116,7 @@ static void go(simulation *s, size_t t, size_t prompt)
                                   .prompt = prompt,
                                   .n_expected = ALL};
     memcpy(level, s->level, s->n);
-    if (s->m->step && s->m->step(s->self, s->state, &a, level, &err))
-        fail_msg("%s", err.msg);
+    OK(s->m->step && s->m->step(s->self, s->state, &a, level, &err));
     apply(s, level, s->n);
 }
 

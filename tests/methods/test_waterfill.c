@@ -52,8 +52,7 @@ static double code(const char *text, kvd_side side, size_t each, float *to, kvd_
     const kvd_method m = parsed(text);
     void *self = NULL;
     kvd_err err = {""};
-    if (m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
-        fail_msg("%s", err.msg);
+    OK(m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err));
     *sum = (kvd_bits_count){0, 0};
     for (size_t i = 0; i < N; i += each) {
         kvd_bits_count count;
@@ -64,8 +63,7 @@ static double code(const char *text, kvd_side side, size_t each, float *to, kvd_
                                   .x = x + i * WIDE,
                                   .position = position + i,
                                   .state = stream};
-        if (m.plan.bits->code(self, &b, to + i * WIDE, &count, &err))
-            fail_msg("%s", err.msg);
+        OK(m.plan.bits->code(self, &b, to + i * WIDE, &count, &err));
         sum->payload += count.payload;
         sum->side += count.side;
     }

@@ -33,8 +33,7 @@ static model *open_model(const char *path)
     kvd_rng r;
     model *const m = calloc(1, sizeof *m);
     assert_non_null(m);
-    if (!(m->checkpoint = kvd_checkpoint_open(path, &err)))
-        fail_msg("%s", err.msg);
+    OK(!(m->checkpoint = kvd_checkpoint_open(path, &err)));
     m->config = kvd_checkpoint_config(m->checkpoint);
     m->d = (size_t)m->config->d_model;
     m->wide = (size_t)m->config->n_kv_heads * (size_t)m->config->d_head;
