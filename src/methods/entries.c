@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/quantise.h"
 #include "model/pass/blocks.h"
 
 static size_t width_of(const kvd_head *h, int side, size_t i)
@@ -575,10 +576,7 @@ void kvd_head_balance(kvd_head *h)
             for (size_t j = 0; j < h->group; j++)
                 q = fmaxf(q, fabsf(kvd_head_query(h, j, t)[c]));
         }
-        const float factor = q > 0 && k > 0 ? sqrtf(q / k) : 1;
-        uint16_t half;
-        kvd_from_f32(KVD_F16, &factor, &half, 1);
-        kvd_to_f32(KVD_F16, &half, &h->balance[c], 1);
+        h->balance[c] = kvd_round_f16(q > 0 && k > 0 ? sqrtf(q / k) : 1);
         if (!(h->balance[c] > 0) || isinf(h->balance[c]))
             h->balance[c] = 1;
     }

@@ -54,10 +54,8 @@ int kvd_head_allocate(kvd_head *h, kvd_err *err)
         h->state = kvd_pool_new(pool, h->tokens->state_bytes(p->tokens_self, n));
     h->block = kvd_pool_new(&h->of_prompt, KVD_ATTEND_ROWS * h->n0 * sizeof *h->block);
     h->statistics = kvd_pool_new(&h->of_prompt, (5 + h->group) * h->n0 * sizeof *h->statistics);
-    return kvd_pool_check(pool, "a head's entries", err) ||
-                   kvd_pool_check(&h->of_prompt, "statistics of a prompt", err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_pool_check(pool, "a head's entries", err) ||
+                      kvd_pool_check(&h->of_prompt, "statistics of a prompt", err));
 }
 
 static void describe_window(kvd_head *h, size_t window)

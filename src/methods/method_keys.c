@@ -31,7 +31,6 @@ static void append(char *to, size_t room, const char *separator, const char *fmt
     va_end(ap);
 }
 
-/* Returns the index of `text` among n names, or -1. */
 static int index_of(const char *const *name, int n, const char *text)
 {
     for (int i = 0; i < n; i++)
@@ -265,7 +264,6 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     return at >= 0 ? set_value(&found, at, value, err) : unknown_key(m, all, n, key, err);
 }
 
-/* Fails if the fraction to remove is given both for all matrices and for a side. */
 static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 {
     if ((seen & KEY_P) && (seen & KEY_R))
@@ -288,7 +286,6 @@ static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
     return 0;
 }
 
-/* Fails if online=1 or explicit=1 meets rotations or parameters that do not support it. */
 static int check_rebuilt(const kvd_method *m, kvd_err *err)
 {
     const char *const key = m->plan.channels ? m->plan.channels->info.name : NULL;

@@ -151,7 +151,6 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
     return 0;
 }
 
-/* Fails if no method uses KVD_LEVEL_LOW, or if heads keep more dimensions at KVD_LEVEL_LOW. */
 static int check_low(const kvd_plan *p, const kvd_dims *dims, const kvd_dims *dims_low,
                      kvd_err *err)
 {
@@ -235,7 +234,6 @@ static int check_layers(const kvd_plan *p, const kvd_config *c, kvd_err *err)
                                p->layers->info.name, c->n_layers);
 }
 
-/* Fails if keep_layers keeps all layers, or if kept and compressed layers would be merged. */
 static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
     if (p->keep_first + p->keep_last == 0)
@@ -354,12 +352,10 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
     if (p->layers && p->tokens && p->tokens->repeats)
         return kvd_fail(err, "'%s' and '%s' both need a first pass over the prompts of their own",
                         p->tokens->info.name, p->layers->info.name);
-    if ((p->dims_low && check_low(p, p->dims, p->dims_low, err)) ||
-        (p->widths_low && check_low(p, p->widths, p->widths_low, err)) ||
-        (p->tokens && p->tokens->merge && check_merge(p, err)) ||
-        (p->tokens && p->tokens->rebuild && check_rebuild(p, err)))
-        return -1;
-    return 0;
+    return kvd_status((p->dims_low && check_low(p, p->dims, p->dims_low, err)) ||
+                      (p->widths_low && check_low(p, p->widths, p->widths_low, err)) ||
+                      (p->tokens && p->tokens->merge && check_merge(p, err)) ||
+                      (p->tokens && p->tokens->rebuild && check_rebuild(p, err)));
 }
 
 static int open_methods(kvd_plan *p, kvd_method_setup *s, kvd_err *err)

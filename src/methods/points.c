@@ -82,9 +82,8 @@ int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err 
     m->table = NULL;
     if (!m->dims)
         return 0;
-    return find_spectrum(m, files, err) || find_rates(m, files, err) || find_table(m, files, err)
-               ? -1
-               : 0;
+    return kvd_status(find_spectrum(m, files, err) || find_rates(m, files, err) ||
+                      find_table(m, files, err));
 }
 
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err)
@@ -224,7 +223,6 @@ static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
     return status ? kvd_in(err, "the low level") : 0;
 }
 
-/* Fails if p_u, the fraction to remove at KVD_LEVEL_LOW, is below p. */
 static int check_low(const kvd_method *m, const kvd_point *point, double whole, kvd_err *err)
 {
     static const char *const side_name[] = {".qk", ".v"};

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "methods/bits/calibration.h"
 #include "methods/plugin/plugin_method.h"
 
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
@@ -167,12 +168,10 @@ static int read_rows(workspace *w, kvd_activations *a, int layer, int g, kvd_err
         if (kvd_activations_rows(a, KVD_X_Q, layer, g * (int)w->group + (int)j, 0, w->n,
                                  w->row + j * one, scratch, err))
             return -1;
-    return kvd_activations_rows(a, KVD_X_K, layer, g, 0, w->n, w->row + w->group * one, scratch,
-                                err) ||
-                   kvd_activations_rows(a, KVD_X_V, layer, g, 0, w->n,
-                                        w->row + (w->group + 1) * one, scratch, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_activations_rows(a, KVD_X_K, layer, g, 0, w->n, w->row + w->group * one,
+                                           scratch, err) ||
+                      kvd_activations_rows(a, KVD_X_V, layer, g, 0, w->n,
+                                           w->row + (w->group + 1) * one, scratch, err));
 }
 
 static int check_matrices(const kvd_plugin_method *p, const workspace *w, const kvdim_matrices *m,
@@ -258,9 +257,8 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     workspace w;
     if (reads && !a)
         return kvd_fail(err, "it needs rows of calibration text: give --calibration");
-    if (reads && (a->first_layer != 0 || a->n_layers != c->n_layers))
-        return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d",
-                        a->first_layer, a->first_layer + a->n_layers - 1, c->n_layers);
+    if (reads && kvd_calibration_fits(s, false, err))
+        return -1;
     const size_t n = !reads ? 0 : a->n_tokens < ROWS_MOST ? a->n_tokens : ROWS_MOST;
     *d = (kvd_dims){.n_layers = c->n_layers,
                     .n_kv_heads = c->n_kv_heads,
