@@ -120,6 +120,14 @@ typedef struct {
 
 /* Returns the number of component groups of one layer's K or V. `open` owns *groups. */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
+/* Returns the basis [wide][wide], component j in column j. *mean [wide] is subtracted before. */
+const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean);
+/*
+ * Adds the bits of n tokens from `packed`, their codes group by group, [n][size * bits / 8] each,
+ * lowest bits first, to *bits. `packed` must have room for n_groups more bytes.
+ */
+int kvd_kvtc_deflate(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
+                     double *bits, kvd_err *err);
 
 /* Numbers that share a calibrated scale in fp8 and nvfp4: all, one layer's, one KV head's. */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;

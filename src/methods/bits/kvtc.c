@@ -444,6 +444,35 @@ static int code_packed(const coder *c, const buffers *w, size_t n, size_t wide, 
     return 0;
 }
 
+const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean)
+{
+    const kvtc *const t = self;
+    const coder *const c = &t->coder[layer * KVD_N_SIDES + (int)side];
+    *mean = c->mean;
+    return c->basis;
+}
+
+int kvd_kvtc_deflate(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
+                     double *bits, kvd_err *err)
+{
+    const kvtc *const t = self;
+    const coder *const c = &t->coder[layer * KVD_N_SIDES + (int)side];
+    const size_t bytes = packed_bytes(c, n), size = bytes + c->n;
+    if (!c->kept || !n)
+        return 0;
+    uLongf small = compressBound(size);
+    uint8_t *const to = malloc(small);
+    if (!to)
+        return kvd_no_memory(err, "a block of the cache", small);
+    memset(packed + bytes, 0, c->n);
+    const int status = compress2(to, &small, packed, size, Z_DEFAULT_COMPRESSION);
+    free(to);
+    *bits += 8 * (double)small;
+    for (size_t g = 0; g < c->n; g++)
+        *bits += c->groups[g].bits ? KVD_GROUP_SIDE_BITS * (double)n : 0;
+    return status == Z_OK ? 0 : kvd_fail(err, "zlib did not compress a block of %zu rows", n);
+}
+
 static void quantise_token(const coder *c, float *x, uint8_t *codes, int32_t *q)
 {
     float scale, zero;

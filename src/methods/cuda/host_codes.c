@@ -10,6 +10,7 @@
 
 #include "common/threads.h"
 #include "methods/bits/bits.h"
+#include "methods/bits/cuda/streams.h"
 #include "model/pass/blocks.h"
 
 static const char what[] = "codes on the CPU";
@@ -55,6 +56,9 @@ struct kvd_host_codes {
     slot_of *slot;    /* [n_slots] */
     size_t n_slots;
     double held;
+    /* GPU code of prompts, or NULL; prompt_bits [max_slices]: their bits. */
+    kvd_kvtc_prompt_coder *prompts;
+    double *prompt_bits;
     kvd_device_memory memory;
 };
 
@@ -86,15 +90,45 @@ double kvd_host_codes_held(const kvd_host_codes *k)
     return k->held;
 }
 
+/* Queues the copy of n rows x to rows `at` .. of the layer. */
+static int fetch_rows(const kvd_host_codes *k, int layer, size_t at, const uint16_t *x, size_t ld,
+                      size_t width, size_t n, cudaStream_t stream, kvd_err *err)
+{
+    const size_t element = sizeof *x;
+    return n ? kvd_cuda_check(
+                   cudaMemcpy2DAsync(k->row + ((size_t)layer * k->room + at) * k->rows.width,
+                                     k->rows.width * element, x, ld * element, width * element, n,
+                                     cudaMemcpyDeviceToHost, stream),
+                   what, err)
+             : 0;
+}
+
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err)
 {
-    const size_t element = sizeof *k->row;
-    return kvd_cuda_check(cudaMemcpy2DAsync(k->row + (size_t)layer * k->room * k->rows.width,
-                                            k->rows.width * element, x, ld * element,
-                                            width * element, k->method->cache->batch->n_tokens,
-                                            cudaMemcpyDeviceToHost, stream),
-                          what, err);
+    return fetch_rows(k, layer, 0, x, ld, width, k->method->cache->batch->n_tokens, stream, err);
+}
+
+/* Returns the number of a new request's first n tokens that k->prompts codes. */
+static size_t coded_apart(const kvd_host_codes *k, size_t n)
+{
+    return k->prompts ? kvd_kvtc_prompt_coder_ready(k->prompts, n) : 0;
+}
+
+/* Queues the copies of the rows that k->prompts does not code, without gaps. */
+static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t *x, size_t width,
+                      kvd_err *err)
+{
+    const kvd_step_batch *const b = k->method->cache->batch;
+    int status = fetch_rows(k, r->layer, 0, x, r->ld, width, r->steps, r->stream, err);
+    for (size_t i = r->steps, at = r->steps; !status && i < r->steps + r->prompts; i++) {
+        const size_t n = (size_t)b->host.q_len[i], coded = coded_apart(k, n);
+        status =
+            fetch_rows(k, r->layer, at, x + (r->steps + (size_t)b->host.start[i] + coded) * r->ld,
+                       r->ld, width, n - coded, r->stream, err);
+        at += n - coded;
+    }
+    return status;
 }
 
 /* Applies RoPE to the keys of rows of n tokens from position `first` on, rounded to bf16. */
@@ -132,7 +166,9 @@ static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at,
     return k->cosine ? rotate(k, layer, s->n, n, row + pending * width, err) : 0;
 }
 
-static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool fresh, kvd_err *err)
+/* coded: number of tokens of a new request that are coded and have no rows. */
+static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool fresh, size_t coded,
+                kvd_err *err)
 {
     const size_t states = k->layers * k->rows.n_parts * k->states;
     int status = 0;
@@ -142,6 +178,7 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool f
         s->state = calloc(states, sizeof *s->state);
         if (!s->row || !s->state)
             return kvd_no_memory(err, what, states * sizeof *s->state);
+        s->n = s->first = s->coded[KVD_KEYS] = s->coded[KVD_VALUES] = coded;
     }
 #pragma omp parallel for schedule(static) if (n > 1)
     for (size_t l = 0; l < k->layers; l++) {
@@ -357,12 +394,20 @@ static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
 int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err)
 {
     size_t at = 0;
+    if (k->prompts && it->n_slices > it->n_steps &&
+        (kvd_cuda_check(cudaStreamSynchronize(k->method->cache->worker->stream), what, err) ||
+         kvd_kvtc_prompt_coder_bits(k->prompts, k->prompt_bits, err)))
+        return -1;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        if (keep(k, &k->slot[s->slot], at, s->n, s->before == 0, err))
+        slot_of *const slot = &k->slot[s->slot];
+        const size_t coded = s->before ? 0 : coded_apart(k, s->n);
+        if (keep(k, slot, at, s->n - coded, s->before == 0, coded, err))
             return -1;
-        k->written[i] = plan_slot(k, &k->slot[s->slot]);
-        at += s->n;
+        if (coded)
+            slot->bits = k->prompt_bits[i - it->n_steps];
+        k->written[i] = plan_slot(k, slot);
+        at += s->n - coded;
     }
     if (code_slices(k, it->n_slices, err))
         return -1;
@@ -389,6 +434,8 @@ void kvd_host_codes_free(kvd_host_codes *k)
         return;
     for (size_t i = 0; k->slot && i < k->n_slots; i++)
         forget(k, &k->slot[i]);
+    kvd_kvtc_prompt_coder_free(k->prompts);
+    free(k->prompt_bits);
     free(k->part);
     free(k->slot);
     free(k->written);
@@ -515,8 +562,34 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = m->cache;
     const size_t width = 2 * (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
-    return kvd_host_codes_fetch(m->codes, r->layer, (const uint16_t *)r->x + query_elements(c),
-                                r->ld, width, r->stream, err);
+    const uint16_t *const x = (const uint16_t *)r->x + query_elements(c);
+    return m->codes->prompts && r->prompts
+               ? fetch_rest(m->codes, r, x, width, err)
+               : kvd_host_codes_fetch(m->codes, r->layer, x, r->ld, width, r->stream, err);
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    return m->codes->prompts && r->prompts
+               ? kvd_kvtc_prompt_coder_attended(m->codes->prompts, r, err)
+               : 0;
+}
+
+/* Makes the GPU code prompts, where it can. */
+static int add_prompts(kvd_gpu_method *m, kvd_err *err)
+{
+    kvd_host_codes *const k = m->codes;
+    const kvd_paged_cache *const c = m->cache;
+    const size_t wide = (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
+    if (m->plan->bits != &kvd_bits_kvtc || kvd_stream_value(m->plan, "lanes") > 0 || wide % 8)
+        return 0;
+    m->attended = attended;
+    m->attended_prompts = true;
+    k->prompt_bits = calloc(c->batch->max_slices, sizeof *k->prompt_bits);
+    if (!k->prompt_bits)
+        return kvd_no_memory(err, what, c->batch->max_slices * sizeof *k->prompt_bits);
+    k->prompts = kvd_kvtc_prompt_coder_new(m, k->x, k->rows.ld, k->rows.before, err);
+    return k->prompts ? 0 : -1;
 }
 
 static void release(kvd_gpu_method *m)
@@ -545,7 +618,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                           .appended = appended,
                           .free = release};
     const bool rotates = cache->cosine && cache->hook.wants_raw && !bits->keys_before_rope;
-    return new_of_pages(k, rotates, rotates, err);
+    return new_of_pages(k, rotates, rotates, err) || add_prompts(k, err) ? -1 : 0;
 }
 
 static bool runs(const kvd_plan *plan)

@@ -422,6 +422,59 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
+/* Codes one group of a token's components y; writes the bytes and the decoded components. */
+__device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const float *bias,
+                           uint16_t *decoded, uint8_t *to, int lane)
+{
+    float lo = INFINITY, hi = -INFINITY;
+    for (int j = lane; j < g.size; j += KVD_LANES) {
+        const float x = __fsub_rn(y[j], bias[j]);
+        lo = fminf(lo, x);
+        hi = fmaxf(hi, x);
+    }
+    const int bits = (int)g.bits, each = 8 / bits;
+    const float top = (float)((1 << bits) - 1);
+    const __half2 scale = scale_of(lo, hi, top);
+    for (int i = lane; i < g.size / each; i += KVD_LANES) {
+        uint32_t byte = 0;
+        for (int k = 0; k < each; k++) {
+            const int j = i * each + k, q = code_of(__fsub_rn(y[j], bias[j]), scale, top);
+            byte |= (uint32_t)q << bits * k;
+            decoded[j] = bf16_of(scaled(scale, (float)q));
+        }
+        to[i] = (uint8_t)byte;
+    }
+}
+
+/* Grid: warps of tokens and groups, prompts. Item n_groups of a token is the constant 1. */
+__global__ void __launch_bounds__(32 * WARPS)
+    pack_kernel(const __grid_constant__ kvd_kvtc_prompts p)
+{
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, items = p.n_groups + 1,
+              start = __ldg(p.start + b), coded = __ldg(p.coded + b) - p.n_sink;
+    for (int item = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; item < coded * items;
+         item += (int)gridDim.x * WARPS) {
+        const int i = item / items, g = item % items;
+        const size_t row = (size_t)(start + p.n_sink + i);
+        uint16_t *const decoded = p.decoded + row * p.ld;
+        if (g == p.n_groups) {
+            for (int j = p.wide + lane; j < (int)p.ld; j += KVD_LANES)
+                decoded[j] = j == p.wide ? bf16_of(1) : 0;
+            continue;
+        }
+        const kvd_kvtc_packed_group of = p.group[g];
+        if (of.bits) {
+            uint8_t *const to = p.packed + (size_t)start * p.token_bytes + (size_t)b * p.gap +
+                                (size_t)of.at * (size_t)coded + (size_t)i * (of.size * of.bits / 8);
+            pack_group(of, p.y + row * (size_t)p.wide + of.first, p.bias + of.first,
+                       decoded + of.first, to, lane);
+        } else {
+            for (int j = lane; j < of.size; j += KVD_LANES)
+                decoded[of.first + j] = 0;
+        }
+    }
+}
+
 /* Returns the CTAs per request, for `times` requests with work for `items` warps each. */
 unsigned ctas(size_t items, size_t times, int n_sms)
 {
@@ -496,5 +549,16 @@ cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_l
     const size_t tokens = b->q_len ? (size_t)b->max_pages * KVD_PAGE_TOKENS : (size_t)l->block;
     cachegen_replace_kernel<<<grid_of(b, l, (tokens + (size_t)l->group - 1) / (size_t)l->group),
                               32 * WARPS, 0, stream>>>(a, part);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream)
+{
+    if (p->n < 1 || p->n > 65535 || p->n_groups < 1 || p->wide < 8 || p->wide % 8 ||
+        p->ld <= (size_t)p->wide || !p->most || !p->packed)
+        return cudaErrorInvalidValue;
+    const size_t items = (p->most * (size_t)(p->n_groups + 1) + WARPS - 1) / WARPS;
+    pack_kernel<<<dim3((unsigned)(items < 4096 ? items : 4096), (unsigned)p->n), 32 * WARPS, 0,
+                  stream>>>(*p);
     return cudaGetLastError();
 }

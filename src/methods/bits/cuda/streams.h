@@ -154,6 +154,26 @@ cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_laye
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
+/* Components of a token that share a scale: codes of `bits` bits, or 0 without bits. */
+typedef struct {
+    uint16_t first, size;
+    uint32_t bits, at; /* at: bytes of earlier groups of a token */
+} kvd_kvtc_packed_group;
+/* Prompts of kvtc with DEFLATE: K or V of one layer; device memory. Sizes are multiples of 8. */
+typedef struct {
+    int32_t n, n_groups, wide;
+    int32_t n_sink;               /* first tokens of each prompt, which have no codes */
+    const int32_t *start, *coded; /* [n] first row; number of tokens to code, the sinks included */
+    const kvd_kvtc_packed_group *group;
+    const float *y, *bias; /* [rows][wide]; [wide] subtracted */
+    uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
+    size_t ld, most;       /* most: largest number of tokens of a prompt */
+    size_t token_bytes, gap;
+    /* Prompt b from byte token_bytes start[b] + gap b on, as kvd_kvtc_deflate reads it. */
+    uint8_t *packed;
+} kvd_kvtc_prompts;
+cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream);
+
 /* Fills n blocks with random words and states for timing. */
 cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
                                        kvd_stream_room room, cudaStream_t stream);
@@ -197,6 +217,21 @@ int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kv
 /* Returns a description of the batch's decode steps or, with `prompts`, of its prompts. */
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
+/*
+ * Codes prompts of kvtc with DEFLATE: the GPU packs codes and writes decoded rows to the pages, the
+ * CPU compresses the packed codes.
+ */
+typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
+/* Returns NULL on failure. x: device [max_tokens] rows of the method's cache, as kvd_host_rows. */
+kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
+                                                 size_t before, kvd_err *err);
+void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);
+/* Returns the number of tokens of a prompt of n that are coded. */
+size_t kvd_kvtc_prompt_coder_ready(const kvd_kvtc_prompt_coder *k, size_t n);
+/* Queues the codes of a layer, after the attention of its prompts. */
+int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err);
+/* Sets the bits of each prompt of the iteration. The GPU must have finished. */
+int kvd_kvtc_prompt_coder_bits(kvd_kvtc_prompt_coder *k, double *bits, kvd_err *err);
 /* Returns device memory of random numbers: a cache for timing. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the plan's quantisation method, which must have it. */
