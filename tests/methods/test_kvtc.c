@@ -4,6 +4,7 @@
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "common/linalg.h"
+#include "common/quantise.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/streams.h"
 
@@ -214,6 +215,60 @@ TEST(divisions_are_the_best)
         }
     }
     assert_true(divisions > 0);
+}
+
+/* Packs n rows of layer 1 in the order of the kernel in cuda/streams.cu. Returns the bytes. */
+static size_t pack(const void *self, kvd_side side, size_t n, uint8_t *to)
+{
+    const kvd_kvtc_group *g;
+    const float *mean, *const basis = kvd_kvtc_basis(self, 1, side, &mean);
+    const size_t n_groups = kvd_kvtc_groups(self, 1, side, &g);
+    uint8_t *at = to;
+    for (size_t k = 0; k < n_groups; k++)
+        for (size_t t = 0; g[k].bits && t < n; t++) {
+            float c[WIDE], scale, zero;
+            uint8_t codes[WIDE];
+            const size_t each = 8u / g[k].bits;
+            for (size_t j = 0; j < g[k].size; j++) {
+                double sum = 0;
+                for (size_t i = 0; i < WIDE; i++)
+                    sum += ((double)x[t * WIDE + i] - (double)mean[i]) *
+                           (double)basis[i * WIDE + g[k].first + j];
+                c[j] = (float)sum;
+            }
+            kvd_quantise_codes(c, g[k].size, g[k].bits, codes, &scale, &zero);
+            for (size_t j = 0; j < g[k].size; j++) {
+                at[j / each] = (uint8_t)(j % each ? at[j / each] : 0);
+                at[j / each] |= (uint8_t)(codes[j] << j % each * g[k].bits);
+            }
+            at += g[k].size / each;
+        }
+    return (size_t)(at - to);
+}
+
+/* The GPU computes components and packs their codes, whose bits must be those of the method. */
+TEST(deflates_packed_codes)
+{
+    static const char *const text[] = {"kvtc,bits=1.5,sink=0", "kvtc,bits=4,sink=0"};
+    static uint8_t packed[N * WIDE + WIDE];
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump};
+    for (int i = 0; i < 4; i++) {
+        const kvd_side side = (kvd_side)(i % 2);
+        kvd_method m;
+        void *self;
+        kvd_err err;
+        kvd_bits_count count;
+        double bits = 0;
+        read_rows(side);
+        (void)code(text[i / 2], side, &count);
+        assert_int_equal(kvd_method_parse(text[i / 2], &m, &err), 0);
+        assert_int_equal(m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err), 0);
+        assert_true(pack(self, side, N, packed) <= N * WIDE);
+        assert_int_equal(kvd_kvtc_deflate(self, 1, side, packed, N, &bits, &err), 0);
+        /* Float32 sums may move a few codes. */
+        assert_true(fabs(bits - count.payload - count.side) <= 0.002 * bits);
+        m.plan.bits->close(self);
+    }
 }
 
 TEST(refused)
