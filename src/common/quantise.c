@@ -29,9 +29,12 @@ static void set_range(const float *x, size_t n, size_t stride, float top, float 
 
 static float code_of(float x, float top, float step, float zero)
 {
+    /* Sums with it are rounded to whole numbers. rintf is a call on x86-64 before SSE 4.1. */
+    const float whole = 0x1.8p23F;
     /* Because the scale is rounded, the largest value may be above `top`. */
-    const float q = step > 0 ? rintf((x - zero) / step) : 0;
-    return q < 0 ? 0 : q > top ? top : q;
+    float q = step > 0 ? (x - zero) / step : 0;
+    q = q < 0 ? 0 : q > top ? top : q;
+    return (q + whole) - whole;
 }
 
 double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded)

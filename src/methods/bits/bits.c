@@ -19,14 +19,17 @@ void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, s
                           int bits, float *y, kvd_bits_count *count)
 {
     const size_t lines = by_channel ? d : n, along = by_channel ? n : d,
-                 next_line = by_channel ? 1 : d, next = by_channel ? d : 1;
-    for (size_t l = 0; l < lines; l++)
-        for (size_t at = 0; at < along; at += group) {
-            const size_t some = along - at < group ? along - at : group,
-                         first = l * next_line + at * next;
-            count->payload += kvd_quantise_group(x + first, some, next, bits, y + first);
-            count->side += KVD_GROUP_SIDE_BITS;
-        }
+                 next_line = by_channel ? 1 : d, next = by_channel ? d : 1,
+                 groups = (along + group - 1) / group;
+    /* By channel, all channels of some tokens precede the next tokens, for the CPU's caches. */
+    for (size_t i = 0; i < lines * groups; i++) {
+        const size_t l = by_channel ? i % lines : i / groups,
+                     at = (by_channel ? i / lines : i % groups) * group,
+                     some = along - at < group ? along - at : group,
+                     first = l * next_line + at * next;
+        count->payload += kvd_quantise_group(x + first, some, next, bits, y + first);
+        count->side += KVD_GROUP_SIDE_BITS;
+    }
 }
 
 size_t kvd_bits_take_rows(const kvd_bits_block *b, size_t sink, const float *mean, float *decoded,
