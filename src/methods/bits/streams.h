@@ -258,14 +258,14 @@ typedef struct {
     kvd_stream_tables streams;
     size_t n_starts;
     /*
-     * [streams.kept] Sixteenths of a bit by which an integer without a frequency is longer than 0,
-     * in one stream of all tokens. NULL: the method has no such stream.
+     * [wide] Sixteenths of a bit by which an integer without a frequency is longer than 0, in one
+     * stream of all tokens, where all `wide` components have codes. NULL: no such stream.
      */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
 
-/* Fills `*to` from an open waterfill (block > 0) or kvtc (lanes=1). side: a kvd_side. */
+/* Fills `*to` from an open waterfill or kvtc (lanes=1). side: a kvd_side. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 /* Returns a block's bits as frequencies predict, without states, exceptions and scales. */

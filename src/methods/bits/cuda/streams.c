@@ -12,8 +12,6 @@
 
 static const char what[] = "streams of codes";
 
-enum { WHOLE_BITS = 32 /* state at the end of one stream of all tokens, in rans.h */ };
-
 typedef struct {
     kvd_stream_side side[KVD_N_SIDES];
     /*
@@ -36,7 +34,6 @@ typedef struct {
     int32_t n_sink;
     /* true: random tables (timing), whose blocks may exceed their memory */
     bool drawn;
-    bool whole; /* true: bits are those of one stream of all tokens, blocks are only the storage */
     bool joint; /* true: kvd_latent_restore_joint restores all KV heads together */
     size_t lookup_room;
     layer_of *layer;
@@ -73,16 +70,13 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
     const streams *const k = of(m);
     const size_t n = k->slots.tokens[slot], sink = (size_t)k->n_sink, exact = n < sink ? n : sink;
     const size_t blocks = n > sink ? (n - 1) / KVD_PAGE_TOKENS - sink / KVD_PAGE_TOKENS + 1 : 0;
-    const double header = k->whole ? 0 : (double)blocks * KVD_STREAM_HEADER_BITS;
     double bits = KVD_STREAM_WORD_BITS * (double)k->slots.host_units[slot];
-    if (k->whole && n > sink)
-        bits += k->slots.host_units[k->slots.n + 1 + slot] / 16.0 +
-                (double)WHOLE_BITS * KVD_N_SIDES * m->cache->config->n_layers;
     for (int l = 0; l < m->cache->config->n_layers; l++)
         for (int side = 0; side < KVD_N_SIDES; side++)
-            bits += header * k->layer[l].side[side].room.n_streams +
-                    32.0 * k->layer[l].side[side].room.scales * (double)(n - exact) +
-                    16.0 * (double)(exact * k->wide);
+            bits +=
+                (double)blocks * k->layer[l].side[side].room.n_streams * KVD_STREAM_HEADER_BITS +
+                32.0 * k->layer[l].side[side].room.scales * (double)(n - exact) +
+                16.0 * (double)(exact * k->wide);
     return bits;
 }
 
@@ -280,15 +274,6 @@ static int make_stream(streams *k, kvd_err *err)
                : 0;
 }
 
-/* Makes kernels count the bits of one stream, if k->whole is set. Returns 0. */
-static int count_parts(streams *k)
-{
-    for (int l = 0; k->whole && l < k->method.cache->config->n_layers; l++)
-        for (int side = 0; side < KVD_N_SIDES; side++)
-            k->layer[l].side[side].part = k->slots.units + k->slots.n + 1;
-    return 0;
-}
-
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     streams *const k = of(m);
@@ -299,7 +284,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                                            what, err)) ||
                    kvd_stream_slots_make(&k->slots, slots, &k->memory, err)
                ? -1
-               : count_parts(k);
+               : 0;
 }
 
 static void release(kvd_gpu_method *m)
@@ -363,7 +348,6 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
 /* Device arrays of the tables of all layers; the pointers advance by layer and side. */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
-    int16_t *escape;
     float *bias;
     kvd_stream_component *component;
     kvd_stream_group *group;
@@ -420,25 +404,21 @@ static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_c
     int status = t.to && t.from && t.bias ? 0 : kvd_no_memory(err, what, n_to * sizeof *t.to);
     if (!status)
         fill(k, c, s->rank, &t);
-    status =
-        status || kvd_device_put(at->to, t.to, n_to * sizeof *t.to, what, err) ||
-        kvd_device_put(at->from, t.from, n_from * sizeof *t.from, what, err) ||
-        kvd_device_put(at->bias, t.bias, kept * sizeof *t.bias, what, err) ||
-        kvd_device_put(at->component, c->streams.component, kept * sizeof *c->streams.component,
-                       what, err) ||
-        kvd_device_put(at->start, c->streams.start, c->n_starts * sizeof *c->streams.start, what,
-                       err) ||
-        (c->escape && kvd_device_put(at->escape, c->escape, kept * sizeof *c->escape, what, err)) ||
-        copy_groups(s, c, at, err) || copy_lookups(k, s, c, at, err);
+    status = status || kvd_device_put(at->to, t.to, n_to * sizeof *t.to, what, err) ||
+             kvd_device_put(at->from, t.from, n_from * sizeof *t.from, what, err) ||
+             kvd_device_put(at->bias, t.bias, kept * sizeof *t.bias, what, err) ||
+             kvd_device_put(at->component, c->streams.component,
+                            kept * sizeof *c->streams.component, what, err) ||
+             kvd_device_put(at->start, c->streams.start, c->n_starts * sizeof *c->streams.start,
+                            what, err) ||
+             copy_groups(s, c, at, err) || copy_lookups(k, s, c, at, err);
     l->to[side] = at->to;
     l->from = side ? l->from : at->from;
     s->bias = at->bias;
-    s->escape = c->escape ? at->escape : NULL;
     s->tables = (kvd_stream_tables){c->streams.kept, at->component, at->start};
     at->to += n_to;
     at->from += n_from;
     at->bias += kept;
-    at->escape += kept;
     at->component += kept;
     at->start += c->n_starts;
     free(t.to);
@@ -494,7 +474,6 @@ static table_sizes describe(streams *k)
             coder_of(k->method.plan, l, side, &coder);
             const size_t kept = (size_t)coder.streams.kept;
             k->drawn = coder.drawn;
-            k->whole = coder.escape;
             s->room = room_of(&coder, c->outliers);
             s->step = coder.step;
             s->offset = (float)coder.offset;
@@ -532,7 +511,6 @@ static int copy_tables(streams *k, kvd_err *err)
         !(at.component = kvd_device_new(&k->memory, n.kept * sizeof *at.component, what, err)) ||
         !(at.start = kvd_device_new(&k->memory, n.starts * sizeof *at.start, what, err)) ||
         !(at.lookup = kvd_device_new(&k->memory, n.lookups * sizeof *at.lookup, what, err)) ||
-        !(at.escape = kvd_device_new(&k->memory, n.kept * sizeof *at.escape, what, err)) ||
         !(at.group_of = kvd_device_new(&k->memory, n.kept * sizeof *at.group_of, what, err)) ||
         !(at.group = kvd_device_new(&k->memory, n.groups * sizeof *at.group, what, err)))
         return -1;
@@ -547,19 +525,28 @@ static int copy_tables(streams *k, kvd_err *err)
 }
 
 /*
- * Returns true if lanes code every token without a window (kvtc), or if blocks have a page's size
- * (waterfill). Text generation also stores one stream as such blocks, and counts its bits.
+ * Returns true if blocks have a page's size (waterfill), or if lanes code every token without a
+ * window (kvtc).
  */
-static bool fits(const kvd_plan *plan, bool generates)
+static bool fits(const kvd_plan *plan)
 {
-    if (plan->bits == &kvd_bits_kvtc)
-        return kvd_stream_value(plan, "lanes") > 0 && !(kvd_stream_value(plan, "window") > 0);
-    const double block = kvd_stream_value(plan, "block");
-    return fabs(block - KVD_PAGE_TOKENS) < 0.5 || (generates && !(block > 0));
+    return plan->bits == &kvd_bits_kvtc
+               ? kvd_stream_value(plan, "lanes") > 0 && !(kvd_stream_value(plan, "window") > 0)
+               : fabs(kvd_stream_value(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
 }
 
-static int check_kept(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
+static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
+    if (!fits(plan) && plan->bits == &kvd_bits_kvtc)
+        return kvd_fail(err,
+                        "kvtc,lanes=%g,window=%g: the CUDA engine codes every token, by lanes, use "
+                        "lanes=1,window=0",
+                        kvd_stream_value(plan, "lanes"), kvd_stream_value(plan, "window"));
+    if (!fits(plan))
+        return kvd_fail(err,
+                        "%s,block=%g: the CUDA engine decodes blocks of %d tokens, use block=%d",
+                        plan->bits->info.name, kvd_stream_value(plan, "block"), KVD_PAGE_TOKENS,
+                        KVD_PAGE_TOKENS);
     for (int i = 0; i < c->config->n_layers * KVD_N_SIDES; i++) {
         kvd_stream_coder coder;
         coder_of(plan, i / KVD_N_SIDES, i % KVD_N_SIDES, &coder);
@@ -573,25 +560,17 @@ static int check_kept(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *e
     return 0;
 }
 
-static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
+/* Returns true if text generation counts the bits of one stream of all tokens. */
+static bool whole(const kvd_plan *plan)
 {
-    if (fits(plan, c->generates))
-        return check_kept(plan, c, err);
-    if (plan->bits == &kvd_bits_kvtc)
-        return kvd_fail(err,
-                        "kvtc,lanes=%g,window=%g: the CUDA engine codes every token, by lanes, use "
-                        "lanes=1,window=0",
-                        kvd_stream_value(plan, "lanes"), kvd_stream_value(plan, "window"));
-    return kvd_fail(err, "%s,block=%g: the CUDA engine decodes blocks of %d tokens, use block=%d",
-                    plan->bits->info.name, kvd_stream_value(plan, "block"), KVD_PAGE_TOKENS,
-                    KVD_PAGE_TOKENS);
+    return plan->bits == &kvd_bits_waterfill && !(kvd_stream_value(plan, "block") > 0);
 }
 
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->bits->info.name;
     const size_t wide = (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
-    if (check_parameters(plan, c, err))
+    if (!(c->generates && whole(plan)) && check_parameters(plan, c, err))
         return -1;
     if (wide >= KVD_LATENT_RANK_MAX)
         return kvd_fail(err,
@@ -612,6 +591,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 {
     if (check(plan, cache, err))
         return -1;
+    if (cache->generates && whole(plan))
+        return kvd_whole_stream_open(plan, cache, m, err);
     streams *const k = calloc(1, sizeof *k);
     const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
     if (!k || !(k->layer = calloc(1, bytes))) {
@@ -647,7 +628,7 @@ static bool runs(const kvd_plan *plan)
 
 static bool generates(const kvd_plan *plan)
 {
-    return runs(plan) && fits(plan, true);
+    return runs(plan) && (fits(plan) || whole(plan));
 }
 
 const kvd_gpu_kind kvd_gpu_streams = {.joined = "one transform covers all KV heads of a layer",

@@ -26,7 +26,6 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
 struct growing {
     uint32_t x;
     int words, exceptions;
-    int part; /* sixteenths of a bit of the lane's exceptions, for kvd_stream_side.part */
 };
 
 /*
@@ -129,17 +128,10 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     const int place = g.exceptions + rank_in(others, lane);
     if (apart && place < side.room.exceptions)
         to.exception[place] = {(uint32_t)j | (uint32_t)t << 16, (int32_t)q};
-    g.part += apart && side.part ? side.escape[j] : 0;
     g.exceptions += __popc(others);
     const uint16_t *const start = side.tables.start + of.at + ((has ? (int)q : 0) - of.least);
     const uint32_t low = here ? start[0] : 0, f = here ? start[1] - low : 1u << KVD_STREAM_SHIFT;
     push(here, low, f, to, side.room.words, lane, g);
-}
-
-/* Returns the sixteenths of a bit in a coder's state, which begins at KVD_STREAM_LEAST. */
-__device__ __forceinline__ int bits_of(uint32_t x)
-{
-    return __float2int_rn(16 * log2f((float)x / KVD_STREAM_LEAST));
 }
 
 /* Codes the new tokens of stream s of page p, of K (z = 0) or V (z = 1). */
@@ -152,11 +144,10 @@ __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int 
     if (from >= end)
         return;
     const block_of to = block_at(side, page_number(a.batch, b, p), s);
-    growing g = {KVD_STREAM_LEAST, 0, 0, 0};
+    growing g = {KVD_STREAM_LEAST, 0, 0};
     if (from > begin)
         g = {to.state[lane], min((int)to.counts[0], side.room.words),
-             min((int)to.counts[1], side.room.exceptions), 0};
-    g.part = -bits_of(g.x);
+             min((int)to.counts[1], side.room.exceptions)};
     const int words = g.words, exceptions = g.exceptions;
     __syncwarp();
     for (int t = from; t < end; t++) {
@@ -165,17 +156,13 @@ __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int 
             code_group(side, to, KVD_LANES * c + lane, t - t0, y, lane, g);
     }
     to.state[lane] = g.x;
-    const int part = __reduce_add_sync(~0u, g.part + bits_of(g.x));
     if (lane)
         return;
     to.counts[0] = (uint32_t)g.words;
     to.counts[1] = (uint32_t)g.exceptions;
     atomicAdd(a.units + a.batch.slot[b],
-              (uint32_t)(g.words - words) + (side.part ? 0
-                                                       : (uint32_t)(g.exceptions - exceptions) *
-                                                             (KVD_STREAM_EXCEPTION_BITS / 16)));
-    if (side.part)
-        atomicAdd(side.part + a.batch.slot[b], (uint32_t)part);
+              (uint32_t)(g.words - words) +
+                  (uint32_t)(g.exceptions - exceptions) * (KVD_STREAM_EXCEPTION_BITS / 16));
     const int wanted = max(
         g.words > side.room.words ? g.words : 0,
         g.exceptions > side.room.exceptions ? g.exceptions * KVD_STREAM_WORDS_PER_EXCEPTION : 0);
@@ -310,7 +297,7 @@ __device__ __forceinline__ void push_token(const head_page &h, bool first,
 /* Codes a full page from its newest token to its oldest. Returns the number of words. */
 __device__ int code_page(const head_page &h, const uint16_t *from, int lane)
 {
-    growing g = {KVD_STREAM_LEAST, 0, 0, 0};
+    growing g = {KVD_STREAM_LEAST, 0, 0};
     for (int first = KVD_PAGE_TOKENS - h.l.group; first >= 0; first -= h.l.group) {
         float anchor[CHANNELS];
         int anchor_code[CHANNELS], code[CHANNELS];
@@ -399,6 +386,13 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
     return bits;
 }
 
+/* Adds sixteenths of a bit to a slot's units and part. */
+__device__ __forceinline__ void add_bits(uint32_t *units, uint32_t *part, int slot, int sixteenths)
+{
+    atomicAdd(units + slot, (uint32_t)sixteenths / (16 * KVD_STREAM_WORD_BITS));
+    atomicAdd(part + slot, (uint32_t)sixteenths % (16 * KVD_STREAM_WORD_BITS));
+}
+
 enum { STATE_BITS = 32 /* state at the end of a stream of rans.h */ };
 
 __global__ void __launch_bounds__(32 * WARPS)
@@ -417,9 +411,59 @@ __global__ void __launch_bounds__(32 * WARPS)
             __reduce_add_sync(~0u, __float2int_rn(16 * bits)) + (t == first ? 16 * STATE_BITS : 0);
         if (lane)
             continue;
-        atomicAdd(a.units + a.batch.slot[b], (uint32_t)sum / (16 * KVD_STREAM_WORD_BITS));
-        atomicAdd(part + a.batch.slot[b], (uint32_t)sum % (16 * KVD_STREAM_WORD_BITS));
+        add_bits(a.units, part, a.batch.slot[b], sum);
     }
+}
+
+/* Returns the row of new token t of request b, whose first new token is `old`. */
+__device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int t, int old)
+{
+    return (size_t)(a.start ? a.start[b] + t - old : b);
+}
+
+/* A warp per token. */
+__global__ void __launch_bounds__(32 * WARPS)
+    round_kernel(const __grid_constant__ kvd_stream_batch a,
+                 const __grid_constant__ kvd_whole_stream s, uint32_t *units, uint32_t *part)
+{
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32;
+    if (is_padding(a, b))
+        return;
+    const int m = __ldg(a.kv_len + b), old = older(a, b, m);
+    for (int t = max(old, a.n_sink) + (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; t < m;
+         t += (int)gridDim.x * WARPS) {
+        const size_t row = new_row(a, b, t, old);
+        const float *const y = s.y + row * (size_t)s.wide;
+        uint16_t *const decoded = s.decoded + row * s.ld;
+        float bits = 0;
+        for (int j = lane; j < s.wide; j += KVD_LANES) {
+            const double q = fmin(
+                fmax(kvd_stream_multiple((double)(y[j] - s.bias[j]), (double)s.step), -2e9), 2e9);
+            const kvd_stream_component of = s.component[j];
+            const bool has = kvd_stream_has(of, (int32_t)q);
+            bits += cost_of(s.start + of.at, (has ? (int)q : 0) - of.least) +
+                    (has ? 0.F : (float)s.escape[j] / 16);
+            const float f = (float)q;
+            decoded[j] = bf16_of((f + (f > 0 ? s.offset : f < 0 ? -s.offset : 0)) * s.step);
+        }
+        for (int j = s.wide + lane; j < (int)s.ld; j += KVD_LANES)
+            decoded[j] = j == s.wide ? bf16_of(1) : 0;
+        const int sum = __reduce_add_sync(~0u, __float2int_rn(16 * bits));
+        if (lane == 0)
+            add_bits(units, part, a.slot[b], sum);
+    }
+}
+
+__global__ void keep_kernel(const __grid_constant__ kvd_stream_batch a, const uint16_t *x,
+                            size_t ld_x, uint16_t *to, size_t ld, int width)
+{
+    const int t = (int)blockIdx.x, b = (int)blockIdx.y;
+    const int m = __ldg(a.kv_len + b), old = older(a, b, m);
+    if (is_padding(a, b) || t < old || t >= m)
+        return;
+    const size_t row = new_row(a, b, t, old);
+    for (int i = (int)threadIdx.x; i < width; i += (int)blockDim.x)
+        to[row * ld + (size_t)i] = x[row * ld_x + (size_t)i];
 }
 
 /* Codes one group of a token's components y; writes the bytes and the decoded components. */
@@ -560,5 +604,28 @@ cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream)
     const size_t items = (p->most * (size_t)(p->n_groups + 1) + WARPS - 1) / WARPS;
     pack_kernel<<<dim3((unsigned)(items < 4096 ? items : 4096), (unsigned)p->n), 32 * WARPS, 0,
                   stream>>>(*p);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
+                                   size_t most, uint32_t *units, uint32_t *part,
+                                   cudaStream_t stream)
+{
+    if (bad(b) || s->wide < 1 || s->ld <= (size_t)s->wide || !most || !part)
+        return cudaErrorInvalidValue;
+    round_kernel<<<dim3(ctas(most, (size_t)b->n, b->n_sms), (unsigned)b->n), 32 * WARPS, 0,
+                   stream>>>(*b, *s, units, part);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_whole_stream_keep(const kvd_stream_batch *b, const uint16_t *x, size_t ld_x,
+                                  uint16_t *to, size_t ld, size_t width, cudaStream_t stream)
+{
+    if (bad(b))
+        return cudaErrorInvalidValue;
+    if (!b->n_sink)
+        return cudaSuccess;
+    keep_kernel<<<dim3((unsigned)b->n_sink, (unsigned)b->n), 256, 0, stream>>>(*b, x, ld_x, to, ld,
+                                                                               (int)width);
     return cudaGetLastError();
 }

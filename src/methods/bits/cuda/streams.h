@@ -61,12 +61,6 @@ typedef struct {
     const uint16_t *group_of;
     const uint32_t *lookup; /* lookup tables written by kvd_stream_lookups */
     kvd_stream_lookup_size lookup_size;
-    /*
-     * Device or NULL: bits of one stream of all tokens. part [slots] counts sixteenths of a bit in
-     * addition to the words. escape [tables.kept]: as kvd_stream_coder.
-     */
-    const int16_t *escape;
-    uint32_t *part;
     char *blocks; /* [pages][bytes of kvd_stream_parts] */
     int32_t rank; /* components of a latent, at least tables.kept + 1 */
     /* offset of K or V in a page of latents, in elements */
@@ -154,6 +148,29 @@ cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_laye
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
+/* One stream of all tokens of waterfill: K or V of one layer; device memory. */
+typedef struct {
+    int32_t wide;
+    float step, offset;
+    const kvd_stream_component *component; /* [wide] */
+    const uint16_t *start;
+    /* [wide] sixteenths of a bit by which an integer without a frequency is longer than 0 */
+    const int16_t *escape;
+    const float *y, *bias; /* [rows][wide]; [wide] subtracted */
+    uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
+    size_t ld;
+} kvd_whole_stream;
+/*
+ * Rounds the components of at most `most` new tokens per request, but those of its first n_sink
+ * tokens. units, part: as kvd_cachegen_replace.
+ */
+cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
+                                   size_t most, uint32_t *units, uint32_t *part,
+                                   cudaStream_t stream);
+/* Copies `width` elements of the new tokens of the first n_sink from rows x to rows `to`. */
+cudaError_t kvd_whole_stream_keep(const kvd_stream_batch *b, const uint16_t *x, size_t ld_x,
+                                  uint16_t *to, size_t ld, size_t width, cudaStream_t stream);
+
 /* Components of a token that share a scale: codes of `bits` bits, or 0 without bits. */
 typedef struct {
     uint16_t first, size;
@@ -188,7 +205,7 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 typedef struct {
     /*
      * Device [2 n + 1]: 16-bit units per slot, the most words of a stream that did not fit, then
-     * kvd_stream_side.part.
+     * per slot the sixteenths of a bit in addition to the units.
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
@@ -217,6 +234,12 @@ int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kv
 /* Returns a description of the batch's decode steps or, with `prompts`, of its prompts. */
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
+/*
+ * Opens waterfill with block=0 for text generation: pages hold the decoded numbers, and the bits of
+ * the codes are counted.
+ */
+int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                          kvd_err *err);
 /*
  * Codes prompts of kvtc with DEFLATE: the GPU packs codes and writes decoded rows to the pages, the
  * CPU compresses the packed codes.

@@ -1,0 +1,613 @@
+/*
+ * Text generation on a GPU with kvtc's DEFLATE (kvd_kvtc_prompt_coder) and with one stream of all
+ * tokens of waterfill (kvd_whole_stream_open). Rows x of K before RoPE and of V become components
+ * y = (x - mean) to, codes, and decoded rows mean + y from, which replace K and V in the pages.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "methods/bits/bits.h"
+#include "methods/bits/cuda/streams.h"
+
+static const char what[] = "codes of transforms";
+
+enum { LISTS = 4 /* start in y, tokens that are coded, first row in x and first row of Q */ };
+
+enum { PAD = 8 /* components of a decoded row after the last, the first of which is 1 */ };
+
+/* Transform of K or V of one layer; device memory. */
+typedef struct {
+    /* `to` as a sum of two bf16 matrices [2][wide][wide]; `from`, mean, 0 [wide + PAD][wide] */
+    uint16_t *to, *from;
+    float *bias; /* [wide] mean times `to` */
+} transform;
+
+typedef struct {
+    transform of;
+    kvd_kvtc_packed_group *group; /* device */
+    int n_groups;
+    size_t token_bytes, gap;
+    uint8_t *packed; /* pinned copy of the packed codes */
+} coder_side;
+
+struct kvd_kvtc_prompt_coder {
+    const kvd_gpu_method *m;
+    size_t wide, ld, sink, window, block;
+    uint16_t *x; /* borrowed, rows x_ld apart, `before` unused elements first */
+    size_t x_ld, before;
+    coder_side *side; /* [n_layers][KVD_N_SIDES] */
+    float *y;
+    uint16_t *decoded; /* [max_tokens][ld] */
+    uint8_t *packed;
+    int32_t *list, *lists; /* pinned and device [LISTS + 1][max_slices], the last: rows of x */
+    size_t n, rows, n_q8, most;
+    kvd_device_memory memory;
+};
+
+size_t kvd_kvtc_prompt_coder_ready(const kvd_kvtc_prompt_coder *k, size_t n)
+{
+    const size_t ready = n > k->window ? (n - k->window) / k->block * k->block : 0;
+    return ready > k->sink ? ready : 0;
+}
+
+void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k)
+{
+    if (!k)
+        return;
+    for (int i = 0; k->side && i < k->m->cache->config->n_layers * KVD_N_SIDES; i++)
+        (void)cudaFreeHost(k->side[i].packed);
+    (void)cudaFreeHost(k->list);
+    kvd_device_release(&k->memory);
+    free(k->side);
+    free(k);
+}
+
+/* Writes x [n] as a sum of bf16 numbers. rest [n]: scratch. */
+static void split(const float *x, size_t n, uint16_t *high, uint16_t *low, float *rest)
+{
+    kvd_from_f32(KVD_BF16, x, high, n);
+    kvd_to_f32(KVD_BF16, high, rest, n);
+    for (size_t i = 0; i < n; i++)
+        rest[i] = x[i] - rest[i];
+    kvd_from_f32(KVD_BF16, rest, low, n);
+}
+
+/* Host copies of the arrays of transforms of `wide` dimensions. */
+typedef struct {
+    size_t wide;
+    uint16_t *to, *from;
+    float *bias, *rest;
+} host_tables;
+
+static int new_tables(host_tables *t, size_t wide, kvd_err *err)
+{
+    const size_t square = wide * wide;
+    *t = (host_tables){wide, malloc(2 * square * sizeof *t->to),
+                       calloc((wide + PAD) * wide, sizeof *t->from), malloc(wide * sizeof *t->bias),
+                       malloc(square * sizeof *t->rest)};
+    return t->to && t->from && t->bias && t->rest
+               ? 0
+               : kvd_no_memory(err, what, 2 * square * sizeof *t->to);
+}
+
+static void free_tables(host_tables *t)
+{
+    free(t->to);
+    free(t->from);
+    free(t->bias);
+    free(t->rest);
+}
+
+/* Makes a transform from to [wide][wide] and from [wide][wide]; NULL: the transpose of `to`. */
+static int make_transform(transform *s, const float *to, const float *from, const float *mean,
+                          const host_tables *t, kvd_device_memory *memory, kvd_err *err)
+{
+    const size_t wide = t->wide, square = wide * wide;
+    split(to, square, t->to, t->to + square, t->rest);
+    for (size_t j = 0; j < wide; j++) {
+        double sum = 0;
+        for (size_t i = 0; i < wide; i++)
+            sum += (double)mean[i] * (double)to[i * wide + j];
+        t->bias[j] = (float)sum;
+        for (size_t i = 0; !from && i < wide; i++)
+            t->from[j * wide + i] = t->to[i * wide + j];
+    }
+    if (from)
+        kvd_from_f32(KVD_BF16, from, t->from, square);
+    kvd_from_f32(KVD_BF16, mean, t->from + square, wide);
+    const size_t n_to = 2 * square * sizeof *t->to, n_from = (wide + PAD) * wide * sizeof *t->from,
+                 n_bias = wide * sizeof *t->bias;
+    return kvd_status(!(s->to = kvd_device_new(memory, n_to, what, err)) ||
+                      kvd_device_put(s->to, t->to, n_to, what, err) ||
+                      !(s->from = kvd_device_new(memory, n_from, what, err)) ||
+                      kvd_device_put(s->from, t->from, n_from, what, err) ||
+                      !(s->bias = kvd_device_new(memory, n_bias, what, err)) ||
+                      kvd_device_put(s->bias, t->bias, n_bias, what, err));
+}
+
+static int multiply(const kvd_gpu_worker *w, size_t rows, size_t columns, size_t sum,
+                    const uint16_t *a, const uint16_t *b, size_t ld_b, float beta, void *to,
+                    cudaDataType type, size_t ld, kvd_err *err)
+{
+    const float one = 1;
+    return kvd_cublas_check(
+        w->lib->cublasGemmEx(w->blas, CUBLAS_OP_N, CUBLAS_OP_N, (int)rows, (int)columns, (int)sum,
+                             &one, a, CUDA_R_16BF, (int)rows, b, CUDA_R_16BF, (int)ld_b, &beta, to,
+                             type, (int)ld, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        what, err);
+}
+
+/* Computes y [n][wide] = x `to` of n rows x. */
+static int apply(const kvd_gpu_worker *w, const transform *s, size_t wide, size_t n,
+                 const uint16_t *x, size_t ld, float *y, kvd_err *err)
+{
+    return kvd_status(
+        multiply(w, wide, n, wide, s->to, x, ld, 0, y, CUDA_R_32F, wide, err) ||
+        multiply(w, wide, n, wide, s->to + wide * wide, x, ld, 1, y, CUDA_R_32F, wide, err));
+}
+
+/* Computes n rows x from decoded components [n][wide + PAD]. */
+static int invert(const kvd_gpu_worker *w, const transform *s, size_t wide, size_t n,
+                  const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err)
+{
+    return multiply(w, wide, n, wide + PAD, s->from, decoded, wide + PAD, 0, x, CUDA_R_16BF, ld,
+                    err);
+}
+
+static int copy_groups(kvd_kvtc_prompt_coder *k, coder_side *s, int layer, kvd_side side,
+                       kvd_err *err)
+{
+    const kvd_kvtc_group *from;
+    const size_t n = kvd_kvtc_groups(k->m->plan->bits_self, layer, side, &from),
+                 bytes = n * sizeof *s->group;
+    kvd_kvtc_packed_group *const group = malloc(bytes);
+    if (!group)
+        return kvd_no_memory(err, what, bytes);
+    s->n_groups = (int)n;
+    s->gap = (n + 15) / 16 * 16;
+    for (size_t g = 0; g < n; g++) {
+        group[g] = (kvd_kvtc_packed_group){from[g].first, from[g].size, from[g].bits,
+                                           (uint32_t)s->token_bytes};
+        s->token_bytes += (size_t)from[g].size * from[g].bits / 8;
+    }
+    const int status = !(s->group = kvd_device_new(&k->memory, bytes, what, err)) ||
+                       kvd_device_put(s->group, group, bytes, what, err);
+    free(group);
+    return status ? -1 : 0;
+}
+
+static size_t packed_room(const kvd_kvtc_prompt_coder *k, const coder_side *s)
+{
+    const kvd_step_batch *const b = k->m->cache->batch;
+    return b->max_tokens * s->token_bytes + b->max_slices * s->gap;
+}
+
+static int copy_tables(kvd_kvtc_prompt_coder *k, kvd_err *err)
+{
+    host_tables t;
+    size_t most = 0;
+    int status = new_tables(&t, k->wide, err);
+    for (int i = 0; !status && i < k->m->cache->config->n_layers * KVD_N_SIDES; i++) {
+        coder_side *const s = &k->side[i];
+        const int layer = i / KVD_N_SIDES;
+        const kvd_side side = (kvd_side)(i % KVD_N_SIDES);
+        const float *mean;
+        const float *const basis = kvd_kvtc_basis(k->m->plan->bits_self, layer, side, &mean);
+        status = make_transform(&s->of, basis, NULL, mean, &t, &k->memory, err) ||
+                 copy_groups(k, s, layer, side, err) ||
+                 !(s->packed = kvd_pinned_new(packed_room(k, s) + 1, what, err));
+        most = !status && packed_room(k, s) > most ? packed_room(k, s) : most;
+    }
+    status = status || !(k->packed = kvd_device_new(&k->memory, most + 1, what, err));
+    free_tables(&t);
+    return kvd_status(status);
+}
+
+static int make(kvd_kvtc_prompt_coder *k, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->m->cache;
+    const size_t tokens = c->batch->max_tokens,
+                 lists = (LISTS + 1) * c->batch->max_slices * sizeof *k->list,
+                 decoded = tokens * k->ld * sizeof *k->decoded;
+    if (!(k->side = calloc((size_t)c->config->n_layers * KVD_N_SIDES, sizeof *k->side)))
+        return kvd_no_memory(err, what, (size_t)c->config->n_layers * sizeof *k->side);
+    return (k->y = kvd_device_new(&k->memory, tokens * k->wide * sizeof *k->y, what, err)) &&
+                   (k->decoded = kvd_device_new(&k->memory, decoded, what, err)) &&
+                   !kvd_device_zero(k->decoded, decoded, what, err) &&
+                   (k->list = kvd_pinned_new(lists, what, err)) &&
+                   (k->lists = kvd_device_new(&k->memory, lists, what, err))
+               ? copy_tables(k, err)
+               : -1;
+}
+
+kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
+                                                 size_t before, kvd_err *err)
+{
+    const kvd_config *const c = m->cache->config;
+    kvd_kvtc_prompt_coder *const k = calloc(1, sizeof *k);
+    if (!k) {
+        (void)kvd_no_memory(err, what, sizeof *k);
+        return NULL;
+    }
+    *k = (kvd_kvtc_prompt_coder){.m = m,
+                                 .wide = (size_t)c->n_kv_heads * (size_t)c->d_head,
+                                 .sink = (size_t)kvd_stream_value(m->plan, "sink"),
+                                 .window = (size_t)kvd_stream_value(m->plan, "window"),
+                                 .block = (size_t)kvd_stream_value(m->plan, "block"),
+                                 .x = x,
+                                 .x_ld = ld,
+                                 .before = before};
+    k->ld = k->wide + PAD;
+    if (!make(k, err))
+        return k;
+    kvd_kvtc_prompt_coder_free(k);
+    return NULL;
+}
+
+/*
+ * Sets and uploads the lists of an iteration's prompts. kvd_append clears rows up to a multiple of
+ * 8, so these are written too, and prompts without codes are copied whole.
+ */
+static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_step_batch *const b = k->m->cache->batch;
+    const size_t each = b->max_slices;
+    k->n = r->prompts;
+    k->rows = k->n_q8 = k->most = 0;
+    for (size_t i = 0; i < r->prompts; i++) {
+        const size_t n = (size_t)b->host.q_len[r->steps + i],
+                     coded = kvd_kvtc_prompt_coder_ready(k, n), octets = (coded + 7) / 8 * 8,
+                     moved = coded && octets < n ? octets : n;
+        k->list[i] = b->host.start[r->steps + i];
+        k->list[each + i] = (int32_t)coded;
+        k->list[2 * each + i] = (int32_t)k->rows;
+        k->list[3 * each + i] = (int32_t)k->n_q8;
+        k->list[4 * each + i] = (int32_t)moved;
+        k->rows += moved;
+        k->n_q8 += (moved + 7) / 8 * 8;
+        k->most = coded > k->most ? coded : k->most;
+    }
+    return kvd_queue_put(k->lists, k->list, (LISTS + 1) * each * sizeof *k->list, r->stream, what,
+                         err);
+}
+
+/* Codes K or V of the prompts, whose rows are x, and writes decoded rows to k->x. */
+static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int side,
+                const uint16_t *x, kvd_err *err)
+{
+    const kvd_step_batch *const b = k->m->cache->batch;
+    const kvd_gpu_worker *const w = k->m->cache->worker;
+    const coder_side *const s = &k->side[r->layer * KVD_N_SIDES + side];
+    const size_t wide = k->wide, tokens = b->n_tokens - r->steps, each = b->max_slices;
+    const kvd_kvtc_prompts p = {.n = (int32_t)k->n,
+                                .n_groups = s->n_groups,
+                                .wide = (int32_t)wide,
+                                .n_sink = (int32_t)k->sink,
+                                .start = k->lists,
+                                .coded = k->lists + each,
+                                .group = s->group,
+                                .y = k->y,
+                                .bias = s->of.bias,
+                                .decoded = k->decoded,
+                                .ld = k->ld,
+                                .most = k->most,
+                                .token_bytes = s->token_bytes,
+                                .gap = s->gap,
+                                .packed = k->packed};
+    if (apply(w, &s->of, wide, tokens, x, r->ld, k->y, err))
+        return -1;
+    if (kvd_cuda_check(kvd_kvtc_pack(&p, r->stream), what, err) ||
+        kvd_queue_get(s->packed, k->packed, tokens * s->token_bytes + k->n * s->gap, r->stream,
+                      what, err))
+        return -1;
+    for (size_t i = 0; i < k->n; i++) {
+        const size_t start = (size_t)k->list[i], coded = (size_t)k->list[each + i],
+                     row = (size_t)k->list[2 * each + i];
+        if (coded && invert(w, &s->of, wide, coded, k->decoded + start * k->ld,
+                            k->x + row * k->x_ld + k->before + (size_t)side * wide, k->x_ld, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* Copies K and V of n tokens of prompt i from token t on to k->x. */
+static int copy_rows(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
+                     size_t i, size_t t, size_t n, kvd_err *err)
+{
+    const size_t row = (size_t)k->list[2 * k->m->cache->batch->max_slices + i] + t;
+    return n ? kvd_cuda_check(cudaMemcpy2DAsync(
+                                  k->x + row * k->x_ld + k->before, k->x_ld * sizeof *x,
+                                  x + ((size_t)k->list[i] + t) * r->ld, r->ld * sizeof *x,
+                                  2 * k->wide * sizeof *x, n, cudaMemcpyDeviceToDevice, r->stream),
+                              what, err)
+             : 0;
+}
+
+/* Copies tokens without codes: the first ones, and those after the last code. */
+static int copy_exact(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
+                      kvd_err *err)
+{
+    const size_t each = k->m->cache->batch->max_slices;
+    for (size_t i = 0; i < k->n; i++) {
+        const size_t coded = (size_t)k->list[each + i], moved = (size_t)k->list[4 * each + i];
+        if ((coded && copy_rows(k, r, x, i, 0, k->sink, err)) ||
+            copy_rows(k, r, x, i, coded, moved - coded, err))
+            return -1;
+    }
+    return 0;
+}
+
+int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    kvd_paged_cache *const c = k->m->cache;
+    const size_t each = c->batch->max_slices;
+    if (r->layer == 0 && begin(k, r, err))
+        return -1;
+    if (!k->n || !k->most)
+        return 0;
+    const uint16_t *const x =
+        (const uint16_t *)r->x + r->steps * r->ld + (size_t)(c->share->n_heads * c->config->d_head);
+    const kvd_paged_rewrite w = {.x = k->x,
+                                 .ld = k->x_ld,
+                                 .start = k->lists + 2 * each,
+                                 .q_len = k->lists + 4 * each,
+                                 .kv_len = k->lists + 4 * each,
+                                 .q_start = k->lists + 3 * each,
+                                 .table = c->pages->device + r->steps * c->pages->max_pages,
+                                 .n = (int32_t)k->n,
+                                 .n_rows = (int32_t)k->rows,
+                                 .n_q8 = (int32_t)k->n_q8};
+    return code(k, r, KVD_KEYS, x, err) || code(k, r, KVD_VALUES, x + k->wide, err) ||
+                   copy_exact(k, r, x, err) || kvd_paged_cache_rewrite(c, r->layer, &w, err)
+               ? -1
+               : 0;
+}
+
+int kvd_kvtc_prompt_coder_bits(kvd_kvtc_prompt_coder *k, double *bits, kvd_err *err)
+{
+    const size_t sides = (size_t)k->m->cache->config->n_layers * KVD_N_SIDES,
+                 each = k->m->cache->batch->max_slices, tasks = k->n * sides;
+    double *const of = calloc(tasks + 1, sizeof *of);
+    int status = of ? 0 : kvd_no_memory(err, what, tasks * sizeof *of);
+#pragma omp parallel for schedule(dynamic)
+    for (size_t t = 0; t < tasks; t++) {
+        const size_t i = t / sides, coded = (size_t)k->list[each + i];
+        coder_side *const s = &k->side[t % sides];
+        kvd_err mine;
+        if (status || !coded)
+            continue;
+        of[t] = 16.0 * (double)(k->sink * k->wide);
+        if (!kvd_kvtc_deflate(k->m->plan->bits_self, (int)(t % sides / KVD_N_SIDES),
+                              (kvd_side)(t % KVD_N_SIDES),
+                              s->packed + (size_t)k->list[i] * s->token_bytes + i * s->gap,
+                              coded - k->sink, &of[t], &mine))
+            continue;
+#pragma omp critical(kvd_kvtc_prompts)
+        {
+            *err = mine;
+            status = -1;
+        }
+    }
+    for (size_t i = 0; !status && i < k->n; i++) {
+        bits[i] = 0;
+        for (size_t t = 0; t < sides; t++)
+            bits[i] += of[i * sides + t];
+    }
+    free(of);
+    return status;
+}
+
+/* One stream of all tokens (waterfill with block=0). */
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    size_t wide, ld;       /* ld: elements from one decoded row to the next */
+    int32_t n_sink;
+    transform *of;            /* [n_layers][KVD_N_SIDES] */
+    kvd_whole_stream *stream; /* the same, with y and `decoded` */
+    uint16_t *x;              /* rows that replace those of kvd_paged_rows */
+    int32_t *row, *first_q;   /* device [max_slices] b and 8 b, of decode steps b */
+    kvd_stream_slots slots;
+    kvd_device_memory memory;
+} whole_stream;
+
+enum { WHOLE_BITS = 32 /* state at the end of the stream, in rans.h */ };
+
+static whole_stream *of(const kvd_gpu_method *m)
+{
+    return (whole_stream *)(void *)m;
+}
+
+static double held(const kvd_gpu_method *m)
+{
+    return of(m)->slots.held;
+}
+
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const whole_stream *const k = of(m);
+    const kvd_stream_slots *const s = &k->slots;
+    const size_t n = s->tokens[slot], sink = (size_t)k->n_sink, exact = n < sink ? n : sink;
+    const double sides = (double)m->cache->config->n_layers * KVD_N_SIDES;
+    return KVD_STREAM_WORD_BITS * (double)s->host_units[slot] +
+           s->host_units[s->n + 1 + slot] / 16.0 +
+           sides * ((n > exact ? WHOLE_BITS : 0) + 16.0 * (double)(exact * k->wide));
+}
+
+static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    return kvd_stream_slots_note(&of(m)->slots, m, it, 0, err);
+}
+
+/* Replaces K and V of decode steps or prompts in the pages by rows of k->x. */
+static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts, kvd_err *err)
+{
+    kvd_paged_cache *const c = k->method.cache;
+    const kvd_step_batch *const b = c->batch;
+    const size_t from = prompts ? r->steps : 0, n = prompts ? r->prompts : r->steps;
+    kvd_paged_rewrite w = {.x = k->x + from * r->ld,
+                           .ld = r->ld,
+                           .start = prompts ? b->device.start + from : k->row,
+                           .q_len = prompts ? b->device.q_len + from : b->one,
+                           .kv_len = b->device.kv_len + from,
+                           .q_start = prompts ? b->device.q_start + from : k->first_q,
+                           .table = c->pages->device + from * c->pages->max_pages,
+                           .n = (int32_t)n,
+                           .n_rows = (int32_t)(prompts ? b->n_tokens - r->steps : n),
+                           .n_q8 = (int32_t)(prompts ? b->n_q8 : 8 * n)};
+    return n ? kvd_paged_cache_rewrite(c, r->layer, &w, err) : 0;
+}
+
+/* Rounds K or V of decode steps or prompts. */
+static int round_rows(const whole_stream *k, const kvd_paged_rows *r, bool prompts, int side,
+                      kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const kvd_stream_batch b = kvd_stream_batch_of(c, r, prompts, k->n_sink);
+    kvd_whole_stream s = k->stream[r->layer * KVD_N_SIDES + side];
+    if (!b.n)
+        return 0;
+    s.y += prompts ? r->steps * k->wide : 0;
+    s.decoded += prompts ? r->steps * k->ld : 0;
+    return kvd_cuda_check(
+        kvd_whole_stream_round(&b, &s, prompts ? c->batch->n_tokens - r->steps : 1, k->slots.units,
+                               k->slots.units + k->slots.n + 1, r->stream),
+        what, err);
+}
+
+static int keep_first(const whole_stream *k, const kvd_paged_rows *r, bool prompts, size_t before,
+                      kvd_err *err)
+{
+    const kvd_stream_batch b = kvd_stream_batch_of(k->method.cache, r, prompts, k->n_sink);
+    const size_t from = (prompts ? r->steps * r->ld : 0) + before;
+    return b.n ? kvd_cuda_check(kvd_whole_stream_keep(&b, (const uint16_t *)r->x + from, r->ld,
+                                                      k->x + from, r->ld, 2 * k->wide, r->stream),
+                                what, err)
+               : 0;
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const whole_stream *const k = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    const size_t n = r->prompts ? c->batch->n_tokens : r->steps,
+                 before = (size_t)(c->share->n_heads * c->config->d_head);
+    if (kvd_stream_slots_forget(&k->slots, c->batch, r, err))
+        return -1;
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        const int i = r->layer * KVD_N_SIDES + side;
+        const size_t at = before + (size_t)side * k->wide;
+        if (apply(c->worker, &k->of[i], k->wide, n, (const uint16_t *)r->x + at, r->ld,
+                  (float *)(uintptr_t)k->stream[i].y, err) ||
+            round_rows(k, r, true, side, err) || round_rows(k, r, false, side, err) ||
+            invert(c->worker, &k->of[i], k->wide, n, k->stream[i].decoded, k->x + at, r->ld, err))
+            return -1;
+    }
+    return kvd_status(keep_first(k, r, true, before, err) || keep_first(k, r, false, before, err) ||
+                      rewrite(k, r, true, err) || rewrite(k, r, false, err) ||
+                      kvd_stream_slots_fetch(&k->slots, m, r, err));
+}
+
+static void release(kvd_gpu_method *m)
+{
+    whole_stream *const k = of(m);
+    kvd_device_release(&k->memory);
+    kvd_stream_slots_release(&k->slots);
+    free(k->of);
+    free(k->stream);
+    free(k);
+}
+
+/* Copies n bytes to a new device array, which *to receives. */
+static int copy_new(whole_stream *k, const void *from, size_t bytes, void *to, kvd_err *err)
+{
+    void *const p = kvd_device_new(&k->memory, bytes, what, err);
+    memcpy(to, &p, sizeof p);
+    return kvd_status(!p || kvd_device_put(p, from, bytes, what, err));
+}
+
+static int make_streams(whole_stream *k, float *y, uint16_t *decoded, kvd_err *err)
+{
+    host_tables t;
+    int status = new_tables(&t, k->wide, err);
+    for (int i = 0; !status && i < k->method.cache->config->n_layers * KVD_N_SIDES; i++) {
+        kvd_whole_stream *const s = &k->stream[i];
+        kvd_stream_coder c;
+        kvd_waterfill_coder_of(k->method.plan->bits_self, i / KVD_N_SIDES, i % KVD_N_SIDES, &c);
+        *s = (kvd_whole_stream){.wide = (int32_t)k->wide,
+                                .step = (float)c.step,
+                                .offset = (float)c.offset,
+                                .y = y,
+                                .decoded = decoded,
+                                .ld = k->ld};
+        status =
+            make_transform(&k->of[i], c.to, c.from, c.mean, &t, &k->memory, err) ||
+            copy_new(k, c.streams.component, k->wide * sizeof *s->component, &s->component, err) ||
+            copy_new(k, c.streams.start, c.n_starts * sizeof *s->start, &s->start, err) ||
+            copy_new(k, c.escape, k->wide * sizeof *s->escape, &s->escape, err);
+        s->bias = k->of[i].bias;
+    }
+    free_tables(&t);
+    return kvd_status(status);
+}
+
+static int make_whole(whole_stream *k, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const size_t tokens = c->batch->max_tokens, slices = c->batch->max_slices,
+                 sides = (size_t)c->config->n_layers * KVD_N_SIDES,
+                 ld = (size_t)(c->share->n_heads * c->config->d_head) + 2 * k->wide,
+                 x = tokens * ld * sizeof *k->x, rounded = tokens * k->ld * sizeof(uint16_t);
+    int32_t *const list = malloc(2 * slices * sizeof *list);
+    float *y;
+    uint16_t *decoded;
+    if (!list)
+        return kvd_no_memory(err, what, 2 * slices * sizeof *list);
+    for (size_t b = 0; b < slices; b++) {
+        list[b] = (int32_t)b;
+        list[slices + b] = (int32_t)(8 * b);
+    }
+    const int status = copy_new(k, list, 2 * slices * sizeof *list, &k->row, err);
+    free(list);
+    k->of = calloc(sides, sizeof *k->of);
+    k->stream = calloc(sides, sizeof *k->stream);
+    if (!status && (!k->of || !k->stream))
+        return kvd_no_memory(err, what, sides * sizeof *k->stream);
+    k->first_q = k->row + slices;
+    return kvd_status(status || !(k->x = kvd_device_new(&k->memory, x, what, err)) ||
+                      kvd_device_zero(k->x, x, what, err) ||
+                      !(y = kvd_device_new(&k->memory, tokens * k->wide * sizeof *y, what, err)) ||
+                      !(decoded = kvd_device_new(&k->memory, rounded, what, err)) ||
+                      kvd_device_zero(decoded, rounded, what, err) ||
+                      make_streams(k, y, decoded, err));
+}
+
+static int make_slots(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
+                      kvd_err *err)
+{
+    (void)pages;
+    return kvd_stream_slots_make(&of(m)->slots, slots, &of(m)->memory, stream, err);
+}
+
+int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                          kvd_err *err)
+{
+    whole_stream *const k = calloc(1, sizeof *k);
+    if (!k)
+        return kvd_no_memory(err, what, sizeof *k);
+    k->method = (kvd_gpu_method){.cache = cache,
+                                 .plan = plan,
+                                 .whole_prompts = true,
+                                 .make = make_slots,
+                                 .ended = ended,
+                                 .held = held,
+                                 .bits = bits,
+                                 .attended = attended,
+                                 .free = release};
+    k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
+    k->ld = k->wide + PAD;
+    k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
+    /* From here on, the cache releases the method, also after a failure. */
+    *m = &k->method;
+    return make_whole(k, err);
+}
