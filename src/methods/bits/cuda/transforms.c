@@ -406,7 +406,7 @@ typedef struct {
     transform *of;            /* [n_layers][KVD_N_SIDES] */
     kvd_whole_stream *stream; /* the same, with y and `decoded` */
     uint16_t *x;              /* rows that replace those of kvd_paged_rows */
-    int32_t *row, *first_q;   /* device [max_slices] b and 8 b, of decode steps b */
+    int32_t *first_q;         /* device [max_slices] 8 b: first rows of Q of decode steps b */
     kvd_stream_slots slots;
     kvd_device_memory memory;
 } whole_stream;
@@ -447,7 +447,7 @@ static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts,
     const size_t from = prompts ? r->steps : 0, n = prompts ? r->prompts : r->steps;
     kvd_paged_rewrite w = {.x = k->x + from * r->ld,
                            .ld = r->ld,
-                           .start = prompts ? b->device.start + from : k->row,
+                           .start = prompts ? b->device.start + from : b->count,
                            .q_len = prompts ? b->device.q_len + from : b->one,
                            .kv_len = b->device.kv_len + from,
                            .q_start = prompts ? b->device.q_start + from : k->first_q,
@@ -558,22 +558,19 @@ static int make_whole(whole_stream *k, kvd_err *err)
                  sides = (size_t)c->config->n_layers * KVD_N_SIDES,
                  ld = (size_t)(c->share->n_heads * c->config->d_head) + 2 * k->wide,
                  x = tokens * ld * sizeof *k->x, rounded = tokens * k->ld * sizeof(uint16_t);
-    int32_t *const list = malloc(2 * slices * sizeof *list);
+    int32_t *const list = malloc(slices * sizeof *list);
     float *y;
     uint16_t *decoded;
     if (!list)
-        return kvd_no_memory(err, what, 2 * slices * sizeof *list);
-    for (size_t b = 0; b < slices; b++) {
-        list[b] = (int32_t)b;
-        list[slices + b] = (int32_t)(8 * b);
-    }
-    const int status = copy_new(k, list, 2 * slices * sizeof *list, &k->row, err);
+        return kvd_no_memory(err, what, slices * sizeof *list);
+    for (size_t b = 0; b < slices; b++)
+        list[b] = (int32_t)(8 * b);
+    const int status = copy_new(k, list, slices * sizeof *list, &k->first_q, err);
     free(list);
     k->of = calloc(sides, sizeof *k->of);
     k->stream = calloc(sides, sizeof *k->stream);
     if (!status && (!k->of || !k->stream))
         return kvd_no_memory(err, what, sides * sizeof *k->stream);
-    k->first_q = k->row + slices;
     return kvd_status(status || !(k->x = kvd_device_new(&k->memory, x, what, err)) ||
                       kvd_device_zero(k->x, x, what, err) ||
                       !(y = kvd_device_new(&k->memory, tokens * k->wide * sizeof *y, what, err)) ||
