@@ -166,6 +166,42 @@ TEST(sinks_and_no_rate)
     assert_true(count.payload - 16.0 * 2 * WIDE < 0.01 * N * WIDE);
 }
 
+/* The GPU adds up sixteenths of a bit, whose sum must be the length of the method's stream. */
+TEST(bits_of_one_stream)
+{
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
+    for (int i = 0; i < 4; i++) {
+        kvd_bits_count count;
+        kvd_stream_coder c;
+        kvd_plan p;
+        double bits = 32;
+        const char *const text = i < 2 ? "waterfill,step=0.05,sink=0" : "waterfill,step=0.5,sink=0";
+        read_rows((kvd_side)(i % 2));
+        /* Numbers of larger variance than in the calibration data need escapes. */
+        for (size_t j = 0; j < (size_t)N * WIDE; j++)
+            x[j] *= j / WIDE % 3 ? 1 : 4;
+        (void)code(text, (kvd_side)(i % 2), N, y, &count);
+        open_plan(&p, text, 1, &setup);
+        kvd_waterfill_coder_of(p.bits_self, 1, i % 2, &c);
+        for (size_t t = 0; t < N; t++)
+            for (size_t j = 0; j < WIDE; j++) {
+                double sum = 0;
+                for (size_t k = 0; k < WIDE; k++)
+                    sum += ((double)x[t * WIDE + k] - (double)c.mean[k]) *
+                           (double)c.to[k * c.to_pitch + j];
+                const int32_t q = (int32_t)kvd_stream_multiple(sum, c.step);
+                const kvd_stream_component of = c.streams.component[j];
+                const bool has = kvd_stream_has(of, q);
+                const uint16_t *const start = c.streams.start + of.at + ((has ? q : 0) - of.least);
+                bits +=
+                    KVD_STREAM_SHIFT - log2(start[1] - start[0]) + (has ? 0 : c.escape[j] / 16.0);
+            }
+        kvd_plan_close(&p);
+        if (!(fabs(bits - count.payload - count.side) < 2e-3 * bits))
+            fail_msg("%s: %g bits, in the stream %g", text, bits, count.payload + count.side);
+    }
+}
+
 TEST(refused)
 {
     kvd_fisher without = fisher;
