@@ -1,4 +1,4 @@
-#include "methods/bits/cuda/streams.cuh"
+#include "methods/bits/cuda/streams.h"
 
 #include <cuda_bf16.h>
 

@@ -5,7 +5,7 @@
 #include <cuda_bf16.h>
 
 #include "common/cuda/launch.cuh"
-#include "methods/bits/cuda/streams.cuh"
+#include "methods/bits/cuda/streams.h"
 
 namespace
 {
