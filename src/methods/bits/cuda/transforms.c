@@ -401,7 +401,7 @@ int kvd_kvtc_prompt_coder_bits(kvd_kvtc_prompt_coder *k, double *bits, kvd_err *
 /* One stream of all tokens (waterfill with block=0). */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    size_t wide, ld;       /* ld: elements from one decoded row to the next */
+    size_t wide, ld, x_ld; /* elements from one decoded row, or one row of x, to the next */
     int32_t n_sink;
     transform *of;            /* [n_layers][KVD_N_SIDES] */
     kvd_whole_stream *stream; /* the same, with y and `decoded` */
@@ -445,8 +445,8 @@ static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts,
     kvd_paged_cache *const c = k->method.cache;
     const kvd_step_batch *const b = c->batch;
     const size_t from = prompts ? r->steps : 0, n = prompts ? r->prompts : r->steps;
-    kvd_paged_rewrite w = {.x = k->x + from * r->ld,
-                           .ld = r->ld,
+    kvd_paged_rewrite w = {.x = k->x + from * k->x_ld,
+                           .ld = k->x_ld,
                            .start = prompts ? b->device.start + from : b->count,
                            .q_len = prompts ? b->device.q_len + from : b->one,
                            .kv_len = b->device.kv_len + from,
@@ -479,10 +479,12 @@ static int keep_first(const whole_stream *k, const kvd_paged_rows *r, bool promp
                       kvd_err *err)
 {
     const kvd_stream_batch b = kvd_stream_batch_of(k->method.cache, r, prompts, k->n_sink);
-    const size_t from = (prompts ? r->steps * r->ld : 0) + before;
-    return b.n ? kvd_cuda_check(kvd_whole_stream_keep(&b, (const uint16_t *)r->x + from, r->ld,
-                                                      k->x + from, r->ld, 2 * k->wide, r->stream),
-                                what, err)
+    const size_t from = prompts ? r->steps : 0;
+    return b.n ? kvd_cuda_check(
+                     kvd_whole_stream_keep(&b, (const uint16_t *)r->x + from * r->ld + before,
+                                           r->ld, k->x + from * k->x_ld + before, k->x_ld,
+                                           2 * k->wide, r->stream),
+                     what, err)
                : 0;
 }
 
@@ -500,7 +502,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         if (apply(c->worker, &k->of[i], k->wide, n, (const uint16_t *)r->x + at, r->ld,
                   (float *)(uintptr_t)k->stream[i].y, err) ||
             round_rows(k, r, true, side, err) || round_rows(k, r, false, side, err) ||
-            invert(c->worker, &k->of[i], k->wide, n, k->stream[i].decoded, k->x + at, r->ld, err))
+            invert(c->worker, &k->of[i], k->wide, n, k->stream[i].decoded, k->x + at, k->x_ld, err))
             return -1;
     }
     return kvd_status(keep_first(k, r, true, before, err) || keep_first(k, r, false, before, err) ||
@@ -556,8 +558,7 @@ static int make_whole(whole_stream *k, kvd_err *err)
     const kvd_paged_cache *const c = k->method.cache;
     const size_t tokens = c->batch->max_tokens, slices = c->batch->max_slices,
                  sides = (size_t)c->config->n_layers * KVD_N_SIDES,
-                 ld = (size_t)(c->share->n_heads * c->config->d_head) + 2 * k->wide,
-                 x = tokens * ld * sizeof *k->x, rounded = tokens * k->ld * sizeof(uint16_t);
+                 x = tokens * k->x_ld * sizeof *k->x, rounded = tokens * k->ld * sizeof(uint16_t);
     int32_t *const list = malloc(slices * sizeof *list);
     float *y;
     uint16_t *decoded;
@@ -603,6 +604,7 @@ int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_
                                  .free = release};
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
     k->ld = k->wide + PAD;
+    k->x_ld = (size_t)(cache->share->n_heads * cache->config->d_head) + 2 * k->wide;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
     /* From here on, the cache releases the method, also after a failure. */
     *m = &k->method;
