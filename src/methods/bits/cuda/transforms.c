@@ -584,7 +584,8 @@ static int make_slots(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
                       kvd_err *err)
 {
     (void)pages;
-    return kvd_stream_slots_make(&of(m)->slots, slots, &of(m)->memory, stream, err);
+    (void)stream;
+    return kvd_stream_slots_make(&of(m)->slots, slots, &of(m)->memory, err);
 }
 
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
