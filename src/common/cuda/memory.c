@@ -1,6 +1,6 @@
 #include "common/cuda/memory.h"
 
-#include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 int kvd_cuda_check(cudaError_t e, const char *what, kvd_err *err)
@@ -19,6 +19,20 @@ static void *failed(kvd_device_memory *m, const kvd_err *err)
     return NULL;
 }
 
+/* Makes room for an entry after the first n. */
+static int grow(void ***list, int n, int *room, kvd_err *err)
+{
+    if (n < *room)
+        return 0;
+    const int more = *room ? 2 * *room : 32;
+    void **const p = realloc(*list, (size_t)more * sizeof *p);
+    if (!p)
+        return kvd_no_memory(err, "a list of arrays", (size_t)more * sizeof *p);
+    *list = p;
+    *room = more;
+    return 0;
+}
+
 void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err)
 {
     void *p = NULL;
@@ -26,7 +40,8 @@ void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_e
         *err = m->failure;
         return NULL;
     }
-    assert(m->n < KVD_DEVICE_ARRAYS);
+    if (grow(&m->array, m->n, &m->room, err))
+        return failed(m, err);
     const cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
     if (e) {
         (void)cudaGetLastError();
@@ -52,7 +67,8 @@ void *kvd_device_pinned(kvd_device_memory *m, size_t bytes, const char *what, kv
         *err = m->failure;
         return NULL;
     }
-    assert(m->n_pinned < KVD_PINNED_ARRAYS);
+    if (grow(&m->pinned, m->n_pinned, &m->pinned_room, err))
+        return failed(m, err);
     void *const p = kvd_pinned_new(bytes, what, err);
     if (!p)
         return failed(m, err);
@@ -136,6 +152,8 @@ void kvd_device_release(kvd_device_memory *m)
         (void)cudaFree(m->array[i]);
     for (int i = 0; i < m->n_pinned; i++)
         (void)cudaFreeHost(m->pinned[i]);
+    free(m->array);
+    free(m->pinned);
     kvd_pool_free(&m->host);
     memset(m, 0, sizeof *m);
 }

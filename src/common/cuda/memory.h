@@ -7,12 +7,12 @@
 
 #include "common/memory.h"
 
-enum { KVD_DEVICE_ARRAYS = 160, KVD_PINNED_ARRAYS = 16 };
-
 /* Arrays on one device that are freed together. The caller must zero the list before use. */
 typedef struct {
-    void *array[KVD_DEVICE_ARRAYS], *pinned[KVD_PINNED_ARRAYS];
+    void **array, **pinned;
     int n, n_pinned;
+    /* Entries that `array` and `pinned` have room for. */
+    int room, pinned_room;
     kvd_pool host;
     /* -1 after a failure. Functions that return an array then return NULL, with this message. */
     int status;

@@ -41,13 +41,15 @@ static runner *self_of(kvd_model_runner *r)
 
 static float *rows_new(kvd_model_runner *r, size_t n, const char *name, kvd_err *err)
 {
-    kvd_device_memory one = {0};
     const size_t row = (size_t)r->config->d_model * sizeof(float);
+    void *rows = NULL;
     if (n > SIZE_MAX / row) {
         kvd_fail(err, "%s: %zu rows of %zu bytes overflow", name, n, row);
         return NULL;
     }
-    return kvd_device_new(&one, n * row, name, err);
+    if (kvd_cuda_check(cudaMalloc(&rows, n ? n * row : 1), "on the device", err))
+        kvd_in(err, "%s: %zu bytes", name, n * row);
+    return rows;
 }
 
 static void rows_free(kvd_model_runner *r, float *rows)

@@ -215,11 +215,6 @@ static int open_cudnn(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler 
         goto fail;
     }
     collect_groups(s, impl->runs == KVD_WIDTH_USE_OWN, kvd_heads_widest(&s->heads));
-    /* Two arrays of lengths, and five device arrays per group of heads of equal width. */
-    if (2 + 5 * s->n_groups > KVD_DEVICE_ARRAYS) {
-        kvd_fail(err, "%d distinct widths", s->n_groups);
-        goto fail;
-    }
     const int32_t *const q_len = kvd_device_from(&s->memory, p->q_len, lengths, "lengths", err),
                          *const kv_len =
                              kvd_device_from(&s->memory, p->kv_len, lengths, "lengths", err);
