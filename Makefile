@@ -321,7 +321,7 @@ results-pages: $(BUILD)/bin/kvdim-report $(BUILD)/unpacked
 
 # The ledger of the papers' claims from the committed files that measure them. Fails where results/ledger.md, README.md
 # or docs/ differ from it; UPDATE=1 writes results/ledger.md and the tables in the documents anew.
-claim_files = $$(find results/kvdim-25m results/kvdim-6m results/kvdim-25m-recall/rates-at-equal-accuracy \
+claim_files = $$(find results/kvdim-25m results/kvdim-6m results/kvdim-25m-recall/rates-at-equal-accuracy results/kvdim-25m-recall/two-level-settings \
                 results/kvdim-6m-recall/rates-at-equal-accuracy results/h200/figures results/h200/ablations results/h100/palu-70b -name '*.h5' \
                 -not -path '*/methods-sweep/*' -not -path '*/report/*' | LC_ALL=C sort)
 claims: $(BUILD)/bin/kvdim-report $(BUILD)/unpacked
