@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     for (int32_t i = 0; i < pages; i++)
         table[i] = i;
     void *const pool = device_copy(NULL, (size_t)pages * sizes.page_bytes);
-    /* Random x replaces Q, K, V. Q and O need at least 8 rows and at least kvdim_plan_rows. */
+    /* Q, K and V are random numbers. Arrays have whole blocks of 8 rows, and 8 more. */
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
     uint16_t *const random = not_null(malloc((size_t)(prompt + steps) * row * 2));
     for (size_t i = 0; i < (size_t)(prompt + steps) * row; i++)
@@ -104,7 +104,8 @@ int main(int argc, char **argv)
     for (int32_t step = 0; step <= steps; step++) {
         if (step == 1)
             timespec_get(&a, TIME_UTC);
-        if (step < 2) { /* the prompt and the first decode step need a plan of their own */
+        /* The prompt has a plan of its own, and all decode steps share one. */
+        if (step < 2) {
             size_t bytes;
             batch.q_len = step ? NULL : &prompt;
             kv_len = prompt + step;

@@ -45,7 +45,8 @@ int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
 /*
- * Writes the measurements whose loss no smaller cache reaches to best [n], in rising order of size.
+ * Writes the front of loss and cache size to best [n], by rising size. A measurement is on it if no
+ * smaller cache has a loss as low.
  */
 size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best);
 
@@ -79,7 +80,7 @@ typedef struct {
  */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns the fitted parameter at loss 1, which is twice the uncompressed perplexity. */
+/* Returns the value of setting `number` that the fit gives for a perplexity doubled (loss 1). */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
 /* Writes *p as a value of --method, "zdc,g=0.25,...". Further parameters are those of *like. */

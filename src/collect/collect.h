@@ -55,7 +55,7 @@ struct kvd_collect_engine {
      */
     int (*run)(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
                bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
-    /* Waits until all batches are in the second moments and the file, which may then be read. */
+    /* Waits until all batches are added to the second moments and written to the file. */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);
     /* Returns a description that is valid until `free`. */

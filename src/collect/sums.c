@@ -296,7 +296,7 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* lowers the wanted sum, so that rounding does not add one more token */
+/* factor on the mass to reach, so that rounding does not count one more token */
 static const double slack = 1 - 1e-12;
 
 /*

@@ -78,7 +78,7 @@ void kvd_kept_attention_release(kvd_kept_attention *k);
 /* Stores the outputs of a layer. ctx: a kvd_kept_attention. */
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Sums over batches, [n_layers][n_heads], of outputs u (uncompressed model) and v (compressed). */
+/* Sums over all tokens, one per layer and head. u, v: attention output without and with cuts. */
 typedef struct {
     const kvd_kept_attention *kept; /* the outputs u, borrowed */
     int n_layers, n_heads, d_head;

@@ -17,7 +17,7 @@ static int kept_of(const kvd_dims_head *h, int side)
     return side ? h->d_v : h->d_qk;
 }
 
-/* Returns [layer][kv_head] kept dimensions of Q and K (0) or V (1), padded to 16 if `padded`. */
+/* Returns how many dimensions each KV head keeps, [layer][kv_head]. side 0: of K, 1: of V. */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {
     json_t *const all = json_array();

@@ -53,7 +53,7 @@ static int load(exporting *x, kvd_err *err)
                                                          cfg->table, err)));
 }
 
-/* Without --method, selects a method with kept dimensions per head and the pairs of --rates. */
+/* Without --method, takes one that cuts the pairs (Q-K, V-W_O) for which --rates has widths. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -72,7 +72,8 @@ static int resolve_method(exporting *x, kvd_err *err)
 }
 
 /*
- * Selects the set --point, that of the smallest removed fraction >= --overall-p, or the only one.
+ * Sets *index to a set of widths of the file: number --point, or the smallest removed fraction that
+ * reaches --overall-p, or the only set.
  */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {

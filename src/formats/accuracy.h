@@ -9,7 +9,7 @@ extern const kvd_schema kvd_schema_accuracy, kvd_schema_accuracy_rows;
 extern const kvd_schema kvd_schema_tasks;
 /* name of the row with means over N benchmark tasks; N is a size_t */
 #define KVD_TASKS_MEAN_LABEL "mean of %zu tasks"
-/* Returns true if `label` matches KVD_TASKS_MEAN_LABEL. */
+/* Returns true if `label` names a mean over tasks ("mean of 9 tasks"). */
 bool kvd_tasks_label_is_mean(const char *label);
 
 /* Every table of results begins with these columns: method and parameters. */

@@ -10,7 +10,7 @@ extern const kvd_schema kvd_schema_similarity;
 typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
-    /* [n_others] mean |R|, mean |R_0 - R|, and with aligned signs; R_0: rotation of file 0 */
+    /* [n_others] mean |R|; mean |R_0 - R|, R_0 of file 0; the same with columns of equal sign */
     double *epsilon, *delta, *delta_aligned;
     /*
      * [n_others][d] For the first m columns: mean squared cosine; fraction of the data's squared

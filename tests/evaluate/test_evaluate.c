@@ -473,7 +473,7 @@ TEST(test_error_scan)
         }
     }
     assert_true(positive > 60);
-    /* The error table must agree with an evaluation in which one head keeps fewer dimensions. */
+    /* The table of losses per head must agree with a run in which that head loses dimensions. */
     kvd_dims d;
     OK(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err));
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};

@@ -155,7 +155,7 @@ typedef struct {
     int lent;
 } variant;
 
-/* whole: logits if all tokens are important; bar: the engine's distance from `whole` then. */
+/* whole: logits with every token important; bar: largest accepted difference from them. */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {

@@ -14,7 +14,7 @@ typedef struct {
     /* Entries that `array` and `pinned` have room for. */
     int room, pinned_room;
     kvd_pool host;
-    /* -1 after a failure. Functions that return an array then return NULL, with this message. */
+    /* -1 after a failure, whose message is `failure`; later allocations fail with it too. */
     int status;
     kvd_err failure;
 } kvd_device_memory;

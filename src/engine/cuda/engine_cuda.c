@@ -63,7 +63,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
         e->held += (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes;
 }
 
-/* Fills elements `from` .. `to` - 1 of a decode batch with steps on a page without a request. */
+/* Pads a decode batch: elements `from` .. `to` - 1 compute on a page that no request owns. */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {

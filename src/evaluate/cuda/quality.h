@@ -13,8 +13,8 @@ kvd_gpu_quality *kvd_gpu_quality_new(size_t max_rows, kvd_err *err);
 void kvd_gpu_quality_free(kvd_gpu_quality *q);
 
 /*
- * Adds n <= max_rows predictions to per_sequence[sequence[i]]. Predictions of sequence -1 are only
- * checked. GPU memory: float32 `logits` and `reference` (uncompressed model or NULL), [n][vocab].
+ * Adds n <= max_rows predictions to per_sequence[sequence[i]]. Predictions of sequence -1 are
+ * not added. GPU memory: float32 `logits` and `reference` (uncompressed model or NULL), [n][vocab].
  * Host memory: target, sequence and each (may be NULL), [n]. Without `reference`, KL divergence,
  * agreement and `each` are not computed. Sums are reproducible bit for bit.
  */

@@ -15,7 +15,7 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /* JSON objects with "run", "account" and "sequences", and "file" and "line" of each. */
+    /* JSON objects with keys "run", "account", "sequences", and the "file" and "line" they are from. */
     json_t *groups;
     size_t n_saved;
     char **part;

@@ -32,9 +32,9 @@ bool kvd_ruler_needs_essay(size_t k);
 
 /*
  * Appends items of the selected tasks. Prompt and answer fit into s->length tokens. Each item has
- * one question, and `id` counts from 0. Equal settings give equal items, and more items begin with
- * the same ones. *changes has metric, answer tokens and stop text. Fails, naming the task, for an
- * item that is too long or a missing essay.
+ * one question; `id` counts from 0. Item i depends on the settings and i alone. *changes receives
+ * the metric, the length of answers and the stop text. Fails for an item that is too long, and
+ * without the essay text.
  */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,

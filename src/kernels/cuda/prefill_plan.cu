@@ -87,7 +87,7 @@ __device__ int oldest_key(const plan_args &p, int position)
     return p.map.window ? max(0, position - p.map.window + 1) : 0;
 }
 
-/* Calls visit(tile, index, c) for every tile; c is the cost of KEYS keys for its rows. */
+/* Calls visit(tile, number of the tile, modelled time of KEYS keys) for every tile. */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
     const int n_units = p.batch * p.map.n_heads, mean = ceil_div(p.n_tiles, n_units);

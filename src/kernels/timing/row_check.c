@@ -71,7 +71,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
     return 0;
 }
 
-/* Returns the i-th of n requests: the shortest, the longest, or evenly spaced ones. */
+/* Returns the request to check as i-th of n: shortest (0), longest (1), then evenly spaced. */
 static int sampled_request(const kvd_problem *p, int i, int n)
 {
     int shortest = 0, longest = 0;

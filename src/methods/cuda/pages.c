@@ -65,7 +65,7 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
 
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from)
 {
-    /* Rows may still list freed pages, which no kernel reads. */
+    /* The page table of an ended request may still list freed pages; no kernel reads them. */
     kvd_page_slot *const s = &p->slot[slot];
     for (; s->first < s->held && s->first < from / KVD_PAGE_TOKENS; s->first++)
         p->free[p->n_free++] = s->page[s->first];

@@ -165,8 +165,8 @@ void kvd_values_release(kvd_measured *v);
  * - jct-parts-A-PHASES-over-B:SIZES: change of PHASES
  * - jct-growth-METHOD-PHASES:FIRST+LAST: jct-share at size LAST less that at FIRST
  * - jct-perplexity-A-over-B:SIZES: change of the perplexity at equal JCT, interpolated between two
- *   settings of B, per text of kvdim-eval. If no setting of A is between two of B, settings of one
- *   that are slower than all of the other meet the lowest perplexity of the other.
+ *   settings of B, per text of kvdim-eval. If all settings of one method are slower, each is
+ *   compared with the lowest perplexity of the faster method.
  * - jct-shared-METHOD-PHASES:SIZES, jct-shared-change-A-PHASES-over-B:SIZES: jct-share and
  *   jct-parts on GPUs that divide each prompt
  *

@@ -129,7 +129,7 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/* Returns true if, within rounding, |x - epsilon| of dataset i is delta number order[i]. */
+/* Returns true if |x - epsilon| of the i-th text rounds to the published delta order[i]. */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];

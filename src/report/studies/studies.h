@@ -67,7 +67,7 @@ void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_acc
                        kvd_section *s);
 /* Adds benchmark scores against the bytes of the cache and against times of decode steps. */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds the quality of generated text, needles (facts hidden in a text) and classification. */
+/* Appends a section on free-running generation: text, needles (hidden facts), classes. */
 void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s);
 /* Compares quantised weights with quantised caches (Fig. 3 of the ZDC paper). */
 void kvd_study_weights(const kvd_results *r, kvd_section *s);

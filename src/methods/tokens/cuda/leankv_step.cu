@@ -177,7 +177,7 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
         *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = from.scale;
 }
 
-/* Warps 0 and 1 write d.lowered. Then 2 and 3 write the new token, perhaps at its index. */
+/* Warps 0 and 1 store a token with fewer bits; then 2 and 3 store the new token. */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
 {
