@@ -52,7 +52,7 @@ for page in docs/*.md; do
 done >"$D/log"
 verdict "index"
 
-cat src/*/*.[ch] src/*/*/*.[ch] >"$D/source"
+find src -name "*.[ch]" -exec cat {} + >"$D/source"
 grep -ohE '\bkvd_[a-z0-9_]+' docs/*.md | sort -u | while read -r name; do
   grep -qwF "$name" "$D/source" || echo "no $name in src"
 done >"$D/log"
