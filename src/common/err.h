@@ -43,7 +43,7 @@ static inline int kvd_status(bool failed)
     return failed ? -1 : 0;
 }
 
-/* Returns n zeroed elements, also for n = 0, or NULL after kvd_no_memory. */
+/* Returns n zeroed elements, also for n = 0, which the caller frees, or NULL with *err. */
 void *kvd_new(size_t n, size_t size, const char *what, kvd_err *err);
 
 /* Returns true if memory is limited. `text`: "the limit of 307200 KB on memory (ulimit -v)". */

@@ -36,14 +36,14 @@ typedef struct {
     bool failed;
 } kvd_pool;
 
-/* Returns NULL if memory runs out; kvd_pool_check then fails. */
+/* Returns zeroed memory that kvd_pool_free frees, or NULL; kvd_pool_check then fails. */
 void *kvd_pool_new(kvd_pool *p, size_t bytes);
 int kvd_pool_check(const kvd_pool *p, const char *what, kvd_err *err);
 void kvd_pool_free(kvd_pool *p);
 
 /*
  * kvd_pool_open returns a zeroed structure whose first member is the kvd_pool that holds it, or
- * NULL. kvd_pool_close frees it with the pool.
+ * NULL. kvd_pool_close frees it with the pool. `self` must not be NULL.
  */
 void *kvd_pool_open(size_t bytes);
 void kvd_pool_close(void *self);

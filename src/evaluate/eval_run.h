@@ -114,7 +114,10 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
 /* Prints new results, except with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
-/* Evaluates a setting or copies its saved result, to *row. full_rank_error: NaN if not measured. */
+/*
+ * Evaluates a setting or copies its saved result, whose index *row becomes. full_rank_error: NaN if
+ * not measured.
+ */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
 

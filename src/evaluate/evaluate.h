@@ -70,7 +70,10 @@ typedef struct {
     double overall_p;
     /* Opened with the evaluator's prompt length. Its pointers are borrowed. */
     kvd_plan plan;
-    /* Borrowed, or NULL for kvd_evaluator.runner. May have other weights, but the same shape. */
+    /*
+     * Borrowed, or NULL for kvd_evaluator.runner. May have other weights, but the same shape,
+     * output head and memory.
+     */
     kvd_model_runner *runner;
     double weight_bytes;
     /* [n_sequences] Quality. kvd_evaluate fills this and all later fields. */
@@ -106,7 +109,10 @@ void kvd_choice_release(kvd_choice *c);
 /* Makes sure that e->reference is filled, running the uncompressed model if necessary. */
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
-/* Compares a setting with the uncompressed model. If e->n_texts > 0, texts have equal weight. */
+/*
+ * Compares a setting with the uncompressed model. If e->n_texts > 0, texts have equal weight,
+ * otherwise each sequence counts by its tokens.
+ */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);
 

@@ -42,7 +42,10 @@ size_t kvd_prompt_rows(size_t prompt, size_t n);
 /* Returns the number of bytes of a prompt token's Q, K and V over all layers. */
 size_t kvd_kept_prompts_row_bytes(const kvd_config *c);
 
-/* Makes room for `rows` prompt tokens. Requires kvd_kept_prompts_release, also after a failure. */
+/*
+ * Makes room for `rows` prompt tokens in batches of max_tokens. Requires kvd_kept_prompts_release,
+ * also after a failure.
+ */
 int kvd_kept_prompts_init(kvd_kept_prompts *p, const kvd_config *c, size_t prompt, size_t rows,
                           size_t max_tokens, kvd_err *err);
 void kvd_kept_prompts_release(kvd_kept_prompts *p);
@@ -54,7 +57,10 @@ int kvd_kept_prompts_save(void *ctx, const kvd_attention_in *in, kvd_err *err);
 int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_attention *hook,
                           kvd_err *err);
 
-/* Runs the tokens after recorded prompts, as kvd_forward_run. `inner` sees whole sequences. */
+/*
+ * Runs the tokens after recorded prompts, as kvd_forward_run. Sets their rows of hidden
+ * [n_tokens][d_model]. `inner` sees whole sequences.
+ */
 int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b,
                          kvd_attention *inner, float *hidden, kvd_err *err);
 
@@ -97,18 +103,22 @@ struct kvd_model_runner {
 
     /*
      * Makes `reference` store Q, K and V of n_rows prompt tokens, so that runs with compression
-     * skip prompts. May be called once. NULL if unsupported. prompt_bytes: per token.
+     * skip prompts. May be called once. NULL if unsupported. prompt_bytes returns the number of
+     * bytes per token.
      */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
 
-    /* `reference` runs the uncompressed model, `below` only its layers before `layer`. */
+    /*
+     * `reference` runs the uncompressed model with its final norm. `below` runs its layers before
+     * `layer` and writes `residual`.
+     */
     int (*reference)(kvd_model_runner *r, const kvd_batch *b, float *hidden, kvd_err *err);
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
 
     /*
-     * plan_load copies the plan's matrices to the GPU and fails for unsupported plans. plan_unload,
-     * or NULL, may be called for plans that were not loaded.
+     * plan_load copies the plan's matrices to the GPU and fails for unsupported plans. plan_unload
+     * may be called for plans that were not loaded; NULL if there is nothing to free.
      */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
@@ -124,7 +134,8 @@ struct kvd_model_runner {
 
     /*
      * Returns true if `plan` compresses nothing, so that its result has the bits of `reference`.
-     * Then fills *account and *error like plan_run. May be NULL.
+     * Then fills *account and *error like plan_run. *error requires keep_attention. If NULL,
+     * plan_run runs every plan.
      */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
@@ -136,9 +147,10 @@ struct kvd_model_runner {
                   kvd_err *err);
 
     /*
-     * Functions for n <= piece final hidden states. reference_logits computes the uncompressed
-     * logits u for the others. `score` adds to per_sequence[sequence[i]] and uses u if `rows` is
-     * NULL. logit_change sets *largest to max |v - u| (infinite for NaN), adds u^2 to *sum2.
+     * Functions for n <= piece final hidden states. reference_logits comes first and computes the
+     * uncompressed logits u. `score` adds to per_sequence[sequence[i]] and uses u if `rows` is
+     * NULL. logit_change sets *largest to max |v - u| (infinite for NaN), and adds the sum
+     * of u^2 to *sum2.
      */
     int (*reference_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
@@ -155,7 +167,10 @@ struct kvd_model_runner {
 kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                  kvd_err *err);
 #ifdef KVD_CUDA
-/* Creates a runner on the current GPU. Borrows the checkpoint. Returns NULL on failure. */
+/*
+ * Creates a runner on the current GPU that computes in KVD_F32 or KVD_BF16. Borrows the checkpoint.
+ * Returns NULL on failure.
+ */
 kvd_model_runner *kvd_runner_cuda(const kvd_checkpoint *c, kvd_dtype compute, size_t max_tokens,
                                   size_t max_len, kvd_err *err);
 #endif

@@ -100,7 +100,7 @@ typedef struct {
 /*
  * Compares kvd_target_crossing of two methods on the same 2000 resamples, with 95 % intervals.
  * reference [n_sequences] are the uncompressed model's correct predictions. Texts of sequences
- * first[i] .. first[i + 1] - 1 have equal weight.
+ * first[i] .. first[i + 1] - 1 have equal weight. Fails without points or correct predictions.
  */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
@@ -149,7 +149,10 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                       .requires = "target", .help = "Vary this parameter instead"                  \
     }
 
-/* Appends a search along `key` to t [*n], unless an earlier one differs only in its value. */
+/*
+ * Appends a search along `key` to t [*n], unless the method of an earlier one differs only in the
+ * value of `key`. Borrows *m.
+ */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 

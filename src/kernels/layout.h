@@ -81,7 +81,9 @@ typedef struct {
     int32_t kv_offset[KVD_HEADS_MAX]; /* [n_kv_heads] first element of K in a page; V follows K */
 } kvd_attn_map;
 
-/* Returns 1 if CUDA kernels take heads of d dimensions: a multiple of KVD_WIDTH_STEP. */
+/*
+ * Returns 1 if CUDA kernels take heads of d dimensions: multiples of KVD_WIDTH_STEP up to `most`.
+ */
 static inline int kvd_width_fits(int d, int most)
 {
     return d >= KVD_WIDTH_STEP && d <= most && d % KVD_WIDTH_STEP == 0;

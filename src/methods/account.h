@@ -18,7 +18,10 @@ typedef enum {
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
 
-/* Counters over steps: a step is one later token in one KV head of one layer. Bits are summed. */
+/*
+ * Counters of a token-by-token cache: bits summed over steps. A step is one token after the prompt
+ * in one KV head of one layer.
+ */
 typedef struct {
     size_t rows;
     /* bits of codes and of unquantised numbers */

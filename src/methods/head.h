@@ -50,7 +50,10 @@ typedef struct {
     size_t room, step_room;
     /* [room][width] projected K and V of new tokens, from position `base` on */
     float *cut[KVD_N_SIDES];
-    /* [group][step_room][read] and [group][step_room][width of V], from kvd_head_step_base(h) on */
+    /*
+     * Projected queries [group][step_room][read] and outputs [group][step_room][width of V], from
+     * position kvd_head_step_base(h) on.
+     */
     float *q_cut, *o_cut;
 
     size_t m;

@@ -1,4 +1,4 @@
-/* Private to method.c and method_keys.c. */
+/* Setting and writing of a parsed method's parameters. Private to method.c and method_keys.c. */
 #ifndef KVD_METHODS_METHOD_MEMBERS_H
 #define KVD_METHODS_METHOD_MEMBERS_H
 

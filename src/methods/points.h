@@ -26,7 +26,10 @@ typedef struct {
  */
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
-/* Warns of files (paths or NULL) that no method reads, after kvd_method_find_files for all. */
+/*
+ * Warns on stderr of files (paths or NULL) that no method reads. Call kvd_method_find_files for all
+ * methods first.
+ */
 void kvd_method_files_say_unused(const kvd_method_files *files, const char *calibration,
                                  const char *fisher, const kvd_method *method, size_t n,
                                  const char *program);

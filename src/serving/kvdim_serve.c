@@ -299,6 +299,7 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
            (isnan(cfg->bound) ? 0 : search_rate(v, &about, err));
 }
 
+/* Returns the limits given as options, else those in the file, else the defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

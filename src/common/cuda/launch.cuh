@@ -38,7 +38,7 @@ inline cudaError_t kvd_launch(void (*kernel)(Parameters...), dim3 grid, dim3 blo
     return kvd_launch_early(false, kernel, grid, block, shared_bytes, stream, args...);
 }
 
-/* Returns the sum of x over lanes 0 .. this one of the warp. */
+/* Returns the sum of x over lanes 0 .. this one. All 32 lanes of the warp must call it. */
 template <class T> __device__ __forceinline__ T kvd_sum_to_lane(T x)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -49,7 +49,10 @@ template <class T> __device__ __forceinline__ T kvd_sum_to_lane(T x)
     return x;
 }
 
-/* Returns the last i in first .. end - 1 for which f(i) is true. f(first) must be true. */
+/*
+ * Returns the last i in first .. end - 1 for which f(i) is true. f must be true up to an index, at
+ * least `first`, and false from there on.
+ */
 template <class F> __device__ __forceinline__ int kvd_last_true(int first, int end, const F &f)
 {
     while (end - first > 1) {

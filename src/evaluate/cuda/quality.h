@@ -16,7 +16,8 @@ void kvd_gpu_quality_free(kvd_gpu_quality *q);
  * Adds n <= max_rows predictions to per_sequence[sequence[i]]. Predictions of sequence -1 are
  * not added. GPU memory: float32 `logits` and `reference` (uncompressed model or NULL), [n][vocab].
  * Host memory: target, sequence and each (may be NULL), [n]. Without `reference`, KL divergence,
- * agreement and `each` are not computed. Sums are reproducible bit for bit.
+ * agreement and `each` are not computed. Sums are reproducible bit for bit. Fails unless every
+ * target is below vocab. Waits for the stream.
  */
 int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *reference,
                         const uint32_t *target, const int *sequence, size_t n, size_t vocab,

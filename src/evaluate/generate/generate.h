@@ -114,12 +114,15 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
                                  kvd_err *err);
 void kvd_generator_free(kvd_generator *g);
 
-/* Returns which implementation runs a plan. `why`: why the GPU engine does not, or "". */
+/* Returns which implementation runs a plan. `why` receives why the GPU engine cannot, or "". */
 enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 
-/* Called when n sequences from `first` on are done, with bytes of their steps. Nonzero stops. */
+/*
+ * Called when n sequences from `first` on are done, with bytes of their steps. To stop, fills *err
+ * and returns nonzero.
+ */
 typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 

@@ -17,7 +17,10 @@ struct kvd_generate_path {
     void *layer_ctx;
     /* Returns how many sequences from `first` on run together, at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
-    /* Called after a failed `run` and `end`. Returns 1 if it made room, 0 if not, -1 on failure. */
+    /*
+     * Called after a failed `run` and `end`. Returns 1 if it made room, 0 if not, -1 on failure.
+     * May be NULL.
+     */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
     /* Returns how many of n sequences from `first` on run together, at least 1. If NULL, all do. */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
@@ -63,7 +66,10 @@ struct kvd_generate_pass {
 };
 
 #ifdef KVD_CUDA
-/* Creates a pass on GPU s->first_gpu. Borrows the checkpoint. piece: largest n of `logits`. */
+/*
+ * Creates a pass in s->compute on GPU s->first_gpu, or returns NULL. Borrows the checkpoint. piece:
+ * largest n of `logits`.
+ */
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const struct kvd_gpu_weights *weights, size_t piece,
                                           kvd_err *err);

@@ -28,7 +28,10 @@ typedef struct {
     size_t n_choices;
     kvd_metric metric;
     size_t max_new_tokens; /* limit of each answer's tokens, at least 1 */
-    /* Text that ends an answer, or "". If a line feed, leading line feeds are dropped. */
+    /*
+     * Text that ends an answer. "": only the end-of-text token does. If a line feed, leading line
+     * feeds are dropped.
+     */
     char *stop;
 } kvd_benchmark_item;
 

@@ -32,7 +32,10 @@ typedef struct {
     /* Settings of the generator. Its max_len is computed from the items. */
     kvd_generator_spec generator;
     bool no_special; /* leaves out the begin-of-text token */
-    /* Chat template, or NULL. The answer prefix follows the assistant's header. */
+    /*
+     * Chat template with begin-of-text token, or NULL. The answer prefix follows the assistant's
+     * header.
+     */
     const kvd_chat *chat;
 } kvd_benchmark_run_settings;
 
@@ -77,7 +80,8 @@ void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
  * Runs and scores all items. With --part, only generates and saves. `name` is the name in the
- * journal. Fails if nothing is compressed. The caller releases zeroed *out.
+ * journal. Fails if a method of `plan` changed no token (kvd_cache_check_steps). *out must be
+ * zeroed; the caller releases it, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

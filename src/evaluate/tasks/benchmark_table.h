@@ -10,16 +10,25 @@ enum { KVD_BENCHMARK_LINE = 400 };
 
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
-/* Creates an empty table. Borrows `r` and `config`. `calibrated` names the calibration text. */
+/*
+ * Creates an empty table, or returns NULL. Borrows `r` and `config`. `calibrated` names the
+ * calibration text, `seed` is of the bootstrap.
+ */
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err);
 void kvd_benchmark_table_free(kvd_benchmark_table *t);
 
-/* Adds a line for each task, and their mean. Owns *result. The uncompressed model comes first. */
+/*
+ * Adds a line for each task and, if there are several, one for their mean with equal weights. Owns
+ * *result. The uncompressed model must come first.
+ */
 int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
                             const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
 
-/* Computes the latest mean score / that of the uncompressed model. Fails if that is 0. */
+/*
+ * Computes the latest mean score / that of the uncompressed model, with a 95 % interval. Fails if
+ * the uncompressed model scores 0.
+ */
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 
 const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t);

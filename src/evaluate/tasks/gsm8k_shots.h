@@ -11,7 +11,10 @@
 
 enum { KVD_GSM8K_SHOTS = 8 };
 
-/* Returns the first n examples, each "Q: ...\nA: ...\n\n". The caller frees the text. */
+/*
+ * Returns the first n <= KVD_GSM8K_SHOTS examples, each "Q: ...\nA: ...\n\n". The caller frees the
+ * text. Returns NULL if memory is short.
+ */
 char *kvd_gsm8k_shots(size_t n, kvd_err *err);
 
 #endif

@@ -13,7 +13,10 @@
 
 typedef struct kvd_journal kvd_journal;
 
-/* Opens a journal and, with `parts`, also path.I-of-N. Returns NULL for another `key` or damage. */
+/*
+ * Opens a journal and, with `parts`, also path.I-of-N. Returns NULL for another `key`, or for
+ * damage before the last line.
+ */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
 /* Return the number of saved sequences, and of --part journals read. */
 size_t kvd_journal_n_saved(const kvd_journal *j);

@@ -58,7 +58,8 @@ int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
 /*
  * Builds an item of size n: essay words, noise lines or distracting needles of a needle task, noise
- * lines of "vt", distinct words of "cwe", words of "fwe". The caller releases zeroed *t.
+ * lines of "vt", distinct words of "cwe", words of "fwe". *t must be zeroed; the caller
+ * releases it, also after a failure.
  */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;

@@ -43,7 +43,8 @@ void kvd_task_items_release(kvd_task_items *items);
 
 /*
  * Makes an item of each sequence with at least prompt + n_new tokens. The last n_new are the
- * reference, unless tok is NULL. `most` (if not 0) limits the number of items.
+ * reference, unless tok is NULL. `most` (if not 0) limits the number of items. Fails
+ * without items.
  */
 int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
@@ -66,14 +67,15 @@ int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d
 
 /*
  * Makes an item of each document, with a sequence per class: document, question if any, class.
- * `label` is the field of the class. classes: "a,b", or NULL for all labels in order.
+ * `label` is the field of the class. classes "a,b" allows no others; NULL takes all labels in order.
  */
 int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);
 
 /*
  * Makes items of passkey retrieval (Mohtashami and Jaggi 2023): five random digits in at most
- * `most` sequences, at n_depths depths from 0 to 1, or in the middle if n_depths is 1.
+ * `most` sequences, at n_depths depths from 0 to 1, or in the middle if n_depths is 1. Digits
+ * depend on seed, sequence and depth.
  */
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                            size_t n_depths, size_t max_len, size_t most, uint64_t seed,

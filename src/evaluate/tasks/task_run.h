@@ -68,7 +68,10 @@ typedef struct {
     bool part;
 } kvd_task_run;
 
-/* Runs the uncompressed model and sets spec->max_len. The tokenizer must outlive *f. */
+/*
+ * Runs the uncompressed model and sets spec->max_len. The tokenizer must outlive *f, which can be
+ * released after a failure.
+ */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
@@ -91,11 +94,17 @@ void kvd_task_result_release(kvd_task_result *r);
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
-/* Mean of measure m in *r, minus that of *less unless NULL. NaN if an item has no value. */
+/*
+ * Computes the mean of measure m in *r, minus that of *less unless NULL, with a bootstrap over
+ * texts. NaN if an item has no value.
+ */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/* Computes the mean of measure m / that of the uncompressed model. Fails if that is 0. */
+/*
+ * Computes the mean of measure m / that of the uncompressed model, with a common bootstrap over
+ * texts. Fails if the uncompressed model's mean is 0.
+ */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);
 

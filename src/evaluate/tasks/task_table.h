@@ -18,13 +18,19 @@ enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
-/* Creates an empty table. Borrows `f` and `config`. `label` and `calibrated` name texts. */
+/*
+ * Creates an empty table, or returns NULL. Borrows `f` and `config`. `label` and `calibrated` name
+ * texts, `seed` is of the bootstrap.
+ */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
                                    uint64_t seed, kvd_err *err);
 void kvd_task_table_free(kvd_task_table *c);
 
-/* Adds a line. `plan` is open, of the first seed. spread: standard deviations if n_seeds > 1. */
+/*
+ * Adds a line. `plan` is the open plan of the first of n_seeds seeds. spread [KVD_N_FREE_MEASURES]
+ * has standard deviations if n_seeds > 1.
+ */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,
                        const double *spread, kvd_err *err);

@@ -55,7 +55,10 @@ struct kvd_bits_method {
     bool draws; /* true: `open` draws random numbers from setup.seed */
     /* Returns true if parameters require calibration activations beyond info.needs. NULL: never. */
     bool (*calibrated)(const kvd_parameter_values *v);
-    /* Codes (m - window) / block * block of m tokens, the first. NULL: window 0, block 1. */
+    /*
+     * Sets *window and *block: of m tokens, the first (m - window) / block * block are coded. NULL:
+     * window 0, block 1.
+     */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /*
      * Returns true if key channels are multiplied by sqrt(max |q| / max |k|) over the prompt
@@ -68,7 +71,10 @@ struct kvd_bits_method {
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
-    /* Codes finite numbers to decoded [n][d], also constant and incomplete groups. Thread-safe. */
+    /*
+     * Codes a block of finite numbers: decoded [n][d], size in *count. Must handle constant vectors
+     * and incomplete groups. Thread-safe.
+     */
     int (*code)(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err);
 };

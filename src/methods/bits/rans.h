@@ -46,7 +46,9 @@ size_t kvd_rans_room(size_t n);
 int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                     size_t n, uint8_t *out, size_t *bytes, kvd_err *err);
 
-/* Decodes n symbols of in [bytes] with the encoder's tables and contexts, or fails. */
+/*
+ * Decodes n symbols of in [bytes] with the encoder's tables and contexts. Fails if `in` is invalid.
+ */
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 

@@ -29,7 +29,7 @@ typedef struct kvd_gpu_cache kvd_gpu_cache;
 kvd_gpu_cache *kvd_gpu_cache_new(kvd_gpu_caches *with, const kvd_plan *plan, kvd_err *err);
 void kvd_gpu_cache_free(kvd_gpu_cache *c);
 kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
-/* Borrows the next batch's prompts, which kvd_plan_first_pass(plan) requires. */
+/* Borrows the next batch's prompts. Required before each batch if kvd_plan_first_pass(plan). */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
 /* Adds the counters of all batches since the last call to `*sum`. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);

@@ -107,7 +107,10 @@ int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in
                            const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows *k,
                            kvd_head_rows *v, kvd_err *err);
 
-/* Pads to each layer's widest head. `*to` needs kvd_dims_release, also after a failure. */
+/*
+ * Pads projections with zero columns to each layer's widest head. The caller must release `*to`
+ * with kvd_dims_release, also after a failure.
+ */
 int kvd_dims_widest(const kvd_dims *from, kvd_dims *to, kvd_err *err);
 
 #endif

@@ -25,7 +25,7 @@ bool kvd_gpu_fold_packs(const kvd_config *c);
 /* Writes A^T W [r][columns] to `to`, with A [rows][r] and W [rows][columns], row-major. */
 int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, const void *a,
                          const void *from, void *to, kvd_err *err);
-/* Replaces W_O by W_O B_v^T. temp [d_model][n_heads * d_head] is scratch memory. */
+/* Replaces W_O by W_O B_v^T, with c's b_v. temp [d_model][n_heads * d_head] is scratch memory. */
 int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                          void *temp, kvd_err *err);
 

@@ -59,7 +59,7 @@ struct kvd_gpu_method {
     struct kvd_paged_cache *cache; /* borrowed */
     const kvd_plan *plan;          /* borrowed, open */
     /*
-     * Codes of stored rows on the CPU (bits/cuda/host_codes.h), run by kvd_gpu_method_make to
+     * Codes of stored rows on the CPU (methods/cuda/host_codes.h), run by kvd_gpu_method_make to
      * kvd_gpu_method_free. NULL if there are none.
      */
     struct kvd_host_codes *codes;
@@ -68,9 +68,14 @@ struct kvd_gpu_method {
     bool one_layer;
     /* True if layers with a sliding window keep uncompressed K and V. */
     bool skips_windows;
-    /* [n_layers] True for layers without a window that keep K and V, counted by `held`; or NULL. */
+    /*
+     * [n_layers] True for layers without a window that keep uncompressed K and V, which `held` and
+     * `bits` count. NULL: none.
+     */
     const bool *skips;
-    /* True if timing runs may read slots that `make` fills with realistic numbers. */
+    /*
+     * True if timing runs may read slots never written; `make` must fill these with likely numbers.
+     */
     bool anywhere;
     /* True if the method cannot process a prompt in several chunks. */
     bool whole_prompts;

@@ -49,11 +49,14 @@ typedef struct kvd_paged_cache {
      * iterations. Set before kvd_paged_cache_init, which clears it for plans without projections.
      */
     bool exact_prompts;
-    /* True if the method lets prompts attend to unprojected K and V (plans that rebuild). */
+    /*
+     * True if the method lets prompts attend to unprojected K and V. kvd_paged_cache_init sets it
+     * for plans that rebuild keys.
+     */
     bool exact_method;
     /* True if the cache generates text: exact_prompts was set before kvd_paged_cache_init. */
     bool generates;
-    /* Key outliers of a KV head per page, or 0. Set before kvd_paged_cache_init. */
+    /* Key outliers of a KV head per page; 0: the default. Set before kvd_paged_cache_init. */
     size_t outliers;
     /* [max_slices + 1] First token of each prompt (exact_prompts). */
     size_t *offset;
@@ -78,7 +81,10 @@ typedef struct kvd_paged_cache {
     int n_step_works, n_full_step_works;
     /* [n_step_works] */
     void **workspace;
-    /* [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task, or -1 if unknown. */
+    /*
+     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task for each number of decode steps,
+     * or -1 if not yet computed.
+     */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
     /* Tiles of prompts, for layers without and with a window. */
@@ -162,7 +168,10 @@ typedef struct {
     int32_t n, n_rows, n_q8;      /* n_q8: sum of q_len rounded up to multiples of 8 */
     bool turned;                  /* true: RoPE has been applied to K */
 } kvd_paged_rewrite;
-/* Queues the copy to a layer's pages, without gaps in x. Overwrites prompts' queries. */
+/*
+ * Queues the copy of new K and V to a layer's pages. Rows of x must not have gaps. Overwrites the
+ * queries of prompts.
+ */
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);

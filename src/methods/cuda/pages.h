@@ -64,7 +64,10 @@ static inline size_t kvd_pages_of(size_t tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Assigns pages for `tokens` tokens. `fresh` first frees the slot's. Fails without room. */
+/*
+ * Assigns pages until `tokens` tokens fit. `fresh` first frees the slot's pages. Fails if pages run
+ * out or exceed max_pages.
+ */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
  * Like kvd_pages_hold, for a slot whose tokens before `from` are no longer read. Pages with only

@@ -33,7 +33,7 @@ int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 /* Returns where a kernel writes the end time of the phase, or NULL (clock off or full). */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
-/* Adds up phases on the host. Time outside all phases becomes KVD_PHASE_HOST. */
+/* Adds up the phases that kvd_clock_fetch copied. Time outside phases becomes KVD_PHASE_HOST. */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 
 #ifdef __cplusplus

@@ -22,7 +22,9 @@ typedef struct {
     int32_t *seq_len;
     /* [1] Number of decode steps before the padding. */
     int32_t *live;
-    /* [max_slices] New tokens, and index of the first in the batch (of prompts). */
+    /*
+     * [max_slices] New tokens, and index of the first in the batch (prompts: among prompt tokens).
+     */
     int32_t *q_len, *start;
     /* [max_slices] First row in the blocked layout of Q. */
     int32_t *q_start;

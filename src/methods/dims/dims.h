@@ -47,12 +47,18 @@ typedef struct kvd_dims {
     kvd_dims_head *head;
 } kvd_dims;
 
-/* Makes own projections, from calibration text or a file, in a zeroed *d (kvd_dims_release). */
+/*
+ * Method with its own projections, from calibration text or a file. `make` gets a zeroed *d, which
+ * the caller releases with kvd_dims_release.
+ */
 typedef struct {
     kvd_method_info info; /* must be the first member */
     /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
-    /* True if random projections have the widths of setup.spectrum's pairs `sigma`. NULL: never. */
+    /*
+     * Returns true if random projections (setup.drawn) take their widths from the singular values
+     * of pairs `sigma` in setup.spectrum. NULL: never.
+     */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
     int (*make)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d,
@@ -114,7 +120,10 @@ typedef struct {
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;
 
-/* Returns W_O's second moments [n_layers][n_kv_heads][d_head][d_head], to free. NULL: failure. */
+/*
+ * Returns second moments of W_O over query heads: [n_layers][n_kv_heads][d_head][d_head]. The
+ * caller must free them. NULL on failure.
+ */
 double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
 typedef struct {

@@ -42,7 +42,9 @@ typedef enum {
     KVD_EVICT_ODD_KEYS,
     /* ln of expected attention probability times |v| (expectedattention.c). After prompts only. */
     KVD_EVICT_EXPECTED,
-    /* Mean + gamma variance of the last `window` rows (cake.c). After prompts only. */
+    /*
+     * Mean + gamma variance of the last `window` rows' probabilities (cake.c). After prompts only.
+     */
     KVD_EVICT_SPREAD,
     /*
      * Minus the number of the last `window` queries that gave the token less than the mean
@@ -76,7 +78,10 @@ typedef enum {
      * scores are merged (ems.c).
      */
     KVD_MERGE_IMPORTANT,
-    /* Merges into the kept token nearest by position, except `sink` and last (elasticcache.c). */
+    /*
+     * Merges into the kept token nearest by position, but not into the first `sink` or the last
+     * (elasticcache.c).
+     */
     KVD_MERGE_NEAREST,
     /*
      * Merges runs of tokens whose neighbouring keys have cosines above `cosine` into the token with
@@ -100,7 +105,10 @@ typedef struct {
     int32_t smooth; /* odd number of neighbouring tokens to sum */
     /* a kvd_evict_ranking */
     int32_t ranking;
-    /* 1: KV heads keep equal tokens by summed scores, steps rank by their own. Temperature 0. */
+    /*
+     * 1 if the KV heads of a layer keep equal tokens, by summed scores, and a step ranks tokens
+     * only by the probabilities of that step. Requires temperature 0.
+     */
     int32_t whole_layer;
     /* Number of first tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */
     int32_t sink;
@@ -113,7 +121,10 @@ typedef struct {
     /* KVD_EVICT_EXPECTED: added to the expected attention probability. */
     float epsilon;
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
-    /* Tokens of a window that stays or is dropped whole (windowkv.c), or 0. KVD_EVICT_ATTENTION. */
+    /*
+     * Tokens of a window, which stay or are dropped together (windowkv.c), or 0 for single tokens.
+     * Requires KVD_EVICT_ATTENTION.
+     */
     int32_t review;
     /* If review > 0: number of consecutive layers that keep the first one's tokens. */
     int32_t layers;
@@ -200,10 +211,13 @@ typedef struct {
 } kvd_evict_layers;
 
 typedef struct {
-    /* Sets members of *rule. The caller has set smooth = 1, the plan's seed, and zeros. */
+    /* Sets members of *rule. The caller has set `smooth` to 1, the plan's seed, all others to 0. */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
-    /* Sets budgets [n_layers] by statistics; `budget` then returns the mean. NULL: only it. */
+    /*
+     * Sets budgets [n_layers] from statistics of all layers. `budget` must then return their mean.
+     * NULL: `budget` alone gives the budgets.
+     */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);
     /* True if ranking needs unprojected keys, which excludes methods that remove dimensions. */

@@ -43,7 +43,10 @@ typedef struct {
 typedef struct {
     int layer;
     size_t n;
-    /* After RoPE: [rows][n_heads][d_head], [rows][n_kv_heads][d_head]; rows: n, repeated: 2 n. */
+    /*
+     * After RoPE: [rows][n_heads][d_head], [rows][n_kv_heads][d_head]. There are n rows, or 2 n
+     * with `repeats`.
+     */
     const float *q, *k;
     size_t window; /* sliding window in tokens, as in kvd_attention_in */
 } kvd_observed_prompt;

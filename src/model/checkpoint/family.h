@@ -97,7 +97,7 @@ typedef struct {
     const char *const *other_bases, *const *other_models;
     /* Prefix of a layer's tensors, such as "model.layers.". */
     const char *layers;
-    /* Tensors that Llama has not or calls otherwise; a row without a name ends them. NULL: none. */
+    /* Tensors that Llama lacks or names differently; a row without a name ends them. NULL: none. */
     const kvd_stored *stored;
     /* Tensor that old files have in every layer and that is not read, or NULL. */
     const char *ignored_layer;

@@ -407,6 +407,7 @@ static void add_positions(kvd_forward *f, size_t first, size_t rows)
     }
 }
 
+/* Computes f->x = scale * W_in e(id) + p, with embeddings e and learned positions p. */
 static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];

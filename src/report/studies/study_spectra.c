@@ -15,6 +15,7 @@ static bool is_shown(const kvd_result *x)
     return x->kind == KVD_RESULT_SPECTRUM && !kvd_calibration_reduced(&x->spectrum);
 }
 
+/* Returns true unless the file lacks the pair or was calibrated on pruned or clustered vectors. */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
     return is_shown(x) && x->spectrum.pair[pair].present;

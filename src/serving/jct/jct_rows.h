@@ -43,7 +43,10 @@ typedef struct {
     double joules; /* energy of all GPUs; NaN if not known */
 } kvd_jct_run;
 
-/* Adds the row of a job, with the times of the median run. gap [n_gaps]: of all runs. */
+/*
+ * Adds the row of a job that was run n_runs times, with the times of the median run. gap [n_gaps]:
+ * seconds between tokens, of all runs.
+ */
 int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t input,
                     size_t output, const kvd_jct_run *run, int n_runs, const double *gap,
                     size_t n_gaps, kvd_err *err);

@@ -16,7 +16,10 @@ typedef struct {
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */
 } kvd_latency;
 
-/* Computes statistics of times x [n], ignoring NaN. block [n]: below KVD_LATENCY_BLOCKS. */
+/*
+ * Computes statistics of times x [n], ignoring NaN. block [n]: bootstrap block of each time, below
+ * KVD_LATENCY_BLOCKS.
+ */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed,
                           kvd_latency *out, kvd_err *err);
 

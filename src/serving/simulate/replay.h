@@ -14,7 +14,10 @@ typedef struct {
     char engine[256];
 } kvd_replay;
 
-/* Reads a method's requests, measured on `gpus` GPUs (-1: any). Returns 1 if there are none. */
+/*
+ * Reads a method's requests, measured on `gpus` GPUs (-1: any). Returns 1 if there are none. Fails
+ * if rows disagree or are invalid.
+ */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);
 

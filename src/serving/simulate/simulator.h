@@ -47,7 +47,10 @@ typedef struct {
 /* Returns output tokens - 1, or 0 if the request never fits. */
 size_t kvd_simulate_gaps(const kvd_batching_limits *limits, const kvd_request *request);
 
-/* Fills served [n], and gap (or NULL) with the seconds between tokens, output - 1 per request. */
+/*
+ * Simulates n requests. Fills served [n], and gap (or NULL) with the seconds between tokens, output
+ * - 1 per request. Fails if the user interrupts.
+ */
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits,
                  const kvd_costs *costs, int replicas, kvd_route route, kvd_served *served,
                  double *gap, kvd_simulated *out, kvd_err *err);

@@ -189,6 +189,7 @@ typedef struct {
     /* Prompt b from byte token_bytes start[b] + gap b on, as kvd_kvtc_deflate reads it. */
     uint8_t *packed;
 } kvd_kvtc_prompts;
+/* Quantises the tokens to code: writes their codes to `packed`, and the numbers to `decoded`. */
 cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream);
 
 /* Fills n blocks with random words and states for timing. */

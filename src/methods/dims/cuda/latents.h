@@ -126,10 +126,16 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
 bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head);
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
 
-/* Stores latents of the last token by its slot's A [2 n_kv_heads][d_head][rank], K first. */
+/*
+ * Stores latents of each request's last token, projected by its slot's A
+ * [2 n_kv_heads][d_head][rank], K first.
+ */
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream);
 
-/* Copies K, then V, to rows [tokens][2 n_kv_heads][d_head]; token t is row start[b] + t. */
+/*
+ * Copies new K and V to rows [tokens][2 n_kv_heads][d_head], K first. Token t of request b is row
+ * start[b] + t.
+ */
 cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head *head,
                               int32_t n_kv_heads, int32_t d_head, const void *pages, size_t page,
                               void *rows, cudaStream_t stream);
@@ -243,7 +249,10 @@ typedef struct {
 typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
-    /* Coded elements, in runs of 8 adjacent ones; 32-bit words of a token's code; sinks. */
+    /*
+     * Coded elements, in runs of 8 adjacent ones; 32-bit words of a token's code; exact first
+     * tokens.
+     */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
     /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by side and bits */
@@ -271,7 +280,10 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
  * (kvd_gpu_method.one_layer). Adjacent KV heads may share latents.
  */
 
-/* Latents of one layer, [2]: K, V. Set rank and matrix before _init, the rest before use. */
+/*
+ * Latents of one layer. Index [2]: 0 is K, 1 is V. Set rank and matrix before
+ * kvd_latent_store_init, up and applies_rope before the first launch.
+ */
 typedef struct {
     /* [n_groups] Elements of each group's latent, multiple of 16. */
     int *rank[2];
@@ -295,9 +307,15 @@ typedef struct {
     kvd_latent_head *head;
     /* Device [n_layers][n_runs] Page offset of each run of 8 latent elements. */
     int32_t *run;
-    /* Nonzero: new latents are padded to [2][n_groups][wide]. Set before _init. */
+    /*
+     * Nonzero: new latents are padded to [2][n_groups][wide]. 0: no gaps. Set before
+     * kvd_latent_store_init.
+     */
     int wide;
-    /* True if K and V share latents, stored as K's, of equal ranks. Set before _init. */
+    /*
+     * True if K and V share latents, stored as K's, of equal ranks. Set before
+     * kvd_latent_store_init.
+     */
     bool joint;
     /* True if all layers use the same pages. Set before kvd_latent_store_init. */
     bool one_layer;

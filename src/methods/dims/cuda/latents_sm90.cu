@@ -110,7 +110,7 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/* Copies latents and B of all tasks to the ring buffer. Called by one thread. */
+/* Starts the copies of latents and B to the ring buffer. One thread must call it. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();

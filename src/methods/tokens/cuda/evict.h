@@ -47,13 +47,16 @@ typedef struct {
     void *near; /* scratch memory of kvd_evict_near_bytes bytes */
 } kvd_evict_merging;
 
-/* RoPE and scratch memory for KVD_EVICT_EXPECTED. `interleaved`: pairs 2 i, 2 i + 1. */
+/*
+ * RoPE and scratch memory for KVD_EVICT_EXPECTED. `interleaved` pairs dimensions 2 i and 2 i + 1,
+ * otherwise i and i + dims / 2.
+ */
 typedef struct {
     int32_t dims, half; /* number of dimensions that RoPE rotates, and d_head / 2 */
     int32_t interleaved;
     /* Device [positions][half] tables of kvd_rope_tables. NULL without RoPE. */
     const float *cosine, *sine;
-    /* Device [positions][half][2]: mean cosine and sine over n .. n + rule.future - 1. */
+    /* Device [positions][half][2]. Row n: mean cosine and sine over n .. n + rule.future - 1. */
     const float *future;
     /* Square of the constant factor that kvd_rope_tables puts into the tables. */
     float square;
@@ -144,9 +147,11 @@ typedef struct {
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
-    /* Device [batch][n_heads] ln of softmax denominators, without a temperature. */
+    /*
+     * Device [batch][n_heads] ln of softmax denominators; unused with temperature, KVD_EVICT_FIRST.
+     */
     const float *lse;
-    /* kvd_evict_steps_bytes bytes, used with a temperature and KVD_EVICT_PIVOTAL. */
+    /* Scratch of kvd_evict_steps_bytes bytes for rules with a temperature and KVD_EVICT_PIVOTAL. */
     float *work;
     /*
      * Device [batch][room] if several GPUs divide the heads with rule.whole_layer, otherwise NULL.
@@ -201,7 +206,10 @@ static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
 
 /* The functions from here on are for tests only. */
 
-/* Copies scores and positions of a KV head to host arrays, sized for the longest request. */
+/*
+ * Copies scores and positions of a KV head to host arrays, sized for the longest request. For
+ * methods whose steps drop by score.
+ */
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err);
 

@@ -66,7 +66,10 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
     return reinterpret_cast<__half2 *>(e.page + l.v_meta) + e.at;
 }
 
-/* Returns scale and zero of a vector, N numbers a lane, as kvd_quantise_group (IEEE). */
+/*
+ * Returns scale and zero point of a vector, of which each lane has N numbers. IEEE divisions give
+ * the codes of kvd_quantise_group.
+ */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
     float lo = x[0], hi = x[0];
@@ -104,7 +107,7 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
     }
 }
 
-/* Returns the sum of x over earlier threads; *all: over the CTA of WARPS warps. */
+/* Returns the sum of x over earlier threads; *all: over the CTA, whose WARPS warps all call it. */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
     __shared__ int sum[WARPS];

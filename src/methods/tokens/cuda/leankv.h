@@ -126,7 +126,10 @@ typedef struct {
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
-    /* Pages of the largest number of tokens, and one partly filled page per precision. */
+    /*
+     * Length of a KV head's page table: pages of the largest number of tokens, and one partly
+     * filled page per precision.
+     */
     int32_t table_length;
     /* [n_pages] Ring buffer of free page numbers (kvd_leankv_state). */
     int32_t *list;
@@ -196,7 +199,7 @@ int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/* Arguments for whole prompts, in one layer. Token t of prompt i is row q_start[i] + t. */
+/* Arguments for whole prompts, in one layer. Token t of prompt i: row q_start[i] + t of q. */
 typedef struct {
     kvd_leankv_pool pool;
     /* Numbers of prompts (n), of rows of `q` (n_q8), and of tokens of the longest prompt. */

@@ -94,7 +94,7 @@ struct border {
     int ties;
 };
 
-/* All threads get out[k], below which significances sum to less than target[k]. */
+/* Finds out[k], below which significances sum to less than target[k]. All threads get it. */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
     /* Invariant: significances with bits up to hi[k] sum to at least target[k]. */

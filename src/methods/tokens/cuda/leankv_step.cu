@@ -233,7 +233,7 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/* Thread 0 gets the sum of significances and the least ones outside the window. */
+/* Adds the step's probabilities to scores. Thread 0 gets the sum and least significances. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)

@@ -95,7 +95,10 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     return select_key<THREADS>(key, n, k, bin, (unsigned)n);
 }
 
-/* Returns the threshold of the k largest of n keys: 0 if k >= n, all bits 1 if k <= 0. */
+/*
+ * Returns the threshold of the k largest of n keys: 0 if k >= n, all bits 1 if k <= 0. All THREADS
+ * threads must call it.
+ */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_least(const KEY &key, int n, int k)
 {
@@ -103,7 +106,9 @@ static __device__ unsigned long long select_least(const KEY &key, int n, int k)
     return k >= n ? 0 : k <= 0 ? ~0ull : select_key<THREADS>(key, n, k, bin);
 }
 
-/* Returns how many earlier threads have `stays`; *all: how many of the CTA of THREADS threads. */
+/*
+ * Returns how many earlier threads have `stays`; *all: of the CTA, whose THREADS threads call it.
+ */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {
     __shared__ int part[THREADS / 32];
@@ -142,7 +147,7 @@ static __device__ int select_each(int n, const STAYS &stays, const TAKE &take)
     return place;
 }
 
-/* Returns the sum of x over earlier threads; *all: over the CTA of THREADS threads. */
+/* Returns the sum of x over earlier threads; *all: over the CTA, whose THREADS threads call it. */
 template <int THREADS> static __device__ int sum_before(int x, int *all)
 {
     __shared__ int part[THREADS / 32];

@@ -134,7 +134,7 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
         heads[0] = live[0] * kv;
 }
 
-/* Writes factors of a score, sum of rise * largest + fall * smallest key. All threads. */
+/* Writes factors of a score, sum of rise * largest + fall * smallest key. All threads call it. */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
 {

@@ -44,7 +44,10 @@ typedef struct {
     const void *pool;          /* device pages of the layer */
     /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: channel minima, then maxima. */
     void *bounds;
-    /* Device [pool page][n_kv_heads][history][64] probabilities; position t writes t % history. */
+    /*
+     * Device [pool page][n_kv_heads][history][64] probabilities summed over query heads, for
+     * KVD_READ_RECENT. Position t writes element t % history.
+     */
     float *recent;
 } kvd_selection;
 
@@ -112,7 +115,10 @@ cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to,
 typedef struct {
     /* Number of centroids, and relative RoPE position of queries. */
     int32_t size, relative;
-    /* Number of dimensions that RoPE rotates. `interleaved`: pairs 2 i, 2 i + 1. */
+    /*
+     * Number of dimensions that RoPE rotates. `interleaved` pairs 2 i and 2 i + 1, otherwise i and
+     * i + dims / 2.
+     */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
     /* Device arrays of kvd_read_codes: [n_kv_heads][d][d], and twice [n_kv_heads][size][d]. */

@@ -69,7 +69,7 @@ cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes `vector` from prompt.mass for this GPU's KV heads, if `whole` is not 0. */
 cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Merges runs of similar keys (kvmerger), copies rows. prompt.merging.count is `count`. */
+/* Merges runs of similar keys (kvmerger), copies rows. prompt.merging.count must be `count`. */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes `rank` and, with KVD_EVICT_SPREAD, `statistic`. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);

@@ -83,7 +83,10 @@ cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream)
 /* Writes the importance over this GPU's heads to [n_q8], as `lse` of kvd_zdc_choose. */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
-/* Arguments of think: whole prompts of a layer. Key channels are stored by importance. */
+/*
+ * Arguments of kvd_zdc_channels (method think): whole prompts, in one layer. Key channels are
+ * stored by falling importance.
+ */
 typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of `from`, in which KV heads have equal widths */
@@ -180,7 +183,10 @@ typedef struct {
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/* Fills `end`, `low_len` and `table`. `end` includes the newest token, for the append. */
+/*
+ * Fills `end`, `low_len` and `table`. `end` includes the newest token, because the append kernel
+ * takes it as kv_len.
+ */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
 /* Arguments of kvd_zdc_merge: outputs of one decode step in one layer. */

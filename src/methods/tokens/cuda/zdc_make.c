@@ -63,7 +63,9 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
     return &dims->head[layer * dims->n_kv_heads + z->method.cache->share->first_kv_head];
 }
 
-/* If heads of important tokens are padded to the widest, other tokens' are too. */
+/*
+ * Makes a layer's layouts. Other tokens' heads are padded to the widest as important tokens' are.
+ */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;

@@ -8,7 +8,10 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/* GPUs write their part of the importance to `sum`. `exchange` adds the other parts. */
+/*
+ * GPUs that share the heads of a layer write their part of the importance to `sum`. `exchange` adds
+ * the parts of the others.
+ */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
     /* Device [n][rows]: importance over the heads of each GPU. */

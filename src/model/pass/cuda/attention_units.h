@@ -35,6 +35,7 @@ typedef struct {
     size_t first, n_heads;
 } kvd_units;
 
+/* Returns the address of matrix m of unit u. */
 static inline KVD_ANYWHERE char *kvd_unit_matrix(const kvd_units *a, int m, size_t u)
 {
     const kvd_unit_place *p = &a->at[m];

@@ -42,6 +42,7 @@ typedef struct {
     enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } prepend;
     bool split;
 } kvd_metaspace;
+/* Reads and checks a Metaspace step. m->sign belongs to `spec`. */
 int kvd_json_metaspace(const json_t *spec, const char *what, kvd_metaspace *m, kvd_err *err);
 
 /* Reads a token id, an integer from 0 to 2^31 - 1. */
