@@ -99,8 +99,8 @@ int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
- * Return, for one head, ||v - u|| / ||u|| or the ZDC paper's error D: the mean of |v - u| / |u|
- * over nonzero u. The result is NaN if all u are 0.
+ * Return the error of one head: ||v - u|| / ||u||, and D of the ZDC paper, the mean of |v - u| /
+ * |u| over nonzero u. If all u are 0, the result is NaN.
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);

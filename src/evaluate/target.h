@@ -150,8 +150,8 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
     }
 
 /*
- * Appends a search along `key` to t [*n], unless the method of an earlier one differs only in the
- * value of `key`. Borrows *m.
+ * Appends a search along `key` to t [*n]. Appends none if an earlier search's method differs only
+ * in the value of `key`. Borrows *m.
  */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);

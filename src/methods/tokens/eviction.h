@@ -106,8 +106,8 @@ typedef struct {
     /* a kvd_evict_ranking */
     int32_t ranking;
     /*
-     * 1 if the KV heads of a layer keep equal tokens, by summed scores, and a step ranks tokens
-     * only by the probabilities of that step. Requires temperature 0.
+     * 1 if the KV heads of a layer keep equal tokens, by summed scores. A step then ranks tokens
+     * only by its own probabilities. Requires temperature 0.
      */
     int32_t whole_layer;
     /* Number of first tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */

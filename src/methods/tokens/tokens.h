@@ -226,6 +226,7 @@ typedef struct {
     const kvd_config *config;
     uint64_t seed;
 } kvd_tokens_self;
+/* Returns the parameters in `self`, a kvd_tokens_self. */
 const kvd_parameter_values *kvd_tokens_values(const void *self);
 
 /* Checks the parameters and sets *self, which the caller must release with kvd_tokens_close. */

@@ -203,6 +203,7 @@ typedef struct {
     size_t ld, stride;
     int32_t batch;
 } kvd_span_shape;
+/* Writes the partial sums of squares of matrices in bf16, or else float32. */
 cudaError_t kvd_span_squares(const void *x, bool bf16, kvd_span_shape m, float *part,
                              cudaStream_t stream);
 /* Writes bf16 matrices as float32, each divided by its norm: the root of the sum of `part`. */
@@ -226,6 +227,7 @@ cudaError_t kvd_span_polynomial(const float *gram, float *square, size_t n, int3
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
 /* Replaces y by numbers that tf32 represents exactly, and writes the rest to `low`. */
 cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
+/* Adds the partial sums of each matrix: sum [batch]. */
 cudaError_t kvd_span_sum(const float *part, float *sum, int32_t batch, cudaStream_t stream);
 /* Writes q [wide][width] as row-major bf16 [wide][rank], with columns of zeros after `width`. */
 cudaError_t kvd_span_store(const float *q, size_t wide, size_t width, size_t rank, void *to,
@@ -465,6 +467,7 @@ typedef struct {
     /* Pinned [batch]: fraction of the squares of X in the span; kvd_latent_span_check reads it. */
     float *captured;
 } kvd_latent_span_rows;
+/* Queues the computation of r->basis and r->captured. */
 int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                         cudaStream_t stream, kvd_err *err);
 /* Returns the number of leading entries equal to the first, at most n and the largest batch. */

@@ -127,8 +127,8 @@ typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
     /*
-     * Length of a KV head's page table: pages of the largest number of tokens, and one partly
-     * filled page per precision.
+     * Length of a KV head's page table: pages for the most tokens, and one partly filled page per
+     * precision.
      */
     int32_t table_length;
     /* [n_pages] Ring buffer of free page numbers (kvd_leankv_state). */
