@@ -324,6 +324,9 @@ results-pages: $(BUILD)/bin/kvdim-report $(BUILD)/unpacked
 claim_files = $$(find results/kvdim-25m results/kvdim-6m results/kvdim-25m-recall/rates-at-equal-accuracy results/kvdim-25m-recall/two-level-settings \
                 results/kvdim-6m-recall/rates-at-equal-accuracy results/h200/figures results/h200/ablations results/h100/palu-70b -name '*.h5' \
                 -not -path '*/methods-sweep/*' -not -path '*/report/*' | LC_ALL=C sort)
+.PHONY: claim-files
+claim-files: # prints them
+	@printf '%s\n' $(claim_files)
 claims: $(BUILD)/bin/kvdim-report $(BUILD)/unpacked
 	@$(BUILD)/bin/kvdim-report $(claim_files) --no-plots -o $(BUILD)/claims | grep 'figures and tables of the papers'
 	@$(PYTHON) scripts/claims.py $(BUILD)/claims/tables/ledger.csv results/ledger.md README.md $(wildcard docs/*.md) $(if $(UPDATE),--update)

@@ -10,7 +10,7 @@ refused() {
   if [ $? -eq 1 ] && grep -qF -- "$text" "$D/log"; then ok "$name"; else not_ok "$name"; fi
 }
 
-files=$(find results/kvdim-25m results/kvdim-6m results/kvdim-25m-recall/rates-at-equal-accuracy results/kvdim-6m-recall/rates-at-equal-accuracy results/h200/figures results/h200/ablations results/h100/palu-70b -name '*.h5' -not -path '*/methods-sweep/*' -not -path '*/report/*' | sort)
+files=$(make -s --no-print-directory claim-files)
 check "the ledger of the committed files" "$B/bin/kvdim-report" $files --no-plots -o "$D/claims"
 grep -q '^104 figures and tables of the papers: ' "$D/log" && ok "all figures and tables are counted" || not_ok "all figures and tables are counted"
 ledger=$D/claims/tables/ledger.csv

@@ -103,7 +103,7 @@ int kvd_json_metaspace(const json_t *spec, const char *what, kvd_metaspace *m, k
         return kvd_fail(err, "%s: prepend_scheme '%s' is not supported", what, scheme);
     if (!space && k != KVD_PREPEND_NEVER)
         return kvd_fail(err, "%s: add_prefix_space is false, prepend_scheme is '%s'", what, scheme);
-    m->prepend = k;
+    m->prepend = (kvd_prepend)k;
     return 0;
 }
 

@@ -34,12 +34,14 @@ int kvd_json_steps(const json_t *spec, const char *what, const char *list,
 const char *kvd_json_character(const json_t *o, const char *what, const char *field, size_t *len,
                                kvd_err *err);
 
+/* Pieces that get a sign before their text: all, a document's first, or none. */
+typedef enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } kvd_prepend;
+
 /* The step Metaspace of pre-tokenizers and decoders, which writes a sign for each space. */
 typedef struct {
     const char *sign;
     size_t len;
-    /* Pieces that get a sign before their text: all, a document's first, or none. */
-    enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } prepend;
+    kvd_prepend prepend;
     bool split;
 } kvd_metaspace;
 /* Reads and checks a Metaspace step. m->sign belongs to `spec`. */
