@@ -10,7 +10,7 @@ else
 fi
 if command -v cppcheck >/dev/null 2>&1; then
   if cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr \
-       --suppress=missingIncludeSystem --error-exitcode=1 -j 2 -Isrc -Iinclude -Itests/lib $(echo "$sources" | tr ' ' '\n' | grep '\.c$'); then
+       --suppress=missingIncludeSystem -U__CUDACC__ --error-exitcode=1 -j 2 -Isrc -Iinclude -Itests/lib $(echo "$sources" | tr ' ' '\n' | grep '\.c$'); then
     echo 'ok cppcheck'
   else
     echo 'not ok cppcheck'; status=1

@@ -26,16 +26,18 @@ struct kvd_generator {
 int kvd_sequences_end(kvd_sequences *s, size_t n_new, kvd_err *err)
 {
     size_t *const offset = realloc(s->offset, (s->n + 2) * sizeof *offset);
-    s->offset = offset ? offset : s->offset;
+    if (offset)
+        s->offset = offset;
     size_t *const end = realloc(s->end, (s->n + 2) * sizeof *end);
-    s->end = end ? end : s->end;
+    if (end)
+        s->end = end;
     if (!offset || !end)
         return kvd_no_memory(err, "a list of lengths", 2 * (s->n + 2) * sizeof *end);
     if (!s->n)
-        offset[0] = end[0] = 0;
+        s->offset[0] = s->end[0] = 0;
     s->n++;
-    offset[s->n] = s->prompt.n;
-    end[s->n] = s->forced.n ? s->forced.n : end[s->n - 1] + n_new;
+    s->offset[s->n] = s->prompt.n;
+    s->end[s->n] = s->forced.n ? s->forced.n : s->end[s->n - 1] + n_new;
     return 0;
 }
 

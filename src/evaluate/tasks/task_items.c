@@ -109,9 +109,11 @@ static int add_field(void *ctx, const char *text, size_t len, kvd_err *err)
     if (f->most && f->n == f->most)
         return 1;
     char **const texts = realloc(f->text, (f->n + 1) * sizeof *texts);
-    f->text = texts ? texts : f->text;
+    if (texts)
+        f->text = texts;
     size_t *const lengths = realloc(f->len, (f->n + 1) * sizeof *lengths);
-    f->len = lengths ? lengths : f->len;
+    if (lengths)
+        f->len = lengths;
     if (!texts || !lengths)
         return kvd_no_memory(err, "documents", (f->n + 1) * 2 * sizeof *lengths);
     if (!(f->text[f->n] = malloc(len + 1)))
