@@ -8,7 +8,7 @@
 # nothing else is needed of a build. Under the tools a case counts as ok only when it ended in time,
 # printed an "ok" line and no "not ok", and the tool's own summary is zero: a name that no case has,
 # a program that is not there, or a run cut short, is "not ok". Lines end with the seconds they
-# took. About two minutes on an H200.
+# took. About eight minutes on two H200.
 set -u
 OUT=${1:?usage: check_gpu.sh OUT_DIR [TESTS]}
 T=${2:-build/tests}
