@@ -1,3 +1,4 @@
+/* Singular values and rotations of all heads, from second moments or from rows (pairs.h). */
 #include "analysis/pairs.h"
 
 #include <assert.h>

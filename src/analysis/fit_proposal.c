@@ -1,3 +1,4 @@
+/* Settings that a regression proposes for given losses: made, printed and written (kvdim-fit). */
 #include "analysis/regression.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* K-means clustering of rows (reduce.h). */
 #include "analysis/reduce.h"
 
 #include <assert.h>

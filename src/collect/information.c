@@ -1,3 +1,4 @@
+/* Squared gradients of W_K, W_V, K and V: empirical Fisher information (sums.h). */
 #include "collect/sums.h"
 
 #include <cblas.h>

@@ -1,3 +1,4 @@
+/* Output files of kvdim-collect: opened, saved, continued and finished (collect.h). */
 #include "collect/collect.h"
 
 #include <errno.h>

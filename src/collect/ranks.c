@@ -1,3 +1,4 @@
+/* MPI ranks of kvdim-collect: their shares of the sequences, and errors of any rank (collect.h). */
 #include "collect/collect.h"
 
 #include <errno.h>

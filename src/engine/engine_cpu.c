@@ -1,3 +1,4 @@
+/* Opens the serving engine on the CPU (engine.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

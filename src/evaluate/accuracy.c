@@ -1,3 +1,4 @@
+/* Values of a result row: accuracy, bytes saved and their intervals (eval_run.h). */
 #include "evaluate/eval_run.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Loss of each head at six numbers of kept dimensions (eval_run.h). */
 #include "evaluate/eval_run.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Command line of kvdim-eval (eval_run.h). */
 #include "evaluate/eval_run.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Q, K and V of prompts, recorded once and used by all settings (model_runner.h). */
 #include "evaluate/model_runner.h"
 
 #include <stdint.h>

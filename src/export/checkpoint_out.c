@@ -1,3 +1,4 @@
+/* Writes a checkpoint whose weights hold the rotations (export.h). */
 #include "export/export.h"
 
 #include <dirent.h>

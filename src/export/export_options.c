@@ -1,3 +1,4 @@
+/* Command line of kvdim-export (export.h). */
 #include "export/export.h"
 
 #include <math.h>

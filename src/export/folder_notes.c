@@ -1,3 +1,4 @@
+/* JSON and rotation files in the folder of an exported checkpoint (export.h). */
 #include "export/export.h"
 
 #include <dirent.h>

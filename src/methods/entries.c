@@ -1,3 +1,4 @@
+/* Entries of a KV head in the CPU cache: appended, quantised, lowered, dropped, pruned (head.h). */
 #include "methods/head.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Keys of methods: settings as text, trade-offs, values set by searches (method.h). */
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>

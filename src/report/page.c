@@ -1,3 +1,4 @@
+/* Writes the report page and its plots (report.h). */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* Text, tables, figures and sections of a report page (report.h). */
 #include "report/report.h"
 
 #include <assert.h>

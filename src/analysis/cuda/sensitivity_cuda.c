@@ -1,3 +1,4 @@
+/* Sums C and G of kvdim-sensitivity on a GPU (sensitivity.h). */
 #include <stdlib.h>
 
 #include "analysis/sensitivity.h"

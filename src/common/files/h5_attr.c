@@ -1,3 +1,4 @@
+/* Attributes of HDF5 objects, and messages of HDF5 errors (h5.h). */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* A layer on GPUs that divide each prompt: their parts, exchanges of K and V (sequence.h). */
 #include "engine/cuda/sequence.h"
 
 static const char what[] = "exchange between GPUs";

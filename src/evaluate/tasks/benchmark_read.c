@@ -1,3 +1,4 @@
+/* Reads the JSON lines of published benchmarks, and fills their templates (benchmark.h). */
 #include <ctype.h>
 #include <errno.h>
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* RULER's items without an essay: variable tracking, common and frequent words. */
 #include <stdlib.h>
 #include <string.h>
 

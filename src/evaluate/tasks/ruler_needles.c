@@ -1,3 +1,4 @@
+/* RULER's needles: facts hidden in noise, an essay or other needles. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* libkvdim-attention: checks of arguments, and calls of the CPU or GPU code (kvdim/attention.h). */
 #include "kvdim/attention.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* One case of kvdim-attn: all implementations are checked, then timed in turns. */
 #include "kernels/timing/attn_options.h"
 
 #include <math.h>

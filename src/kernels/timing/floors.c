@@ -1,3 +1,4 @@
+/* Least times of attention from its bytes and operations, and rates of the device (impl.h). */
 #include "kernels/timing/impl.h"
 
 #include <cblas.h>

@@ -1,3 +1,4 @@
+/* Compares sampled output rows with double precision (impl.h). */
 #include "kernels/timing/impl.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Shared code of methods of the bits axis (bits.h). */
 #include "methods/bits/bits.h"
 
 int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,

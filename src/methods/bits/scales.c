@@ -1,3 +1,4 @@
+/* Scales of floating-point codes per tensor or head, from calibration data (bits.h). */
 #include "methods/bits/bits.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Work lists of decode attention in a paged cache (paged_cache.h). */
 #include "methods/cuda/paged_cache.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Shared code of methods that drop tokens: budgets, checks and rankings (tokens.h). */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>

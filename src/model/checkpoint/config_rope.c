@@ -1,3 +1,4 @@
+/* Reads RoPE, its scaling and its layers from config.json (config_json.h). */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* Reads a model's configuration from GGUF metadata (gguf.h). */
 #include "model/checkpoint/gguf.h"
 
 #include <inttypes.h>

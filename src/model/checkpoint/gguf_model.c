@@ -1,3 +1,4 @@
+/* A model in a GGUF file, under the tensor names of Hugging Face files (gguf.h). */
 #include "model/checkpoint/gguf.h"
 
 #include <stdlib.h>

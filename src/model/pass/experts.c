@@ -1,3 +1,4 @@
+/* Routed experts on the CPU: choice, products and gradients (layer.h). */
 #include "model/pass/layer.h"
 
 #include <assert.h>

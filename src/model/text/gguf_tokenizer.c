@@ -1,3 +1,4 @@
+/* Makes a tokenizer from GGUF metadata. */
 #include "model/text/tokenizer/steps.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Compares calibration on pruned or clustered rows with the full calibration (measures.h). */
 
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Section of --compare: two folders of results, row by row (measures.h). */
 
 #include <math.h>
 #include <stdarg.h>

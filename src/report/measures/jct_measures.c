@@ -1,3 +1,4 @@
+/* Measures of job completion times on a GPU (measures.h). */
 #include "report/measures/measures.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Consistency of the papers' tables of epsilon and delta (measures.h). */
 #include "report/measures/ledger.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Decides whether two result rows have equal conditions (rows.h). */
 #include "report/rows.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Measures of simulated serving against load (measures.h). */
 #include "report/measures/measures.h"
 
 #include <math.h>

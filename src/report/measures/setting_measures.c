@@ -1,3 +1,4 @@
+/* Measures that compare settings of a method, and rates at equal accuracy (measures.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Measures of singular values (measures.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Measures of attention to tokens (measures.h). */
 #include "report/measures/measures.h"
 
 #include <math.h>

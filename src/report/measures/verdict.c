@@ -1,3 +1,4 @@
+/* Verdicts on claims: reproduced, holds, trend holds, cannot tell (ledger.h). */
 #include "report/measures/ledger.h"
 
 #include <math.h>

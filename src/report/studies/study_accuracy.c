@@ -1,3 +1,4 @@
+/* Section of the report: quality against bytes, and searches for a target (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

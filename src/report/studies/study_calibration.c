@@ -1,3 +1,4 @@
+/* Section of the report: calibration on less data, or on another text (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Section of the report: job completion times and their parts (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Section of the report: scores of tasks, and fronts by bytes and step time (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

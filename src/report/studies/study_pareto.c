@@ -1,3 +1,4 @@
+/* Section of the report: methods with the best quality at each cache size (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Section of the report: input files, commands, and what is missing (studies.h). */
 #include <stdio.h>
 #include <string.h>
 

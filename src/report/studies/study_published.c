@@ -1,3 +1,4 @@
+/* Section of the report: the papers' tables of epsilon and delta (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Section of the report: simulated serving (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

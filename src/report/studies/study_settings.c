@@ -1,3 +1,4 @@
+/* Section of the report: smallest caches within a loss, proposals, weights (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

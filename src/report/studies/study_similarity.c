@@ -1,3 +1,4 @@
+/* Section of the report: similarity of rotations from different texts (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Section of the report: singular values (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

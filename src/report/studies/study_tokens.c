@@ -1,3 +1,4 @@
+/* Section of the report: attention to tokens (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

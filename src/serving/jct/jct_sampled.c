@@ -1,3 +1,4 @@
+/* Runs a job from which only some decode steps are computed (jct_loop.h). */
 #include "serving/jct/jct_loop.h"
 
 #include <stdlib.h>

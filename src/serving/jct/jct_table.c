@@ -1,3 +1,4 @@
+/* Lines that kvdim-jct prints. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Which codes the GPU stores packed, and the layout of their pages (packed.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

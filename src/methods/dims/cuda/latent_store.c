@@ -1,3 +1,4 @@
+/* Latents in pages on a GPU: their layout, storage, codes and leading vectors (latents.h). */
 #include "methods/dims/cuda/latents.h"
 
 #include <math.h>

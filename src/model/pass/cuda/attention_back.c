@@ -1,3 +1,4 @@
+/* Gradients of attention on a GPU, by batched products of cuBLAS. */
 #include "model/pass/cuda/attention.h"
 
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* One GPU of a forward pass: its stream, libraries, weights and buffers (layer.h). */
 #include <stdlib.h>
 #include <string.h>
 

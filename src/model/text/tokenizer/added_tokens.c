@@ -1,3 +1,4 @@
+/* Vocabulary, and tokens that are found in the text before all steps (steps.h). */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

@@ -1,3 +1,4 @@
+/* Byte-pair encoding with a list of merges (steps.h). */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Merges pairs of neighbouring pieces of a word (steps.h). */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>

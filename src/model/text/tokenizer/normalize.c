@@ -1,3 +1,4 @@
+/* Normalizers of tokenizer.json (steps.h). */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>

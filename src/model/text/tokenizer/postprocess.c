@@ -1,3 +1,4 @@
+/* Templates that add special tokens around a text (steps.h). */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Pre-tokenizers of tokenizer.json (steps.h). */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>

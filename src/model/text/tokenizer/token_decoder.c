@@ -1,3 +1,4 @@
+/* Decoders of tokenizer.json, from tokens back to text (steps.h). */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Tokenizers of llama2.c files. */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
