@@ -69,16 +69,22 @@ typedef struct kvdim_heads {
     int32_t device;     /* KVDIM_CPU or KVDIM_CUDA */
     int32_t dtype;      /* KVDIM_F16 or KVDIM_BF16 */
     int32_t n_heads;    /* 1 .. 128 */
-    /* Must divide n_heads. On CUDA, at most 16 query heads may share a KV head. */
+    /* Number of KV heads; must divide n_heads. On CUDA, at most 16 query heads may share one. */
     int32_t n_kv_heads;
     int32_t d_head; /* 16 .. 256, a multiple of 16 */
-    /* Kept dimensions of Q and K, and of V: host [n_kv_heads], multiples of 16, 16 .. d_head. */
+    /*
+     * Kept dimensions of Q and K, and of V, per KV head: host arrays [n_kv_heads]. Each is a
+     * multiple of 16 from 16 to d_head.
+     */
     const int32_t *d_qk, *d_v;
 } kvdim_heads;
 
 typedef struct kvdim_layer kvdim_layer;
 
-/* Creates a layer, copying *heads and its arrays. Destroy it after its plans. NULL on failure. */
+/*
+ * Creates *layer, copying *heads and its arrays. On failure *layer is NULL. Destroy a layer after
+ * its plans.
+ */
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* NULL is ignored */
 
@@ -91,7 +97,7 @@ typedef struct kvdim_layer_sizes {
     int32_t o_columns; /* Elements per row of the output O: sum of d_v over the query heads. */
 } kvdim_layer_sizes;
 
-/* Fills *sizes. The caller must have set sizes->struct_size. */
+/* Fills *sizes with the layer's sizes. The caller must have set sizes->struct_size. */
 kvdim_status kvdim_layer_get_sizes(const kvdim_layer *layer, kvdim_layer_sizes *sizes);
 
 /* Returns the first of d_v columns of query head `head` in a row of O, or -1 for a bad `head`. */
@@ -100,13 +106,15 @@ int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 typedef struct kvdim_batch {
     size_t struct_size; /* set by the caller: sizeof(kvdim_batch) */
     int32_t n_requests; /* at least 1 */
-    /* Columns of page_table. A plan can be advanced until a request has 64 max_pages tokens. */
+    /* Number of columns of page_table. A plan can be advanced to 64 max_pages tokens a request. */
     int32_t max_pages;
-    /* Pages in kvdim_append_args.pool. A CPU layer refuses page numbers >= pool_pages. */
+    /* Number of pages in kvdim_append_args.pool. A CPU layer refuses page numbers >= pool_pages. */
     int32_t pool_pages;
-    /* New tokens of each request: host [n_requests], at least 1. NULL: 1 each (decode). */
+    /* Number of new tokens per request, at least 1: host [n_requests]. NULL: 1 each (decode). */
     const int32_t *q_len;
-    /* Cached tokens per request, with new ones: host [n_requests], q_len .. 64 max_pages. */
+    /*
+     * Number of cached tokens per request, new ones too: host [n_requests], q_len .. 64 max_pages.
+     */
     const int32_t *kv_len;
     /*
      * [n_requests][max_pages]: element [b][j] is the page of tokens 64 j .. 64 j + 63 of request b.
@@ -128,7 +136,10 @@ typedef struct kvdim_plan kvdim_plan;
  */
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
-/* Makes a plan decode each request's next token, which needs a page. Fails on a prefill plan. */
+/*
+ * Advances a decode plan to each request's next token, for which page_table must have a page. Fails
+ * on a prefill plan.
+ */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
 /* Destroys a plan. NULL is ignored. */
 void kvdim_plan_destroy(kvdim_plan *plan);

@@ -17,7 +17,7 @@ extern "C" {
 /* Rows (tokens) of K or V that are coded together, of one KV head of one layer of one sequence. */
 typedef struct kvdim_block {
     uint32_t struct_size;
-    /* KVDIM_SIDE_KEYS (after RoPE unless keys_before_rope is 1) or KVDIM_SIDE_VALUES. */
+    /* KVDIM_SIDE_KEYS (keys, after RoPE unless keys_before_rope is 1) or KVDIM_SIDE_VALUES. */
     int32_t side;
     int32_t layer, kv_head;
     /* 1: coded at the end of a prompt, 0: in a decode step. Dropped tokens are not in the block. */
@@ -27,18 +27,25 @@ typedef struct kvdim_block {
     const float *x;           /* numbers to be coded, [n][d], finite */
     const uint32_t *position; /* position of each token in its sequence, [n] */
     /*
-     * [n] `mass`: sum of the attention probabilities that the token has received from all query
-     * heads; `seen`: number of summed probabilities. NULL without KVDIM_NEEDS_PROBABILITIES.
+     * Arrays [n]. mass[i] is the sum of the attention probabilities that token i has received from
+     * all query heads, seen[i] the number of probabilities in this sum. NULL without
+     * KVDIM_NEEDS_PROBABILITIES.
      */
     const double *mass, *seen;
 } kvdim_block;
 
-/* `self`: the pointer from `open` or, if `open` is NULL, the values, const double [n_keys]. */
+/*
+ * Method that codes K and V with fewer bits. The argument `self` of its functions is the pointer
+ * that `open` stored or, if `open` is NULL, the parameter values, const double [n_keys].
+ */
 typedef struct kvdim_bits_method {
     kvdim_method method;
-    /* 1: keys are coded before RoPE, which kvdim applies whenever it reads a decoded key. */
+    /* If 1, keys are coded before RoPE, and kvdim applies RoPE whenever it reads a decoded key. */
     int32_t keys_before_rope;
-    /* Checks `value` [n_keys] against the model, stores *self. `open`, `close` may be NULL. */
+    /*
+     * Checks the parameter values `value` [n_keys] against the model, and stores a pointer of the
+     * method in *self. `open` and `close` may be NULL.
+     */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*

@@ -13,7 +13,10 @@
 extern "C" {
 #endif
 
-/* Q, K, V of a calibration text at a KV head, after RoPE; n 0: no KVDIM_NEEDS_CALIBRATION. */
+/*
+ * Rows Q, K and V of a calibration text at one KV head, after RoPE. n is 0 unless the method asks
+ * for KVDIM_NEEDS_CALIBRATION.
+ */
 typedef struct kvdim_rows {
     uint32_t struct_size;
     int32_t layer, kv_head;
@@ -56,9 +59,9 @@ typedef struct kvdim_dims_method {
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
     /*
-     * Chooses the stored key channels after a prompt: keep[i] 1 stores channel i, 0 drops it (read
-     * as 0); at least one is stored. *newest (0 on entry, at most n_q): newest tokens that keep all
-     * channels. Tokens after the prompt keep all.
+     * Chooses the key channels that stay after a prompt: keep[i] 1 stores channel i, 0 drops it (it
+     * reads as 0). At least one must stay. *newest (0 on entry, at most n_q) receives the number of
+     * newest tokens that keep all channels, as tokens after the prompt do.
      */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);

@@ -25,7 +25,7 @@ typedef struct kvdim_layers {
 
 typedef struct kvdim_layers_method {
     kvdim_method method;
-    /* 1: `merge` receives keys before RoPE, which kvdim applies to the merged keys. */
+    /* If 1, `merge` receives keys before RoPE, and kvdim applies RoPE to the merged keys. */
     int32_t keys_before_rope;
     /*
      * Returns the number of layers in the group that begins at `layer`: 1 (not merged) up to all
@@ -33,8 +33,9 @@ typedef struct kvdim_layers_method {
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*
-     * Replaces b->x by the finite numbers that later reads return. *numbers: how many numbers (in
-     * the cache's type) the group stores; *bits: bits of indices and flags. Each may be 0.
+     * Replaces the numbers in b->x by the finite numbers that later reads return. *numbers receives
+     * how many numbers of the cache's type the group stores, *bits the bits of indices and flags.
+     * Each may be 0.
      */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);

@@ -31,7 +31,7 @@ typedef struct kvdim_prompt {
     size_t stride;
     const float *q; /* queries after RoPE, [n][group][d]: tokens are `q_stride` numbers apart */
     size_t q_stride;
-    /* From here to the end of kvdim_prompt: NULL or 0 without KVDIM_NEEDS_PROBABILITIES. */
+    /* From here to the end of kvdim_prompt, fields are unset without KVDIM_NEEDS_PROBABILITIES. */
     /* [n] attention probabilities each token received from the prompt, summed over query heads */
     const double *mass;
     const double *own; /* [n] part of `mass` that each token received from itself. */
@@ -50,7 +50,7 @@ typedef struct kvdim_step {
     const float *prob;        /* attention probabilities of this step, [group][n] */
     const float *score;       /* attention scores q.k of this step after scaling, [group][n] */
     size_t now;               /* position in the sequence of the newest token */
-    /* Tokens of the prompt, and expected tokens of the whole sequence. */
+    /* Number of tokens of the prompt, and expected number of tokens of the whole sequence. */
     size_t n_prompt, n_expected;
 } kvdim_step;
 
@@ -81,12 +81,21 @@ typedef struct kvdim_tokens_method {
     kvdim_method method;
     /* Bits per cached token in addition to K and V, such as scores and positions. */
     double entry_bits;
-    /* Checks `value` [n_keys] against the model, stores *self. `open`, `close` may be NULL. */
+    /*
+     * Checks the parameter values `value` [n_keys] against the model, and stores a pointer of the
+     * method in *self. `open` and `close` may be NULL.
+     */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
-    /* Returns the bytes of `state`, at most 1 GiB, for up to n cached tokens. NULL: no state. */
+    /*
+     * Returns the bytes of the memory `state` for up to n cached tokens of a KV head, at most 1
+     * GiB. If this function is NULL, there is no state.
+     */
     size_t (*state_bytes)(const void *self, size_t n);
-    /* Returns the number of last tokens whose attention kvdim_prompt.recent has. NULL: 0. */
+    /*
+     * Returns the number of last prompt tokens whose attention kvdim_prompt.recent holds. If this
+     * function is NULL, the number is 0.
+     */
     size_t (*window)(const double *value);
     int (*prompt)(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error);
@@ -102,15 +111,15 @@ typedef struct kvdim_tokens_method {
     int (*step_heads)(const void *self, void *const *state, const kvdim_step *s, size_t n_heads,
                       uint32_t *const *kept, size_t *n_kept, char *error);
     /*
-     * Chooses the cached tokens that a decode step reads: their indices in `read`, rising, their
-     * number in *n_read. Others stay in the cache. NULL: a step reads all. Required without
-     * `prompt` and `prompt_heads`.
+     * Chooses the cached tokens that a decode step reads: writes their rising indices to `read` and
+     * their number to *n_read. Other tokens stay in the cache. NULL: a step reads all. Required
+     * without `prompt` and `prompt_heads`.
      */
     int (*select)(const void *self, void *state, const kvdim_read *r, uint32_t *read,
                   size_t *n_read, char *error);
     /*
-     * Returns the bits that `select` needs in addition to K and V, for n tokens of d numbers. They
-     * count as stored, and as read by every step. NULL: 0.
+     * Returns the bits that `select` needs in addition to K and V of n tokens of d numbers. They
+     * count as stored, and as read by every step. If this function is NULL, the number is 0.
      */
     double (*select_bits)(const void *self, const void *state, size_t n, size_t d);
 } kvdim_tokens_method;
