@@ -1,4 +1,7 @@
-/* Reference causal attention with float64 sums, on layout PLAIN of kernels/layout.h. */
+/*
+ * Reference causal attention with float64 sums on host arrays. Heads are row-major matrices, one
+ * after another (layout PLAIN of kernels/layout.h).
+ */
 #ifndef KVD_KERNELS_ATTENTION_REF_H
 #define KVD_KERNELS_ATTENTION_REF_H
 
@@ -16,26 +19,33 @@ typedef struct {
     size_t k_at[KVD_HEADS_MAX], v_at[KVD_HEADS_MAX];
 } kvd_attn_plain;
 
-/* Computes layout PLAIN. Fails on sizes out of range, n_heads % n_kv_heads, or q_len > kv_len. */
+/*
+ * Computes where each head starts in host arrays Q, K, V and O (layout PLAIN of kernels/layout.h).
+ * Fails if a size is out of range, n_kv_heads does not divide n_heads, or a q_len exceeds its
+ * kv_len.
+ */
 int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                         kvd_attn_plain *plain, kvd_err *err);
 
 /*
- * Computes causal attention in a sliding window, if `heads` has one. Never reads rows that no query
- * attends to.
+ * Computes causal attention, within a sliding window if `heads` has one. Rows of K and V that no
+ * query attends to are not read. PLAIN (kernels/layout.h): one row-major matrix per head.
  *
  * - `q`, `k`, `v`: inputs, PLAIN, float32.
  * - `out`: output, PLAIN O, float64.
- * - `lse` [n_heads][n_q]: output, log of the softmax denominators. May be NULL.
+ * - `lse` [n_heads][n_q]: output, natural log of the softmax denominators. May be NULL.
  */
 int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const float *q,
                       const float *k, const float *v, double *out, double *lse, kvd_err *err);
-/* Computes attention with exp(sinks[h]) in the denominators of query head h; sinks may be NULL. */
+/*
+ * Like kvd_attention_ref, but adds exp(sinks[h]) to the softmax denominators of query head h.
+ * `sinks` [n_heads] may be NULL.
+ */
 int kvd_attention_ref_sinks(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                             const float *sinks, const float *q, const float *k, const float *v,
                             double *out, double *lse, kvd_err *err);
 
-/* Computes `out` [d_v] for query t of query head h of request b. */
+/* Computes one row of attention: `out` [d_v] for query t of query head h of request b. */
 int kvd_attention_ref_row(const kvd_attn_heads *heads, const kvd_attn_batch *batch, int b, int h,
                           size_t t, const float *q, const float *k, const float *v, double *out,
                           kvd_err *err);

@@ -64,7 +64,10 @@ static size_t sum(const int32_t *x, int n)
     return s;
 }
 
-/* Writes rows [n][d] into a BLOCKED matrix from row `first` on, and zeros up to a multiple of 8. */
+/*
+ * Writes rows [n][d] as 16-bit numbers into a matrix of 8 x 8 blocks from row `first` on, followed
+ * by zeros up to a multiple of 8 rows.
+ */
 static void block_rows(int dtype, const float *rows, size_t n, size_t d, size_t first, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];

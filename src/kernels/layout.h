@@ -60,14 +60,14 @@ typedef struct {
     int window; /* number of newest keys, up to its own, to which a query attends; 0 for all keys */
 } kvd_attn_heads;
 
-/* lengths of the requests of a batch, in host memory */
+/* Lengths of the requests of a batch, in host memory. */
 typedef struct {
     int batch;
     const int32_t *q_len;  /* [batch] number of new tokens, >= 1 */
     const int32_t *kv_len; /* [batch] number of all tokens, >= q_len */
 } kvd_attn_batch;
 
-/* Location of each head in layout BLOCKED; offsets and pitches in elements. */
+/* Location of each head in layout BLOCKED (8 x 8 blocks); offsets and pitches in elements. */
 typedef struct {
     int32_t n_heads, n_kv_heads, group;
     float scale;              /* factor of scores, 1/sqrt(d_head) */
@@ -94,23 +94,29 @@ int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
 int kvd_attn_widest(const kvd_attn_map *map);
 
-/* Returns the index of token t, dim i in a BLOCKED matrix [tokens][d]. */
+/* Returns the index of token t, dim i in a matrix [tokens][d] of 8 x 8 blocks (BLOCKED). */
 static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the number of rows of Q, requests rounded up to 8. q_start: first rows, or NULL. */
+/* Returns the rows of Q, requests rounded up to 8. q_start [batch], or NULL: gets first rows. */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
-/* Convert PLAIN float32 to BLOCKED 16-bit. kvd_pack_kv writes only tokens and required zeros. */
+/*
+ * Convert row-major float32 (PLAIN) to 16-bit numbers in 8 x 8 blocks (BLOCKED). kvd_pack_kv writes
+ * only the tokens and the zeros that the layout requires.
+ */
 void kvd_pack_q(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *q,
                 uint16_t *q_blocked);
 void kvd_pack_q_decode(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype,
                        const float *q, uint16_t *q_rows);
 void kvd_pack_kv(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *k,
                  const float *v, const int32_t *page_table, int max_pages, uint16_t *pool);
-/* Converts 16-bit O to PLAIN float32. In prefill, query t of request b is row q_start[b] + t. */
+/*
+ * Converts the 16-bit output O of the kernels to row-major float32, head after head (PLAIN). In
+ * prefill, query t of request b is row q_start[b] + t.
+ */
 void kvd_unpack_o(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, int decode,
                   const uint16_t *o_rows, float *o);
 

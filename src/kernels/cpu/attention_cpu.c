@@ -7,7 +7,7 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu_task.h"
 
-/* number of pieces of keys per thread, and smallest and largest number of key blocks of a piece */
+/* Number of pieces of work per thread, and smallest and largest number of key blocks in a piece. */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
 kvd_cpu_isa kvd_cpu_isa_best(void)
@@ -105,7 +105,10 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/* Stores pieces of cost `wanted` (0: whole tasks) of all tasks. Returns the total cost. */
+/*
+ * Lists the pieces of all tasks in x->pieces. A task is cut into pieces of cost `wanted`, or kept
+ * whole if `wanted` is 0. Returns the total cost.
+ */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;
@@ -232,7 +235,7 @@ int kvd_attention_cpu(const kvd_attn_heads *heads, const kvd_attn_batch *batch, 
         return -1;
     if (make_plan(&x, err))
         goto done;
-    /* The scale includes log2(e): softmax uses powers of 2. */
+    /* The scale includes log2(e), because softmax is computed with powers of 2. */
     const float scale = (float)(1.4426950408889634 / sqrt((double)heads->d_head));
 #pragma omp parallel
     {

@@ -39,7 +39,7 @@ typedef struct {
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
     float *q;  /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
-    /* [d_v][nv * VL] Unnormalised outputs, with TILE(nv) dimensions of padding at the end. */
+    /* Unnormalised outputs [d_v][nv * VL], followed by padding of TILE(nv) dimensions. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
     /* [PANEL] Row i attends to the first `common` keys and the limit[i] keys after them. */
@@ -52,7 +52,10 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
         __builtin_prefetch((const void *)*line);
 }
 
-/* Computes a tile of scores. If `masked`, key m's are -inf in rows with a limit below keys[m]. */
+/*
+ * Computes the scores of TILE(nv) keys for a panel of query rows, and raises the rows' maxima in
+ * `max`. If `masked`, the score of key m becomes -inf in rows whose limit is below keys[m].
+ */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
                         const float *v, size_t v_step)
@@ -105,7 +108,10 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
     }
 }
 
-/* Computes scores of a key block, the last `beyond` masked. `s` needs room for a whole tile. */
+/*
+ * Computes the scores of keys key .. key + n_keys - 1 for a panel of query rows; the causal mask
+ * applies to the last `beyond` keys. `s` needs room for a whole tile more.
+ */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
 {
@@ -127,7 +133,10 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
     }
 }
 
-/* Replaces scores by softmax weights. A row with only -inf scores gets the sum 0. */
+/*
+ * Replaces the scores `s` of n_keys keys by softmax weights 2^(score - maximum), and updates each
+ * row's maximum and sum. A row with only -inf scores gets the sum 0.
+ */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {
     vf zero[NV], sum[NV];
@@ -188,7 +197,7 @@ INLINE void output_tile(const size_t nv, const float *s, const float *v, size_t 
     }
 }
 
-/* Adds softmax weights times V to the output. */
+/* Adds the products of softmax weights and V to the panel's output. */
 INLINE void output(const size_t nv, const float *s, const float *v, size_t d, size_t n_keys,
                    panel *p)
 {
@@ -252,7 +261,7 @@ INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t 
     }
 }
 
-/* One function per number of vectors: compilers optimise a variable nv badly. */
+/* Defines one function per number of vectors, because compilers optimise a variable nv badly. */
 #define BLOCK(nv)                                                                                  \
     __attribute__((noinline)) static void block_##nv(const kvd_cpu_task *task, size_t key,         \
                                                      size_t n_keys, float *s, panel *p)            \
@@ -312,7 +321,7 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/* Stores a panel's output. Only a final output is divided by the sum of softmax weights. */
+/* Writes a panel's output. If it is partial, it is not divided by the sums of softmax weights. */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;
@@ -391,7 +400,7 @@ static void run(const kvd_cpu_task *task, float scale, float *scratch)
     const size_t per_panel = (scratch_floats(task->d_qk, task->d_v) - S_FLOATS) / PANELS;
     for (size_t i = 0; i < n_panels; i++)
         make_panel(task, i * PANEL, scale, scratch + S_FLOATS + i * per_panel, &panels[i]);
-    /* In decode, smaller key blocks keep V in L1. */
+    /* In decode, smaller key blocks keep the values V in the L1 cache. */
     const size_t step = task->rows <= VL ? KEYS / 2 : KEYS;
     for (size_t key = task->key; key < task->key_end; key += step)
         for (size_t i = 0; i < n_panels; i++) {

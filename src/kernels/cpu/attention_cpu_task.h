@@ -19,7 +19,10 @@ typedef struct {
     size_t position; /* position of the request's first query: kv_len - q_len */
     size_t row, rows;
     size_t key, key_end; /* A row ignores keys after its own position. */
-    /* [rows] largest base-2 score, [rows] sum of weights, [rows][d_v] weights times V; or NULL */
+    /*
+     * Partial result for a later merge, or NULL: largest base-2 score [rows], sum of softmax
+     * weights [rows], sum of weights times V [rows][d_v].
+     */
     float *partial;
 } kvd_cpu_task;
 
@@ -27,9 +30,9 @@ typedef struct {
     size_t max_rows;
     size_t row_unit;  /* number of rows computed at a time; a task's time grows in these steps */
     size_t key_block; /* Keys per block, counted from kvd_cpu_task.key. */
-    /* Returns the floats of scratch memory per thread. The caller aligns the memory to 64 bytes. */
+    /* Returns the floats of scratch memory that a thread needs, which are aligned to 64 bytes. */
     size_t (*scratch)(size_t d_qk, size_t d_v);
-    /* Computes the task. `scale` is log2(e) / sqrt(d_head). */
+    /* Computes the attention of a task. `scale` is log2(e) / sqrt(d_head). */
     void (*run)(const kvd_cpu_task *task, float scale, float *scratch);
 } kvd_cpu_kernel;
 

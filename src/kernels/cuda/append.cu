@@ -27,7 +27,7 @@ extern "C" {
 namespace
 {
 
-/* A slot is 16 rows. Request b has the slots from token_start[b] / 16 + 2 b on. */
+/* Request of a slot of 16 rows. Request b has the slots from token_start[b] / 16 + 2 b on. */
 struct place {
     int b, start, next;
 };
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
             }
             find(a, slot, at);
             const int head = choose_unit(p, u, g, kind, n_q, HEADS, r_smem);
-            /* The CTA of column 0 also stores what no rotation matrix multiplies. */
+            /* The CTA with the first columns also stores heads without a rotation matrix. */
             if (first == 0 || (u.applies_rope && first < u.d)) {
                 prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
                 prefetch<HEADS, SLABS, ROPE>(p, u, lane, stages + (uint32_t)(stage * STAGE_BYTES));
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
     kvd_copies_done();
 }
 
-/* Notes the time at which the CTA ends. */
+/* Raises *a.ended to the time in ns at which this CTA ends, unless a.ended is NULL. */
 __device__ __forceinline__ void put_end(const kvd_append_args &a)
 {
     if (a.ended) {
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
                                    few_r_offset(32 * s + 8 * (i / 2) + i % 2 + 2 * (lane / 8), j),
                                b[s][j]);
     }
-    /* Pass 0 only loads the instructions of pass 1 into the cache. */
+    /* Pass 0 accesses no memory; it only loads the code of pass 1 into the instruction cache. */
 #pragma unroll 1
     for (int pass = a.lists_ready ? 0 : 1; pass < 2; pass++) {
         if (pass == 1 && a.lists_ready)
@@ -399,7 +399,7 @@ cudaError_t launch_decode(params *p, append_kernel kernel, int slabs, cudaStream
 {
     const kvd_append_args *a = &p->a;
     const int tiles = (a->batch + ROWS - 1) / ROWS, w = max(widest(a), (int)KVD_WIDTH_STEP);
-    /* With few requests, several CTAs divide the columns of the rotation matrix. */
+    /* With few requests, the columns of the rotation matrix are divided among more CTAs. */
     p->columns = tiles * a->map.n_kv_heads >= 96 ? 128 : tiles * a->map.n_kv_heads >= 48 ? 64 : 32;
     /* Two rotation matrices of 256 x 128 elements exceed shared memory on some devices. */
     if (slabs > NARROW_SLABS && p->columns > 64)

@@ -10,9 +10,9 @@ namespace
 
 enum {
     ROWS = 16,
-    /* bytes of shared memory for 16 rows of two narrow heads or one wide head */
+    /* Bytes of shared memory for 16 rows of two heads up to KVD_WIDTH_NARROW, or of a wider one. */
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_NARROW * 2,
-    /* Slabs of 32 columns of a head of up to KVD_WIDTH_NARROW or KVD_WIDTH_MAX dimensions. */
+    /* Number of blocks of 32 columns in heads of up to KVD_WIDTH_NARROW or KVD_WIDTH_MAX dims. */
     NARROW_SLABS = KVD_WIDTH_NARROW / 32,
     WIDE_SLABS = KVD_WIDTH_MAX / 32,
     PREFILL_WARPS = 6,
@@ -28,7 +28,7 @@ enum { BOUND_WARPS = PREFILL_WARPS - 2 };
 enum { BOUND_WARPS = PREFILL_WARPS };
 #endif
 
-/* Variants of RoPE: where a lane finds the other element of a rotated pair. */
+/* Variants of RoPE, by the place from which a thread gets the other element of a rotated pair. */
 enum rope_kind {
     ROPE_NONE,
     ROPE_PAIRS,    /* pairs (2i, 2i+1): in one register */
@@ -46,7 +46,7 @@ struct params {
     int32_t r_pitch, r_rows; /* rotation matrix in shared memory: bytes per row, rows */
     int32_t columns;         /* Decode and wide heads: columns of the rotation matrix per CTA. */
     int32_t slots;           /* prefill: reserved blocks of 16 rows of all requests */
-    /* Prefill: KV head g has CTAs first_cta[g] .. first_cta[g + 1] - 1. */
+    /* In prefill, CTAs first_cta[g] .. first_cta[g + 1] - 1 work on KV head g. */
     int16_t first_cta[KVD_HEADS_MAX + 1];
 };
 
@@ -55,9 +55,9 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
     return unpack<BF>(__ldg(x)).x;
 }
 
-/* Two rows of one head that a lane processes: lane / 4 and lane / 4 + 8. */
+/* Two rows of one head, lane / 4 and lane / 4 + 8 of 16 rows, that one lane of a warp processes. */
 struct unit {
-    /* Address of the head in each row of x; NULL for a row without a token. */
+    /* Address of the head in each of two rows of x; NULL for a row without a token. */
     const uint16_t *x[2];
     uint16_t *to[2];
     int pos[2];
@@ -71,7 +71,7 @@ struct unit {
     bool zero[2]; /* decode: the token starts a group of 8, whose other rows become zero */
 };
 
-/* Lane 4 r + c has columns 32 s + 8 c .. 32 s + 8 c + 7 of rows r and r + 8 in slab s. */
+/* Lane 4 r + c holds columns 32 s + 8 c .. 32 s + 8 c + 7 of rows r and r + 8 of x, for every s. */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
     __device__ __forceinline__ uint32_t &word(int h, int s, int i, int w)
@@ -291,7 +291,7 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
                     a.f[h][s][w][e] ^= p.zero;
 }
 
-/* Computes columns first .. first + n - 1 of `a` times the rotation matrix, n a multiple of 16. */
+/* Stores columns first .. first + n - 1 of rows `a` times the rotation matrix; 16 divides n. */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
                                        const rows<HEADS, SLABS> &a)
@@ -368,7 +368,7 @@ __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
         }
 }
 
-/* Starts copying columns first .. first + n - 1 of the rotation matrix to shared memory. */
+/* Starts copying columns first .. first + n - 1 of a rotation matrix from `r` to shared memory. */
 __device__ __forceinline__ void fetch_r(const params &p, const void *r, int columns_before, int d,
                                         int first, int n, uint32_t to)
 {
@@ -387,7 +387,7 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
     }
 }
 
-/* Returns the address of token `pos` in `page`. `v_after`: distance from K to V, 0 for K. */
+/* Returns the address of token `pos` of KV head g in a page. `v_after`: offset of V, or 0 for K. */
 __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
                                              int v_after, int d)
 {
@@ -409,7 +409,7 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
                               : head * a.d_head;
 }
 
-/* Sets `u` to query head k, to the K head if k is n_q, or to the V head if k is n_q + 1. */
+/* Sets `u` to query head k, to the head's K if k is n_q, or to its V if k is n_q + 1. */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)
 {
@@ -434,7 +434,7 @@ __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int 
 }
 
 enum {
-    /* largest number of requests of append_few */
+    /* Largest number of requests that the decode kernel append_few takes. */
     FEW_REQUESTS = 8,
     FEW_WARPS = 2,
     FEW_COLUMNS = 16, /* columns of the rotation matrix per warp of append_few */
@@ -536,7 +536,7 @@ __device__ __forceinline__ void few_load(const params &p, const unit &u, int c, 
     }
 }
 
-/* Computes 16 columns of `x` times the rotation matrix, whose fragments are in `b`. */
+/* Stores 16 columns of rows `x` times the rotation matrix, whose mma fragments are in `b`. */
 template <bool BF>
 __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
                                            const rows<1, FEW_SLABS> &x,

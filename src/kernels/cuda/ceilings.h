@@ -20,7 +20,7 @@ typedef struct {
 /* Measures bytes read plus written per second. `bytes`: multiple of 16, or 0 for 4 GiB. */
 int kvd_ceiling_copy(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
-/* Measures bytes read per second. `bytes` is a multiple of 16 above the L2 size, or 0 for 8 GiB. */
+/* Measures bytes read per second. `bytes` is a multiple of 16 above the L2 size; 0 means 8 GiB. */
 int kvd_ceiling_read(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
 /* Measures exponentials (ex2.approx.ftz.f32) per second on all SMs. */

@@ -24,7 +24,7 @@
 
 enum {
     PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
-    /* number of copies, of up to BATCH pages each, for which the ring must have room */
+    /* Number of copies, of up to BATCH pages each, for which the ring buffer must have room. */
     BATCHES = 5,
     BATCH = 8,
     SHORT = 4, /* largest number of pages of a KV head that one warp computes alone */
@@ -65,7 +65,7 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns entry `lane` of the page table from page `from` on, or 0 after the segment's end. */
+/* Returns in each lane a page table entry, from the segment's page `from` on; 0 after its end. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -80,7 +80,7 @@ static __device__ __forceinline__ bool copies_tokens(const params &p)
     return p.log2_pieces > 3;
 }
 
-/* Sets token[i] to the place of token 8 i + lane % 8 of the page, or -1 after the segment. */
+/* Sets token[i] to the pool's place of token 8 i + lane % 8 of a page, or -1 after the segment. */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
                                                    int32_t (&token)[KVD_PAGE_TOKENS / 8])
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void load_tokens(const params &p, const kvd_de
     }
 }
 
-/* Returns which groups of 8 tokens of a piece are copied. A page has 1 << shift pieces. */
+/* Returns the groups of 8 tokens of one piece of a page to copy. A page has 1 << shift pieces. */
 static __device__ __forceinline__ piece_groups groups_of(int32_t entry, int piece, int shift,
                                                          int group, int groups)
 {
@@ -129,7 +129,7 @@ static __device__ __forceinline__ first_work load_first(const params &p, int lan
     return w;
 }
 
-/* Waits until pages first .. first + n - 1 are read. All lanes poll all, as racecheck requires. */
+/* Waits until pages first .. first + n - 1 were read. All lanes poll all, as racecheck requires. */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
     uint32_t all;
@@ -143,7 +143,7 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
     } while (!all);
 }
 
-/* Pages copied together: `fit` of them to byte `head` of the ring, then the rest to byte 0. */
+/* Pages copied together into the ring buffer: `fit` of them to byte `head`, the rest to byte 0. */
 typedef struct {
     int first, count, fit, head;
     uint32_t before;
@@ -164,7 +164,7 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
-    /* Half pages are copied whole, because masked tokens must be finite. */
+    /* Half pages are copied whole, because the values of masked tokens must be finite. */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
     if (shift == 0)
@@ -231,7 +231,7 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
                 }
                 const int some = min(batch, (int)(n - oldest));
                 wait_for_room(pipe, oldest, some);
-                /* Makes pipe.offset, which one lane wrote, visible to all lanes. */
+                /* Makes the offsets in pipe.offset, which one lane wrote, visible to all lanes. */
                 __syncwarp();
                 oldest += (uint32_t)some;
                 if (oldest != n)
@@ -302,7 +302,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         return;
     uint32_t q[WIDTH16][2 * HALVES];
     uint32_t n0 = 0, n1;
-    /* Bit 0: parity of the barrier area.free. Higher bits: KV heads that one warp computed. */
+    /* Bit 0: parity of the barrier area.free. Higher bits: count of KV heads for single warps. */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
     for (; list.x; list.x--, list.y++, n0 = n1) {
@@ -317,7 +317,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                               8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
-        /* Index of this warp's first half page within the segment. */
+        /* Index of the first half page of the segment that this warp computes. */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES, WIDTH16> st;
         clear(st);
@@ -329,7 +329,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
-            /* The first and last page may have half pages without a token of the segment. */
+            /* The segment's first and last page may have half pages without any of its tokens. */
             if (tokens > 0 && (WINDOW ? first + 8 * GROUPS > skip : first >= skip)) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
@@ -338,7 +338,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                                          v + unit * (uint32_t)d_v, d_qk, d_v,
                                                          tokens, skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
-                /* The next bulk copy must not overtake the stores of zeros to V. */
+                /* The next bulk copy into this page must not overtake the zeros stored to V. */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -551,7 +551,7 @@ static cudaError_t launch(params *p, cudaStream_t stream)
         page_bytes = max(page_bytes, 2 * KVD_PAGE_TOKENS * (map->d_qk[g] + map->d_v[g]));
     const int rest = (int)(merge_o_bytes(WARPS, map->group, p->o_pitch) + small_bytes(WARPS));
     p->ring_bytes = (most - rest) / 128 * 128;
-    /* The ring must hold two pages, or one page of wide heads. */
+    /* The ring buffer must hold two cache pages, or one page if heads are wide. */
     if (p->ring_bytes < (WIDTH16 > KVD_WIDTH_NARROW / 16 ? 1 : 2) * page_bytes)
         return cudaErrorInvalidConfiguration;
     return kvd_launch_early(major >= 9, decode_kernel<BF, HALVES, WINDOW, WIDTH16>,

@@ -1,6 +1,6 @@
 /*
- * Decode attention in CUDA (sm_80 and later), layout BLOCKED, bf16 or fp16. Equal inputs and plans
- * (or CTAs per KV head) give equal bits.
+ * Decode attention in CUDA (sm_80 and later) on bf16 or fp16 pages of 8 x 8 blocks (layout BLOCKED
+ * of kernels/layout.h). Equal inputs with equal plans or CTAs per KV head give equal bits.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_H
 #define KVD_KERNELS_CUDA_DECODE_H
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* time stamps per CTA in kvd_decode_args.stamps */
+/* Number of time stamps per CTA in kvd_decode_args.stamps. */
 enum { KVD_DECODE_STAMPS = 16 };
 
 typedef struct {
@@ -24,8 +24,9 @@ typedef struct {
     const int32_t *kv_len;     /* device [batch], >= 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
     /*
-     * If not 0, page_table is [batch][max_pages * n] with n = 64 / piece_tokens, and entry x is
-     * piece x % n of page x / n. A power of 2 below 64. Requires ctas_per_task 0.
+     * If not 0, pages are divided into pieces of this number of tokens, a power of 2 below 64.
+     * page_table is then [batch][max_pages * n] with n = 64 / piece_tokens, and entry x is piece x
+     * % n of page x / n. Requires ctas_per_task 0.
      */
     int32_t piece_tokens;
     /*
@@ -34,11 +35,11 @@ typedef struct {
      * all these pages.
      */
     const int32_t *second_len;
-    /* device [1]: number of requests to compute, or NULL for all; other rows are not written */
+    /* Device [1]: number of requests to compute, or NULL for all. Other rows are not written. */
     const int32_t *live;
     const void *q;    /* device [batch][q_pitch] */
     const void *pool; /* pages of K and V on the device */
-    /* device [n_heads]: sinks, whose exponentials join the softmax denominators, or NULL */
+    /* Device [n_heads]: logits of attention sinks, which join the softmax denominators, or NULL. */
     const float *sinks;
     /*
      * Length of `sinks` if the batch has one request per KV head: the sinks of request b begin at
@@ -50,10 +51,12 @@ typedef struct {
     float *lse;
     /* Output, device [n_ctas]: nanoseconds that each CTA worked. May be NULL. */
     unsigned long long *busy;
-    /* Output, device [n_ctas][KVD_DECODE_STAMPS]: ns of events AT_... (decode_merge.cuh). */
+    /*
+     * Output, device [n_ctas][KVD_DECODE_STAMPS]: time in ns of events AT_... (decode_merge.cuh).
+     */
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
-    /* CTAs per KV head, from kvd_decode_ctas_per_task(), or 0 to use the plan in `workspace` */
+    /* CTAs per KV head, from kvd_decode_ctas_per_task(), or 0 to use the plan in `workspace`. */
     int32_t ctas_per_task;
     /* Device, kvd_decode_workspace_bytes() bytes; unchanged from kvd_decode_plan to kvd_decode. */
     void *workspace;
@@ -63,7 +66,8 @@ typedef struct {
 int kvd_decode_ctas(const kvd_attn_map *map);
 /*
  * Returns the number of CTAs per KV head and request with which a launch without a plan is faster,
- * or 0. `shortest`: smallest kv_len, or 0. Valid for up to max_pages pages.
+ * or 0 if a plan is faster. `shortest`: smallest kv_len, or 0. Valid for requests of up to
+ * max_pages pages.
  */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */
@@ -83,8 +87,9 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
                             cudaStream_t stream);
 
 /*
- * Create the plans of several layers with equal batch, n_kv_heads and n_ctas: describe each in host
- * memory, copy the descriptions to one device array, then plan.
+ * Create the plans of several layers with equal batch, n_kv_heads and n_ctas in one launch.
+ * Describe each layer in host memory, copy the descriptions to one device array, then pass it to
+ * kvd_decode_plan_layers.
  */
 size_t kvd_decode_plan_layer_bytes(void);
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,

@@ -6,7 +6,7 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
-/* number of partial results of a query head that a warp loads at a time */
+/* Number of partial results of a query head that a warp loads at a time. */
 enum { SLOTS_AT_ONCE = 10 };
 
 typedef struct {
@@ -29,7 +29,7 @@ enum {
     AT_LAST_DONE,  /* the first warp has computed its last half page */
     AT_WARPS_MERGED,
     AT_ARRIVED, /* the CTA's partial result is written */
-    /* The last CTA of a KV head has read all partial results. */
+    /* Event: the last CTA of a KV head has read all partial results. */
     AT_SLOTS_READ,
     AT_END,
 };
@@ -58,13 +58,13 @@ typedef struct {
     uint32_t *is_last; /* 1 in the CTA that finishes last among the CTAs of a KV head */
 } merge_area;
 
-/* Returns the start time, which is 2 words after area.is_last. */
+/* Returns the CTA's start time, stored in shared memory 2 words after area.is_last. */
 static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
 {
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
 }
 
-/* Writes a warp's unnormalised o [group][o_pitch] and maximum and sum ml to shared memory. */
+/* Writes a warp's unnormalised output `o`, and its maxima and sums `ml`, to shared memory. */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &st, float *o,
                                                  float2 *ml, int group, int o_pitch, int d_v,
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &s
     }
 }
 
-/* A row's factor of the unnormalised output, largest raw score, and softmax denominator. */
+/* Softmax result of a query head: factor of its output, largest raw score, denominator. */
 typedef struct {
     float factor, max, sum;
 } row_end;
@@ -105,7 +105,7 @@ static __device__ __forceinline__ const float *sinks_of(const float *sinks, int 
     return sinks && n_sinks ? sinks + request * n_heads % n_sinks : sinks;
 }
 
-/* Returns factor, maximum and denominator of a row with its head's sink, unless `sinks` is NULL. */
+/* Returns the softmax result of a query head, with the head's sink unless `sinks` is NULL. */
 static __device__ __forceinline__ row_end end_row(const float *sinks, int head, float max,
                                                   float sum, float scale, float scale_log2)
 {
@@ -117,7 +117,7 @@ static __device__ __forceinline__ row_end end_row(const float *sinks, int head, 
     return {shrink / all, most, all};
 }
 
-/* Writes dims 2 * pair, 2 * pair + 1 of a query head to `row`; pair 0 writes *lse unless NULL. */
+/* Writes two dimensions of a query head's output to `row`; pair 0 also writes *lse unless NULL. */
 template <bool BF>
 static __device__ __forceinline__ void put_output(uint16_t *row, float *lse, float scale, int pair,
                                                   float2 o, const row_end &end)
@@ -147,7 +147,7 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
                  : "memory");
 }
 
-/* Merges the results of the first `places` warps. Unless is_whole, writes a partial result. */
+/* Merges the outputs of `places` warps into the final output or, unless is_whole, a partial one. */
 template <bool BF, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,
@@ -188,7 +188,7 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
     }
 }
 
-/* In the last CTA, merges partial results of a KV head into fewer. Returns their number. */
+/* Merges partial results of a KV head into fewer, in its last CTA. Returns their number. */
 template <int WARPS, int WIDTH16>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
                                                   const kvd_decode_segment &s, int warp, int lane)

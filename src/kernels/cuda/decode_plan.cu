@@ -41,7 +41,7 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /* KV heads from n_first on have second_len tokens (kvd_decode_args.second_len). */
+    /* KV heads from this one on have second_len instead of kv_len tokens (kvd_decode_args). */
     int32_t n_first;
     int32_t window;
     /* [n_kv_heads + 1] Element g: sum of d_qk + d_v + GROUP_COST over KV heads 0 .. g - 1. */
@@ -58,7 +58,7 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* Returns how many first pages of request b hold tokens of the upper half of the KV heads. */
+/* Returns how many of request b's first pages belong to the upper half of the KV heads. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -98,7 +98,7 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
     at[1] = make_int4(s.first_cta, s.span, s.live, s.skip);
 }
 
-/* Stores segment k of CTA c: 0 in work.cta[c], later ones in work.list from next_of_cta on. */
+/* Stores CTA c's k-th segment: number 0 in work.cta[c], later ones in work.list. */
 static __device__ void put(const params &p, int c, int k, int next_of_cta,
                            const kvd_decode_segment &s)
 {
@@ -270,7 +270,7 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/* Returns the start of CTA c's work: KV head x of all requests, piece y of CUT_TOKENS tokens. */
+/* Returns where CTA c's work starts: KV head x of all requests, piece y of CUT_TOKENS tokens. */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;
@@ -305,7 +305,7 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
            (g > p.n_first ? heads_cost(p, b, p.n_first, g) : 0);
 }
 
-/* Tries to assign every CTA to one KV head, which saves merges. Returns 0 on failure. */
+/* Tries to give each CTA only one KV head's tokens, which saves merges. Returns 0 on failure. */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
 {
@@ -378,7 +378,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
             put_count(p, c, some ? start[c + 1].x - start[c].x + (start[c + 1].y > 0) : 0,
                       start[c].x + c);
             p.work.arrived[c] = 0;
-            /* Marks an idle CTA's result as empty, because other CTAs of a KV head may merge it. */
+            /* Marks an idle CTA's result as empty, because a KV head's last CTA may merge it. */
             if (!some)
                 for (int i = 0; i < p.group; i++)
                     reinterpret_cast<float2 *>(
@@ -388,7 +388,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     }
     __syncthreads();
 
-    /* Element e of the work list is for CTA c and KV head e - c, counted over all requests. */
+    /* Element e of the work list is for CTA c and for KV head e - c of all requests. */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         const int c = kvd_last_true(0, n, [&](int i) { return start[i].x + i <= e; });
         const int2 from = start[c], to = start[c + 1];
@@ -483,7 +483,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     return cudaSuccess;
 }
 
-/* Plans p or, unless `layers` is NULL, the n_layers layers of this device array. */
+/* Plans layer p or, if `layers` is not NULL, the n_layers layers in that device array. */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
 {

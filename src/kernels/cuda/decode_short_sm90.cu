@@ -1,7 +1,7 @@
 /*
- * Decode attention of few tokens on Hopper, without a plan (docs/kernels.md): a cluster computes
- * one KV head of one request. CTAs take turns to get RUN units of 16 tokens; warps, then CTAs are
- * merged in a fixed order.
+ * Decode attention of few tokens on Hopper, without a plan (docs/kernels.md). A cluster computes
+ * one KV head of one request. Runs of RUN units (16 tokens each) go to its CTAs in turn. Results of
+ * warps, then of CTAs, are merged in a fixed order.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@
 
 enum {
     SHORT_WARPS = 8,
-    /* A unit is the work of a warp at a time: this number of groups of 8 tokens. */
+    /* A warp computes one unit of tokens at a time: this number of groups of 8 tokens. */
     SHORT_GROUPS = 2,
     UNIT = 8 * SHORT_GROUPS,
     PAGE_UNITS = KVD_PAGE_TOKENS / UNIT,
@@ -31,18 +31,18 @@ enum {
     PAIRS_MAX = SHORT_GROUP_MAX * ROW_PAIRS
 };
 
-/* Largest numbers of pages per CTA for a launch without a plan (docs/kernels.md). */
+/* Largest numbers of pages per CTA with which no plan is used (docs/kernels.md). */
 enum {
     FEW_PAGES = 2,    /* Up to this number of pages, SMs may stay idle. */
     SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
     MANY_PAGES = 128, /* limit if the CTA has all shared memory of an SM */
-    /* Requests of more pages may have CLUSTER_MAX CTAs per KV head, smaller ones half as many. */
+    /* Requests of more pages may have CLUSTER_MAX CTAs per KV head, others half as many. */
     SMALL_REQUEST = 16
 };
 
 typedef struct {
     int32_t kv; /* first element of K in a page */
-    /* column of the first query head in Q, and number of columns to the next head */
+    /* Column of the KV head's first query head in Q, and number of columns to the next one. */
     int32_t q, q_stride;
     int32_t o; /* column of the first query head in O */
     int16_t d_qk, d_v;
@@ -60,14 +60,14 @@ typedef struct {
     const float *sinks;
     int32_t n_sinks;
     int32_t batch, max_pages, n_heads, group, q_pitch, o_pitch, page_elements;
-    /* n_ctas is the length of `busy`; log2_ctas is log2 of the CTAs per task. */
+    /* Length of the array `busy`, and log2 of the number of CTAs per KV head and request. */
     int32_t n_ctas, log2_ctas;
     int32_t warp_bytes;
     float scale, scale_log2;
     short_head head[SHORT_HEADS];
 } short_params;
 
-/* Bytes of shared memory after the K and V: barriers, maxima and sums, partial results. */
+/* Bytes of shared memory after K and V: barriers, maxima and sums of warps, partial results. */
 enum {
     SHORT_BARRIER_BYTES = SHORT_WARPS * SLOTS_MAX * 2 * 8 + 16,
     SHORT_ML_BYTES = SHORT_WARPS * KVD_GROUP_MAX * 8,
@@ -75,12 +75,12 @@ enum {
     SHORT_REST_BYTES = SHORT_BARRIER_BYTES + SHORT_ML_BYTES + SHORT_PART_BYTES
 };
 
-/* number of a warp in its CTA, and rank of the CTA in the cluster */
+/* Number of a warp in its CTA, rank of the CTA in its cluster, and log2 of the CTAs per cluster. */
 typedef struct {
     int warp, rank, log2_ctas;
 } warp_place;
 
-/* Returns the index in the request of a warp's i-th unit of 16 tokens. */
+/* Returns the index, within the request, of the i-th unit of 16 tokens that a warp computes. */
 static __host__ __device__ __forceinline__ int unit_of(const warp_place &at, int i)
 {
     const unsigned mine = (unsigned)(at.warp + SHORT_WARPS * i);
@@ -97,7 +97,7 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/* Returns the page number of unit first + lane of the warp, arbitrary after the last page. */
+/* Returns in each lane the page number of the warp's unit first + lane, arbitrary at the end. */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)
@@ -122,7 +122,7 @@ static __device__ __forceinline__ void copy_unit(const short_params &p, const sh
               v_bytes, full, policy);
 }
 
-/* Initialises a barrier for `bytes` bytes from the cluster. Called before cluster_arrive(). */
+/* Initialises a barrier for `bytes` bytes from other CTAs. Must run before cluster_arrive(). */
 static __device__ __forceinline__ void expect_parts(uint32_t bar, int bytes)
 {
     pipe_init(bar, 1);
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* Writes 16 bytes to CTA `rank`'s shared memory; `to` and `bar` are addresses in the caller's. */
+/* Writes 16 bytes to `to` in CTA `rank`'s shared memory, and signals its barrier `bar`. */
 static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int rank, float4 x)
 {
     asm volatile("{ .reg .b32 there, done; mapa.shared::cluster.u32 there, %0, %2; "
@@ -164,7 +164,7 @@ static __device__ __forceinline__ float share_of(float part, float max, float sc
     return part == -INFINITY ? 0 : kvd_exp2((part - max) * scale_log2);
 }
 
-/* Merges two dimensions of O of row `row`, its maximum and its sum, over the warps. */
+/* Merges two dimensions of query head `row`'s output, its maximum and its sum, over the warps. */
 static __device__ __forceinline__ float4 merge_pair(const char *units, const float2 *ml,
                                                     int warp_bytes, int row, int o_pitch, int pair,
                                                     float scale_log2)
@@ -190,7 +190,7 @@ static __device__ __forceinline__ float4 merge_pair(const char *units, const flo
     return r;
 }
 
-/* Returns pair lane % 16 of a share, merged over all CTAs. `parts` are `pitch` apart. */
+/* Returns two dimensions of the output, merged over CTAs. Their `parts` are `pitch` apart. */
 static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pitch, int n_ctas,
                                                     float scale_log2, int lane)
 {
@@ -230,7 +230,7 @@ static __device__ __forceinline__ void put_short_pair(const short_params &p, con
                            p.scale, p.scale_log2));
 }
 
-/* Copies and computes a warp's units of 16 tokens. `page` of lane i: page number of unit i. */
+/* Copies a warp's units of 16 tokens and adds them to `st`. Lane i passes the page of unit i. */
 template <bool BF>
 static __device__ __forceinline__ void
 compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDTH_MAX / 16][2],
@@ -246,7 +246,7 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
                   unit_of(at, lane), n_tokens, policy);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_FIRST_COPY);
-    /* Initialising barriers is slow, so the copies start first. */
+    /* The copies start before the barriers of the ring buffer are initialised, which is slow. */
     if (mine > slots) {
         if (lane < slots)
             pipe_init(empty + 8 * (uint32_t)lane, 32);
@@ -282,7 +282,7 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
     }
 }
 
-/* Merges the warps of the CTA, then the CTAs of the cluster. All CTAs must have started. */
+/* Merges the results of the CTA's warps, then of the cluster's CTAs. All CTAs must have started. */
 template <bool BF>
 static __device__ __forceinline__ void
 merge_task(const short_params &p, const short_head &h, const warp_place &at, const char *units,
@@ -340,7 +340,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
     const int32_t *table = p.page_table + (size_t)request * (size_t)p.max_pages;
-    /* These loads take longer than initialising the barriers, so they start first. */
+    /* These loads take longer than initialising the barriers, so they are issued first. */
     const int32_t page = load_unit_pages(p, at, table, 0, lane);
     const int n_tokens = load_now(p.kv_len + request);
     const int live = p.live ? load_now(p.live) : p.batch;
@@ -372,7 +372,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
                           smem_address(smem + warp * p.warp_bytes), full, empty, lane);
         if (threadIdx.x == 0)
             stamp(p.stamps, AT_LAST_DONE);
-        /* The next call overwrites tokens that other lanes have read. */
+        /* put_state overwrites tokens in shared memory that other lanes have read. */
         __syncwarp();
         put_state(st, reinterpret_cast<float *>(smem + warp * p.warp_bytes),
                   ml + warp * KVD_GROUP_MAX, p.group, h.d_v + 4, h.d_v, lane);
@@ -392,7 +392,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
 #endif
 }
 
-/* `config` points to `attribute`: the struct must not move before the launch. */
+/* Launch. `config` points to `attribute`, so the struct must not move before the launch. */
 typedef struct {
     cudaLaunchConfig_t config;
     cudaLaunchAttribute attribute[2];
@@ -404,7 +404,7 @@ static int pages_per_cta(const kvd_decode_args *args, int ctas)
     return (args->max_pages + ctas - 1) / ctas;
 }
 
-/* Sets the shared memory of a launch with `per_sm` CTAs per SM. */
+/* Sets the bytes of shared memory per CTA such that `per_sm` CTAs fit on an SM. */
 static cudaError_t divide_memory(int per_sm, short_launch *l)
 {
     int major, all, reserved;
@@ -520,7 +520,7 @@ static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
     if (each <= FEW_PAGES)
         return true;
-    /* A plan uses all SMs, so this kernel must occupy three quarters of them. */
+    /* A launch with a plan uses all SMs, so this kernel must use three quarters of them. */
     if (4 * tasks * ctas < 3 * args->n_ctas)
         return false;
     if (!shortest)

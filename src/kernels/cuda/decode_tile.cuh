@@ -73,10 +73,10 @@ typedef struct {
     int from, to, groups;
 } piece_groups;
 
-/* number of arrivals at the barrier `full` of a page that copy_tokens copies */
+/* Number of arrivals that complete the barrier `full` of a page that copy_tokens copies. */
 enum { TOKENS_ARRIVALS = 33 };
 
-/* Copies a page by token. Lane l passes the pool places token[i] of tokens 8 i + l % 8, or -1. */
+/* Copies a page by token. Lane l passes in token[i] the pool index of token 8 i + l % 8, or -1. */
 static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from,
                                                    const int32_t (&token)[KVD_PAGE_TOKENS / 8],
                                                    size_t page_bytes, int k_bytes, int v_bytes,
@@ -101,7 +101,7 @@ static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from
         pipe_arrive(full);
 }
 
-/* number of arrivals at the barrier `full` of a page */
+/* Number of arrivals that complete the barrier `full` of a page in shared memory. */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
                  : "memory");
 }
 
-/* Lanes 0 .. pieces * now - 1 copy one piece each; `pieces` adjacent lanes copy one page. */
+/* Copies `now` pages to shared memory; `pieces` adjacent lanes copy one piece of a page each. */
 static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int all,
                                                    uint32_t full, uint64_t policy, int lane,
@@ -134,7 +134,7 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/* Lanes 0 .. now - 1 copy one page each, without its first `group` groups of 8 tokens. */
+/* Copies pages to shared memory, one in each lane below `now`, without its first `group` groups. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
@@ -229,7 +229,7 @@ template <int WARPS> static __device__ __forceinline__ void consumers_sync()
     asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
 }
 
-/* Computes S [16 heads][8 GROUPS tokens] = Q K^T for d_qk = 16 STEPS. */
+/* Computes scores S [16 query heads][8 GROUPS tokens] = Q K^T for d_qk = 16 STEPS. */
 template <bool BF, int HALVES, int GROUPS, int STEPS, int WIDTH16>
 static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
                                               const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
@@ -256,7 +256,7 @@ static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
             s[j][e] = c[j][e];
 }
 
-/* Computes O^T [d_v][8 heads] += V^T P^T for d_v = 16 TILES. */
+/* Adds values to the transposed output: O^T [d_v][8 query heads] += V^T P^T for d_v = 16 TILES. */
 template <bool BF, int HALVES, int GROUPS, int TILES, int WIDTH16>
 static __device__ __forceinline__ void
 values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v, int lane)
@@ -293,7 +293,7 @@ static __device__ __forceinline__ void each_step(int width, const F &step)
     }
 }
 
-/* Computes S = Q K^T for a d_qk known only at run time. */
+/* Computes scores S = Q K^T of 8 GROUPS tokens for a d_qk known only at run time. */
 template <bool BF, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES],
                                                   const uint32_t (&q)[WIDTH16][2 * HALVES],
@@ -320,7 +320,7 @@ static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES]
             s[j][e] = c[j][e];
 }
 
-/* Computes O^T += V^T P^T for a d_v known only at run time. */
+/* Adds values to the transposed output, O^T += V^T P^T, for a d_v known only at run time. */
 template <bool BF, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4],
                                                   const uint32_t (&p)[HALVES][GROUPS], uint32_t v,
@@ -366,7 +366,7 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
             CALL(8);                                                                               \
     }
 
-/* O is rescaled only when a softmax weight would exceed 2^LAZY. */
+/* The output O is rescaled to a new maximum score only if a softmax weight would exceed 2^LAZY. */
 enum { LAZY = 8 };
 
 /*
@@ -399,7 +399,7 @@ static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map,
     return map.group > 1 ? offset[1] - offset[0] : 0;
 }
 
-/* Loads Q as A operands: q[i] has dims 16 i .. 16 i + 15 of query heads lane/4, lane/4 + 8. */
+/* Loads Q as mma operands A: q[i] has dims 16 i .. 16 i + 15 of query heads lane/4, lane/4 + 8. */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES],
                                               const uint16_t *from, int stride, int group, int d_qk,
@@ -418,7 +418,10 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
     }
 }
 
-/* Adds 8 * GROUPS tokens. Ignores tokens from n_tokens on and, if WINDOW, the first `older`. */
+/*
+ * Adds 8 * GROUPS tokens to `st`, without those from n_tokens on and, if WINDOW, `older` first
+ * ones.
+ */
 template <bool BF, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
@@ -434,7 +437,7 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
 #undef CALL
     }
     if (n_tokens < 8 * GROUPS) {
-        /* Zeros V after the last group of 8 tokens, because arbitrary data may be NaN. */
+        /* Zeros V after the last group of 8 tokens, because memory not copied may hold NaN. */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
                          : "memory");

@@ -8,35 +8,41 @@
 extern "C" {
 #endif
 
-/* Tokens of one KV head that one CTA reads. CTAs first_cta .. first_cta + span - 1 share it. */
+/*
+ * Segment: tokens of one KV head of one request that one CTA reads. CTAs first_cta .. first_cta +
+ * span - 1 share the KV head.
+ */
 typedef struct {
     int32_t request, head;
     int32_t page; /* index of the first page in the request */
-    /* number of tokens from the start of the first page to the end of the segment */
+    /* Number of tokens from the start of the segment's first page to the end of the segment. */
     int32_t n_tokens;
     int32_t first_cta, span, live;
-    /* tokens of the first page before the segment: a multiple of 32, or any with a window */
+    /* Number of tokens of the first page before the segment; without a window, 32 divides it. */
     int32_t skip;
 } kvd_decode_segment;
 
-/* Work of one CTA: `count` segments, the first here, others in kvd_decode_work.list from `next`. */
+/* Work of a CTA: `count` segments, the first here, others in kvd_decode_work.list at `next`. */
 typedef struct {
     int32_t count, next, unused[2];
     kvd_decode_segment first_segment;
 } kvd_decode_cta;
 
-/* Workspace. CTA c's partial result is 2 c + 1 for a KV head that begins in CTA c, else 2 c. */
+/*
+ * Parts of the device workspace. CTA c stores its partial result at index 2 c + 1 for a KV head
+ * that begins in CTA c, else at 2 c.
+ */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
-    /* [n_ctas] finished CTAs of a KV head, at the index of its first CTA; 0 between launches */
+    /* Number of finished CTAs of a KV head, [n_ctas], at its first CTA; 0 between launches. */
     uint32_t *arrived;
-    /* [batch * n_kv_heads + n_ctas] all segments but the first one of each CTA */
+    /* All segments but the first one of each CTA, [batch * n_kv_heads + n_ctas]. */
     kvd_decode_segment *list;
-    /* [2 n_ctas][group][2] partial results: largest raw score, sum of exponentials */
+    /* Partial results [2 n_ctas][group][2]: largest raw score and sum of exponentials. */
     float *slot_ml;
     float *slot_o; /* [2 n_ctas][group][d_v_max] partial results: O before the division */
     unsigned long long *scratch; /* sort keys or prefix sums of the planner */
-    /* [batch * n_kv_heads] scratch memory: (CTA << 16) | index of the task in that CTA */
+    /* Scratch memory [batch * n_kv_heads]: (CTA << 16) | index of the KV head in that CTA. */
     uint32_t *assigned;
     size_t bytes;
 } kvd_decode_work;
@@ -57,7 +63,7 @@ static inline int kvd_decode_d_v_max(const kvd_attn_map *map)
     return d;
 }
 
-/* Sets work->bytes and, unless `base` is NULL, the addresses of all parts. */
+/* Sets work->bytes and, unless `base` is NULL, the pointers to all parts of the workspace. */
 static inline void kvd_decode_work_lay(const kvd_attn_map *map, int batch, int n_ctas, void *base,
                                        kvd_decode_work *work)
 {
@@ -88,7 +94,7 @@ static inline void kvd_decode_work_lay(const kvd_attn_map *map, int batch, int n
 }
 
 cudaError_t kvd_decode_check(const kvd_decode_args *args);
-/* Computes decode attention with args->ctas_per_task CTAs per KV head and request. */
+/* Computes decode attention without a plan, with args->ctas_per_task CTAs per KV head. */
 cudaError_t kvd_decode_short(const kvd_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

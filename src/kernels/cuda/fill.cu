@@ -11,7 +11,7 @@ __device__ static uint32_t pack2(int dtype, float x, float y)
     return dtype == KVD_BF16 ? pack<true>(x, y) : pack<false>(x, y);
 }
 
-/* Returns 8 adjacent dims of a token from dim `first` on. Dims from `width` on are zero. */
+/* Returns 8 generated values of a token, from dimension `first` on; zeros from `width` on. */
 __device__ static uint4 eight(int dtype, uint64_t key, int tensor, int sharp, bool there,
                               uint32_t token, int first, int width)
 {
@@ -63,7 +63,7 @@ __global__ static void fill_q_rows_kernel(const kvd_fill_args a, uint16_t *q)
                                            static_cast<uint32_t>(a.kv_len[b] - 1), first, d);
 }
 
-/* Fills K and V. blockIdx.y counts the KV heads of K, then those of V. */
+/* Fills pages with generated K and V. blockIdx.y counts the KV heads of K, then those of V. */
 __global__ static void fill_kv_kernel(const kvd_fill_args a, uint16_t *pool)
 {
     const int n_kv = a.map.n_kv_heads, b = static_cast<int>(blockIdx.z);

@@ -17,7 +17,7 @@ typedef struct {
     uint64_t seed;
     kvd_attn_map map;
     int32_t batch;
-    /* Device [batch]: first row of each request in Q (NULL in decode), and lengths. */
+    /* Device [batch]: first row of each request in Q (NULL in decode), its queries and its keys. */
     const int32_t *q_start, *q_len, *kv_len;
     int32_t n_q8;    /* number of rows of blocked Q */
     int32_t longest; /* Largest q_len (kvd_fill_q) or kv_len (kvd_fill_kv) of a request. */
@@ -25,11 +25,11 @@ typedef struct {
     int32_t max_pages;
 } kvd_fill_args;
 
-/* Fills blocked Q of prefill. Rows after a request's last query are zero up to a multiple of 8. */
+/* Fills Q of prefill with test data, and zeros up to a multiple of 8 rows per request. */
 cudaError_t kvd_fill_q(const kvd_fill_args *args, void *q, cudaStream_t stream);
-/* Fills Q of decode, [batch][q_pitch]. */
+/* Fills Q of decode, [batch][q_pitch], with generated values. */
 cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t stream);
-/* Fills K and V and the zeros that the layout requires. Other elements do not change. */
+/* Fills cached K and V with test data, and the zeros that the layout requires. */
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);
 
 /*
@@ -53,11 +53,11 @@ typedef struct {
 
 cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaStream_t stream);
 
-/* Fills pages with latents (PAGED, kernels/rivals/palu_layout.h). Ignores args->map, q_start. */
+/* Fills pages with generated latents (kernels/rivals/palu_layout.h). Ignores args->map, q_start. */
 cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
                              cudaStream_t stream);
 
-/* Fills the L2 cache by reading `buffer`, which must be several times larger. */
+/* Flushes the L2 cache by reading `buffer`, which must be several times larger than L2. */
 cudaError_t kvd_l2_flush(void *buffer, size_t bytes, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -49,7 +49,7 @@ __device__ __forceinline__ void kvd_copy_16(uint32_t to, const void *from, int b
                  : "memory");
 }
 
-/* Waits for the thread's copies to shared memory. */
+/* Waits until the thread's copies to shared memory are complete. */
 __device__ __forceinline__ void kvd_copies_done()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -98,7 +98,7 @@ __device__ inline void ldmatrix(uint32_t from, uint32_t (&r)[4])
                  : "memory");
 }
 
-/* Loads four 8 x 8 fragments, each transposed. */
+/* Loads four 8 x 8 fragments from shared memory, each transposed. */
 __device__ inline void ldmatrix_trans(uint32_t from, uint32_t (&r)[4])
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

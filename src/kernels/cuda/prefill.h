@@ -1,4 +1,7 @@
-/* Prefill attention in CUDA, layout BLOCKED, bf16 or fp16. Functions never wait or allocate. */
+/*
+ * Prefill attention in CUDA on bf16 or fp16 matrices of 8 x 8 blocks (layout BLOCKED of
+ * kernels/layout.h). Functions never wait or allocate.
+ */
 #ifndef KVD_KERNELS_CUDA_PREFILL_H
 #define KVD_KERNELS_CUDA_PREFILL_H
 
@@ -13,7 +16,7 @@ extern "C" {
 
 enum {
     KVD_PREFILL_ROWS = 192, /* largest number of rows of a tile: 3 warpgroups of 64 */
-    /* largest number of rows of a tile in layers with a head wider than KVD_WIDTH_NARROW */
+    /* Largest number of rows of a tile in layers that have a head wider than KVD_WIDTH_NARROW. */
     KVD_PREFILL_WIDE_ROWS = 128
 };
 
@@ -23,11 +26,11 @@ typedef struct {
     int32_t row, n_rows; /* first row in the request, a multiple of 64, and number of rows */
 } kvd_prefill_tile;
 
-/* Assignment of tiles to CTAs, filled on the device by prefill_plan.h. */
+/* Assignment of tiles (query rows of one head) to CTAs, filled on the device by prefill_plan.h. */
 typedef struct {
     const kvd_prefill_tile *tile; /* device [n_tiles] */
     int32_t n_tiles;
-    /* device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1; if NULL, uses *next */
+    /* Device [n_ctas + 1]: CTA c has tiles first[c] .. first[c+1]-1. NULL: *next is the counter. */
     const int32_t *first;
     int32_t *next;  /* Device [1]: index of the next tile, 0 at launch; used if `first` is NULL. */
     int32_t n_ctas; /* number of CTAs, one per SM */
@@ -37,12 +40,12 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_attn_map map;
     int32_t batch, max_pages, n_q8;
-    /* Device [batch]: first row of each request in Q, and lengths. */
+    /* Device [batch]: first row of each request in Q, number of queries, and number of keys. */
     const int32_t *q_start, *q_len, *kv_len;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* blocked Q on the device */
     const void *pool;          /* pages of K and V on the device */
-    /* device [n_heads]: sinks, whose exponentials join the softmax denominators, or NULL */
+    /* Device [n_heads]: logits of attention sinks, which join the softmax denominators, or NULL. */
     const float *sinks;
     void *o; /* Output, device [n_q8][o_pitch]. */
     /* Output, device [n_heads][n_q8], natural logs of the softmax denominators. May be NULL. */
@@ -52,22 +55,22 @@ typedef struct {
     kvd_prefill_work work;
 } kvd_prefill_args;
 
-/* Returns true if the kernels take *args. */
+/* Returns true if the prefill kernels support the sizes, types and alignments in *args. */
 bool kvd_prefill_valid(const kvd_prefill_args *args);
 
 /*
- * Computes attention on sm_90a, elsewhere returns cudaErrorNotSupported. Wide heads in fp16 run
- * kvd_prefill_mma.
+ * Computes prefill attention on sm_90a; on other GPUs returns cudaErrorNotSupported. Layers with
+ * heads wider than KVD_WIDTH_NARROW in fp16 are computed by kvd_prefill_mma.
  */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* Computes layers with a sliding window. Called by kvd_prefill_sm90 after checking `args`. */
+/* Computes attention with a sliding window. Called by kvd_prefill_sm90 after checking `args`. */
 cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* Computes bf16 layers with a head wider than KVD_WIDTH_NARROW. Called by kvd_prefill_sm90. */
+/* Computes bf16 attention with heads wider than KVD_WIDTH_NARROW. Called by kvd_prefill_sm90. */
 cudaError_t kvd_prefill_wide_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* Computes attention on sm_80 and later. */
+/* Computes prefill attention on sm_80 and later. */
 cudaError_t kvd_prefill_mma(const kvd_prefill_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

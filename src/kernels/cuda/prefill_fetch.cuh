@@ -19,7 +19,7 @@ constexpr bool WIDE = false;
 enum {
     WARPGROUPS = WIDE ? KVD_PREFILL_WIDE_ROWS / 64 : KVD_PREFILL_ROWS / 64,
     THREADS = 128 * (WARPGROUPS + 1),
-    /* registers of a thread that computes, and of a thread that copies */
+    /* Number of registers of a thread that computes, and of a thread that copies. */
     REGISTERS = WIDE ? 232 : 160,
     PRODUCER_REGISTERS = WIDE ? 40 : 32,
     SLOTS = WIDE ? 4 : 5,
@@ -32,13 +32,13 @@ enum {
     BAR_FETCH /* named barrier in place of __syncwarp, which racecheck does not follow */
 };
 
-/* largest softmax weight, or sum of weights, in float16 */
+/* If a thread's softmax weights of a key block sum to more, the rows' maxima are raised. */
 #define SUM_LIMIT 16384.0f
 
 struct tile_info {
     int32_t d_qk, d_v; /* 0 if there are no more tiles */
     int32_t n_blocks;  /* key blocks from key 0 to the position of the tile's last row */
-    /* With a window, first key block that the tile needs, and first key that is read. */
+    /* With a sliding window: first key block that the tile needs, and first key that is read. */
     int32_t first_block, first_key;
     int32_t position; /* position of row 0 in its sequence */
     int32_t n_rows, kv_len8;
@@ -55,14 +55,14 @@ struct shared {
     unsigned long long slot_full[SLOTS], slot_empty[SLOTS];
     unsigned long long q_full[WARPGROUPS], q_empty[WARPGROUPS];
     unsigned long long tile_full[TILES], tile_empty[TILES];
-    /* one barrier per computing warp, in place of __syncwarp */
+    /* One barrier per computing warp, used in place of __syncwarp. */
     unsigned long long reread[4 * WARPGROUPS];
     unsigned long long begun;
     tile_info tile[TILES];
 };
 
 extern __shared__ __align__(1024) unsigned char memory[];
-/* A macro instead of a pointer: the address of a symbol takes no register. */
+/* Shared memory. It is a macro, because a pointer's value, a symbol's address, takes a register. */
 #define SH (*(shared *)memory)
 
 /* Returns the number of keys per block, so few that S, P and O of a thread fit in its registers. */
@@ -83,7 +83,7 @@ template <int N> __device__ __forceinline__ void step(ring &r)
     }
 }
 
-/* Waits for a tile. All lanes must call tile_done() after their last read of the tile. */
+/* Waits for the next tile. All lanes must call tile_done() after their last read of the tile. */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
     mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
@@ -99,7 +99,7 @@ __device__ __forceinline__ int uniform(int x)
     return __shfl_sync(~0u, x, 0);
 }
 
-/* Announces tiles in shared memory before they are computed. Runs in one thread. */
+/* Takes tiles from the work list and announces them in shared memory. Runs in one thread. */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
@@ -180,7 +180,7 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
-        /* Keys that are not fetched get V = 0, because 0 times NaN is NaN. */
+        /* Keys that are not fetched get the values 0, because a weight 0 times NaN is NaN. */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];
 #pragma unroll 1
@@ -215,7 +215,7 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /* Lane l keeps element held + l of the page table in `ids`. */
+        /* Each lane l keeps element held + l of the page table in `ids`. */
         int held = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
             const int begin = j * n, end = min(begin + n, t.kv_len8),

@@ -25,7 +25,7 @@ enum { WORKER_THREADS = 128, PASS_ROWS = 128, WIDE_PASS_ROWS = 64, KEYS = KVD_PA
 struct params {
     kvd_prefill_args a;
     float scale_log2; /* 1/sqrt(d_head) times log2(e) */
-    /* Bytes of shared memory for Q, and for each of `stages` buffers of K and V. */
+    /* Number of buffers of K and V in shared memory, bytes for Q, and bytes per buffer. */
     int32_t stages, q_bytes, stage_bytes;
     int32_t worker_bytes;
 };
@@ -108,7 +108,7 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
     }
 }
 
-/* Adds P V of 64 keys to o for a d_v known only at run time. */
+/* Adds P V of 64 keys to the output `o` for a d_v known only at run time. */
 template <bool BF, int ROWS16, int TILES>
 __device__ __forceinline__ void
 add_values_any(uint32_t v_at, int d_v, const float (&s)[ROWS16][8][4], float (&o)[ROWS16][TILES][4])
@@ -158,7 +158,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
     const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    /* Waits until all warps have read the previous rows from shared memory. */
+    /* Waits until all warps have read the query rows of the previous pass from shared memory. */
     worker_barrier(thread() / WORKER_THREADS);
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
@@ -179,7 +179,9 @@ __device__ __forceinline__ void pass(const job &w, int row0)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 o[t][n][e] = 0;
-        /* With a window, a row's first block may be masked, and -inf minus -inf would be NaN. */
+        /*
+         * With a window, a row's first block may be masked out, and -inf minus -inf would be NaN.
+         */
         m[t][0] = m[t][1] = WINDOW ? -1e30f : -INFINITY;
         l[t][0] = l[t][1] = 0;
     }
@@ -248,7 +250,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                             if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
-            /* Softmax may subtract up to 8 (in log2) less than the row's maximum. */
+            /* Softmax may subtract a number up to 8 (in log2) below the row's largest score. */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;
@@ -459,7 +461,7 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
     }
 }
 
-/* Launches with fewer warps or buffers of K and V on devices with little shared memory. */
+/* Launches with fewer warps, or fewer buffers of K and V, if shared memory is small. */
 cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t stream)
 {
     int room = 0, qk = 0, both = 0;

@@ -29,14 +29,14 @@ enum {
     LENGTHS_SHARED = 512, /* largest number of requests whose lengths fit into shared memory */
     /* largest number of (request, query head) pairs whose prefix sums fit into shared memory */
     UNITS_SHARED = 2048,
-    /* largest number of CTAs whose loads fit into shared memory */
+    /* Largest number of CTAs whose loads (modelled work) fit into shared memory. */
     CTAS_MAX = 1024,
     BUCKETS = 2048,
-    /* Tiles are sorted in sections of at most this many bytes of K and V, for L2. */
+    /* Tiles are sorted in sections of at most this many bytes of K and V, which stay in L2. */
     L2_SECTION = 32 << 20
 };
 
-/* SM clocks, fitted to 16384 tokens at widths 128, 64 and 32 on an H200 (docs/kernels.md). */
+/* Cost in SM clocks, fitted to 16384 tokens at widths 128, 64, 32 on an H200 (docs/kernels.md). */
 extern "C" const kvd_prefill_cost kvd_prefill_cost_sm90 = {KVD_PREFILL_ROWS, 1600.f, 8.4f, 3000.f};
 extern "C" const kvd_prefill_cost kvd_prefill_cost_mma = {128, 1700.f, 16.4f, 3000.f};
 
@@ -46,20 +46,20 @@ namespace
 typedef struct {
     kvd_attn_map map;
     kvd_prefill_cost cost;
-    /* `widest` is the largest d_qk + d_v of a KV head. */
+    /* Sizes of the batch and schedule. `widest` is the largest d_qk + d_v of a KV head. */
     int32_t batch, n_ctas, n_tiles, schedule, widest;
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
-    /* [batch * n_heads + 1] tasks before each (request, query head), for schedule PAPERS */
+    /* Number of tasks before each (request, query head), [batch * n_heads + 1], for PAPERS. */
     int32_t *prefix;
-    /* [max_pieces] tiles of the last round of tasks, for schedule PAPERS */
+    /* For schedule PAPERS, [max_pieces]: tiles into which the last round of tasks is cut. */
     kvd_prefill_tile *piece;
     int32_t *owner; /* [max_pieces] CTA of each tile in `piece` */
 } plan_args;
 
-/* lengths of the requests, in shared memory if they fit */
+/* Numbers of queries and keys of the requests, in shared memory if they fit. */
 typedef struct {
     const int32_t *q_len, *kv_len;
     const int32_t *tiles_before; /* number of tiles of one head before request b */
@@ -116,7 +116,7 @@ __device__ void put(kvd_prefill_tile *to, const kvd_prefill_tile &x)
     *reinterpret_cast<int4 *>(to) = make_int4(x.request, x.head, x.row, x.n_rows);
 }
 
-/* Writes out[i] = value(0) + ... + value(i - 1) for i = 0 .. n. */
+/* Writes prefix sums to `out`: out[i] = value(0) + ... + value(i - 1) for i = 0 .. n. */
 template <class F> __device__ void scan(int n, int32_t *out, const F &value)
 {
     __shared__ int32_t part[WARPS];
@@ -205,7 +205,7 @@ __device__ int papers_rows(const plan_args &p, int head)
     return max(1, (int)(rows + 0.5f)) * p.cost.rows;
 }
 
-/* Returns rows * (d_qk + d_v + 1) * s_kv, where s_kv is the mean number of keys per row. */
+/* Returns a tile's load in schedule PAPERS: rows * (d_qk + d_v + 1) * mean keys per row. */
 __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);

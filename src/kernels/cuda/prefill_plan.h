@@ -17,8 +17,8 @@ typedef enum {
 } kvd_schedule;
 
 /*
- * Cost model of a prefill kernel with tiles of `rows` rows, a multiple of 64. A tile takes blocks *
- * (per_block + per_dim * (d_qk + d_v)) + per_tile SM clocks.
+ * Cost model of a prefill kernel with tiles of `rows` query rows, a multiple of 64. A tile with
+ * `blocks` key blocks takes blocks * (per_block + per_dim * (d_qk + d_v)) + per_tile SM clocks.
  */
 typedef struct {
     int32_t rows;
@@ -32,15 +32,15 @@ size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batc
 /* Returns the bytes of `scratch` that kvd_prefill_plan needs per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
-/* Fills tile [max_tiles], *next, first [n_ctas + 1]. `batch` must equal the device's lengths. */
+/* Fills tile [max_tiles], *next, first [n_ctas + 1]. `batch`: the device's lengths, on the host. */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,
                              kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,
                              cudaStream_t stream);
 
 /*
- * Assign the tiles of several layers: describe each in host memory, copy the descriptions to one
- * device array, then plan.
+ * Assign the tiles of several layers to CTAs in one launch. Describe each layer in host memory,
+ * copy the descriptions to one device array, then pass it to kvd_prefill_plan_layers.
  */
 size_t kvd_prefill_plan_layer_bytes(void);
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,

@@ -55,7 +55,7 @@ __device__ __forceinline__ void wait_slot(const worker &w)
 {
     mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
 }
-/* Releases memory that only wgmma has read. */
+/* Marks a part of shared memory as read by the warp, whose reads were all by wgmma. */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
     __syncwarp();
@@ -183,7 +183,7 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
-/* Replaces score s of row r by exp2(c s - m[r]). sums[r] receives the sum over this thread. */
+/* Replaces each score s by exp2(c s - m[r]), r being its row. sums[r]: sum over this thread's. */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
                                              float (&sums)[2])
@@ -244,7 +244,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
     }
 }
 
-/* Skips key blocks j .. end + 1, but waits for their slots of the ring. */
+/* Skips key blocks j .. end + 1, but waits for and releases their slots of the ring buffer. */
 __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
 {
     for (; j > end; j--) {

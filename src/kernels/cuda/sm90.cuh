@@ -40,7 +40,7 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/* Sleeps between polls, because polling takes issue slots from the warps that compute. */
+/* Waits at a barrier, asleep between polls, which would take issue slots from computing warps. */
 __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
 {
     for (;;) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void bar_arrive(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/* Returns true in one lane of a converged warp. */
+/* Returns true in exactly one lane of a converged warp. */
 __device__ __forceinline__ bool elect_one(void)
 {
     uint32_t yes;
@@ -106,7 +106,7 @@ __device__ __forceinline__ bool elect_one(void)
                  : "=r"(yes));
     return yes;
 }
-/* Reads threadIdx.x again at each call, which saves registers. */
+/* Returns threadIdx.x % 128, read again at each call, which saves registers. */
 __device__ __forceinline__ uint32_t thread_of_group(void)
 {
     uint32_t x;
@@ -196,7 +196,10 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define KVD_F14 KVD_F13, KVD_F(14)
 #define KVD_F15 KVD_F14, KVD_F(15)
 
-/* Computes x [64][N] = A [64][16] B [16][N], plus x if `more`. Summed index contiguous in A, B. */
+/*
+ * Computes x [64][N] = A [64][16] B [16][N], plus the old x if `more`, for A and B in shared
+ * memory. In both, the summed index is contiguous.
+ */
 #define KVD_WGMMA_SS(N, R, FS, A, B, P)                                                            \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_ss(float(&x)[N / 2], uint64_t a, uint64_t b, int more)   \
@@ -220,7 +223,10 @@ KVD_WGMMA_SS(112, KVD_D6, KVD_F6, "%56", "%57", "%58")
 KVD_WGMMA_SS(128, KVD_D7, KVD_F7, "%64", "%65", "%66")
 KVD_WGMMA_SS(256, KVD_D15, KVD_F15, "%128", "%129", "%130")
 
-/* Computes x [64][N] += A [64][16] B [16][N]. A: registers; B: summed index contiguous. */
+/*
+ * Computes x [64][N] += A [64][16] B [16][N] for A in registers and B in shared memory. In B, the
+ * summed index is contiguous.
+ */
 #define KVD_WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                  \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_rs(float(&x)[N / 2], uint32_t a0, uint32_t a1,           \

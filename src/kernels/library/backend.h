@@ -22,7 +22,7 @@ struct kvdim_plan {
     bool decode;
     int32_t max_pages, pool_pages;
     const int32_t *page_table; /* owned by the caller, in memory of the layer's device */
-    /* [n_requests] lengths, and first row in Q and O, in host memory */
+    /* Per request, in host memory: new tokens, all tokens, and first row in Q and O. */
     int32_t *q_len, *kv_len, *row;
     kvd_attn_batch batch; /* batch with the pointers q_len and kv_len of this struct */
     int32_t n_rows;       /* number of rows of Q and O */
@@ -31,12 +31,15 @@ struct kvdim_plan {
     void *state;          /* private data of the backend, owned by the plan */
 };
 
-/* Functions return KVDIM_OK, or another status with *err filled. `stream`: cudaStream_t. */
+/*
+ * Functions of the CPU or CUDA implementation. They return KVDIM_OK, or another status with *err
+ * filled. `stream` is a cudaStream_t.
+ */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
-    /* Sets *bytes to the size of the device workspace. Called before p->state exists. */
+    /* Sets *bytes to the size of the device workspace of a plan. Called before p->state exists. */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
-    /* Creates p->state on first use, and divides the work among CTAs. */
+    /* Creates p->state on first use, and divides the batch's attention among CTAs. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);
     kvdim_status (*append)(const kvdim_plan *p, const kvdim_append_args *args, void *stream,
                            kvd_err *err);

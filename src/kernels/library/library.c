@@ -12,7 +12,7 @@ _Static_assert((int)KVDIM_PAGE_TOKENS == (int)KVD_PAGE_TOKENS, "tokens of a page
 
 static _Thread_local kvd_err last;
 
-/* Sets the thread's last error message. The value of the expression is `status`. */
+/* Sets the calling thread's last error message. The value of the expression is `status`. */
 #define FAIL(status, ...) (kvd_fail(&last, __VA_ARGS__), (status))
 
 int kvdim_attention_abi(void)
@@ -31,8 +31,8 @@ const char *kvdim_last_error(void)
 }
 
 /*
- * Fails if a pointer is NULL, or on a wrong struct_size, the first member of *s: the caller was
- * compiled with another version of the header.
+ * Returns false and sets the error message if a pointer is NULL, or if struct_size, the first
+ * member of *s, is wrong: the caller was compiled with another version of the header.
  */
 static bool is_given(const char *object, const void *o, const char *name, const char *type,
                      const void *s, size_t expected)
@@ -193,7 +193,7 @@ static void place_rows(kvdim_plan *p)
         p->row[i] = i;
 }
 
-/* Creates a plan with `state` NULL. On failure returns NULL and fills `last`. */
+/* Creates a plan whose `state` is NULL. On failure returns NULL and sets the last error message. */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
     const size_t n = (size_t)b->n_requests;

@@ -42,7 +42,7 @@ static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t,
     return (uint16_t *)(uintptr_t)pool + (size_t)page * (size_t)p->layer->map.page_elements;
 }
 
-/* Stores `row` as token t of a BLOCKED matrix. Later tokens of the group of 8 become zero. */
+/* Stores `row` as token t of a matrix of 8 x 8 blocks. Later tokens of its 8 become zero. */
 static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];
@@ -120,7 +120,7 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
     return status;
 }
 
-/* Converts Q of kvd_pack_q or kvd_pack_q_decode to PLAIN float32. */
+/* Converts the 16-bit Q of a plan to float32, one row-major matrix per query head. */
 static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
 {
     const kvd_attn_map *const map = &p->layer->map;
@@ -140,7 +140,7 @@ static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
     }
 }
 
-/* Converts K (side 0) or V (side 1) of all requests from pages to PLAIN float32. */
+/* Converts K (side 0) or V (side 1) of all requests from cache pages to row-major float32. */
 static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, float *to,
                                kvd_err *err)
 {
@@ -198,7 +198,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
                  *const k = kvd_pool_new(&pool, plain.k_elements * sizeof *k),
                  *const v = kvd_pool_new(&pool, plain.v_elements * sizeof *v),
                  *const o = kvd_pool_new(&pool, plain.o_elements * sizeof *o);
-    /* Only the float64 reference computes the logarithms lse. */
+    /* Only the float64 reference computes the logarithms of the softmax denominators, lse. */
     double *const exact =
         a->lse ? kvd_pool_new(&pool, (plain.o_elements + n_lse) * sizeof *exact) : NULL;
     kvdim_status status = KVDIM_ERROR_MEMORY;

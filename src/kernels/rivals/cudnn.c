@@ -53,7 +53,7 @@ struct kvd_cudnn_plan {
     int n_forms;
     candidate *list;
     int n_list, chosen;
-    /* Device [FORMS_MAX][batch]: number of query rows of each request for each graph. */
+    /* Device [FORMS_MAX][batch]: for each graph, number of query rows of each request. */
     int32_t *rows_dev;
     float scale, minus_inf;
     int32_t q_len, kv_len;
@@ -65,7 +65,7 @@ static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
-/* Writes a name such as "composite heads engine 5 knobs 24=33". */
+/* Names a candidate, for example "composite heads engine 5 knobs 24=33". */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
     int64_t n = 0, index = -1;
@@ -94,7 +94,7 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
     }
 }
 
-/* Adds the distinct configurations (engine and knobs) of cuDNN's heuristics for graph number fi. */
+/* Adds the (engine, knobs) that cuDNN's heuristics propose for graph fi to the candidates. */
 static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B,
@@ -202,7 +202,7 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/* Fills p->rows_dev with each graph's query rows, which the graphs read in place of q_len. */
+/* Fills p->rows_dev with each graph's number of query rows, which it reads in place of q_len. */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;
@@ -255,7 +255,7 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
         goto done;
     }
 
-    /* The first graph must build. Other graphs may fail. */
+    /* The first cuDNN graph must build. Other graphs may fail and are then no candidates. */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
     if (add_form(p, 0, 0, err))
@@ -490,7 +490,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* Cannot fail, because this candidate was chosen before. */
+        /* This call cannot fail, because this candidate was chosen before. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)

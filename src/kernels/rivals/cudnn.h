@@ -24,8 +24,9 @@
 typedef struct kvd_cudnn_plan kvd_cudnn_plan;
 
 /*
- * Strides in elements: (b, h, t, i) is at b * batch + h * head + t * token + i. Multiples of 8
- * unless the dimension is 1; addresses multiples of 16 bytes.
+ * Strides of a tensor in elements: dimension i of token t of head h of request b is at b * batch +
+ * h * head + t * token + i. Multiples of 8 unless the dimension has size 1; addresses are multiples
+ * of 16 bytes.
  */
 typedef struct {
     int64_t batch, head, token;
@@ -36,9 +37,9 @@ typedef struct {
     int batch, n_heads, n_kv_heads;
     int d_qk, d_v;     /* multiples of 8 within 8 .. 256 */
     int q_len, kv_len; /* lengths of every request, or the largest if ragged */
-    /* if 1, query t attends to positions up to kv_len - q_len + t; if 0, to all */
+    /* If 1, query t attends to positions up to kv_len - q_len + t; if 0, to all keys. */
     int causal;
-    /* if 1, runs read the requests' lengths from the device; if 0, all have q_len and kv_len */
+    /* If 1, runs read each request's lengths from the device; if 0, all have q_len and kv_len. */
     int ragged;
     float scale; /* factor of scores, 1/sqrt(d_head of the uncompressed head) */
     /* q and o are [batch][n_heads][q_len][d], k and v [batch][n_kv_heads][kv_len][d]. */
@@ -48,38 +49,38 @@ typedef struct {
 typedef struct {
     const void *q, *k, *v;
     void *o; /* output; if ragged, rows from q_len on are unspecified */
-    /* kvd_cudnn_workspace() bytes, aligned to 256 bytes; may be NULL if the size is 0 */
+    /* Device, kvd_cudnn_workspace() bytes, aligned to 256 bytes; may be NULL if the size is 0. */
     void *workspace;
-    /* [batch] lengths 1 .. shape.q_len, read only if ragged and shape.q_len is above 1 */
+    /* Device [batch]: numbers of queries, 1 .. shape.q_len; read if ragged and shape.q_len > 1. */
     const int32_t *q_len;
     const int32_t *kv_len; /* [batch] lengths 1 .. shape.kv_len, read only if ragged */
 } kvd_cudnn_io;
 
-/* Sets the strides to the packed layout [batch][head][token][dim]. */
+/* Sets the strides of q, k, v and o to the packed layout [batch][head][token][dim]. */
 void kvd_cudnn_packed(kvd_cudnn_shape *shape);
 
 /* Stores cuDNN's version, such as 91900 for 9.19.0. Fails if cuDNN is not available. */
 int kvd_cudnn_version(int *version, kvd_err *err);
 
-/* Opens a plan, which may take seconds. Fails if cuDNN is missing or refuses the shape. */
+/* Opens a plan for a shape, which may take seconds. Fails if cuDNN is missing or refuses it. */
 int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err *err);
 void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */
 
 /* The functions below exist only where KVD_HAVE_CUDNN is defined. */
 
-/* Returns the bytes that a run of the chosen candidate needs. */
+/* Returns the workspace bytes that a run of the chosen engine needs. */
 size_t kvd_cudnn_workspace(const kvd_cudnn_plan *plan);
 
-/* Returns the candidate's name, such as "9.19.0 composite heads engine 5 knobs 18=0 24=33". */
+/* Returns the chosen engine's name, such as "9.19.0 composite heads engine 5 knobs 18=0 24=33". */
 const char *kvd_cudnn_name(const kvd_cudnn_plan *plan);
 
 /* Launches attention on `stream`, a cudaStream_t, without waiting. *err holds cuDNN's status. */
 int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
-/* Times all candidates on the caller's data with cold caches, and chooses the fastest. Waits. */
+/* Times all of cuDNN's engines on the caller's data with cold caches, and chooses the fastest. */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
-/* Candidates: cuDNN engines. *us: time by kvd_cudnn_tune, NaN if unknown, negative if refused. */
+/* cuDNN's engines. *us: time measured by kvd_cudnn_tune, NaN if unknown, negative if refused. */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);
 int kvd_cudnn_choose(kvd_cudnn_plan *plan, int i, kvd_err *err);

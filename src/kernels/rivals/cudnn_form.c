@@ -18,7 +18,7 @@ int kvd_cudnn_load(kvd_err *err)
         return kvd_fail(err, "cuDNN: libcudnn.so.9 is not there (%s)", dlerror());
     const struct {
         const char *name;
-        /* address of a variable that holds a function pointer */
+        /* Address of a variable that receives a function pointer of libcudnn. */
         void *to;
     } want[] = {
         {"cudnnGetVersion", &kvd_cudnn_lib.version},
@@ -71,7 +71,7 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/* Graph i has the 100 tensor ids from UID_INNER + 100 * i on. */
+/* Tensors inside graph i have the 100 ids from UID_INNER + 100 * i on. */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {
@@ -106,7 +106,7 @@ static desc tensor(builder *b, int64_t uid, cudnnDataType_t type, const int64_t 
     return d;
 }
 
-/* Adds an intermediate tensor with one element per row of scores if `per_row`, else per score. */
+/* Adds an intermediate tensor, with one element per row of scores if `per_row`, else per score. */
 static desc inner(builder *b, cudnnDataType_t type, int per_row)
 {
     return tensor(b, b->uid++, type, per_row ? b->row : b->score,
@@ -132,7 +132,7 @@ static void add_op(builder *b, desc op, const char *what)
     b->ops[b->n_ops++] = op;
 }
 
-/* Adds an operation and returns its output. `other` and `select` may be NULL. */
+/* Adds a pointwise operation to the graph and returns its output. `other`, `select` may be NULL. */
 static desc pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
                       desc x, desc other, desc select, desc y)
 {
@@ -225,7 +225,7 @@ static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc
                     number(b, f, UID_NO_PADDING, CUDNN_DATA_FLOAT), in_both);
 }
 
-/* Keeps scores with row + kv_len - q_len >= col (kv_len NULL: row >= col), else sets -inf. */
+/* Masks future keys: keeps scores with row + kv_len - q_len >= col (kv_len NULL: row >= col). */
 static desc mask_future(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
     desc row = index_of(b, 2, CUDNN_DATA_FLOAT, s), col = index_of(b, 3, CUDNN_DATA_FLOAT, s);

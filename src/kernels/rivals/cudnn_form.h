@@ -99,7 +99,7 @@ static inline void set(kvd_cudnn_steps *b, desc d, cudnnBackendAttributeName_t n
         note(b, kvd_cudnn_lib.set(d, name, type, n, values), what);
 }
 
-/* Reads up to n values of an attribute. *got: their number. */
+/* Reads up to n values of an attribute of descriptor d. *got receives their number. */
 static inline void get(kvd_cudnn_steps *b, desc d, cudnnBackendAttributeName_t name,
                        cudnnBackendAttributeType_t type, int64_t n, int64_t *got, void *values,
                        const char *what)

@@ -37,31 +37,31 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    /* bytes of 64 ranks of the latents of 64 tokens */
+    /* Bytes of a piece of latents in shared memory: 64 ranks of 64 tokens. */
     PIECE_BYTES = PIECE_RANKS * TOKENS * 2,
     PLACES_MAX = 24,
     QUERIES = 8, /* number of columns of S: 2 KV heads x 4 query heads */
     QUERY_PITCH = 2 * D + 16,
     THREADS = 384,
     SMEM_MAX = 232448,
-    /* byte offset of the queries of 2 warpgroups in shared memory */
+    /* Byte offset in shared memory of the queries of 2 warpgroups. */
     OFF_QUERY = 0,
-    /* byte offset of the softmax weights of 2 warpgroups in shared memory */
+    /* Byte offset in shared memory of the softmax weights of 2 warpgroups. */
     OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH,
-    /* byte offset of the maxima (later sums) of 8 warps in shared memory */
+    /* Byte offset in shared memory of the maxima (later sums) of 8 warps. */
     OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    /* byte offset of the barriers `full` and `free` of the matrices U */
+    /* Byte offset of the barriers `full` and `free` of the up-projections in shared memory. */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
-    /* byte offset of the RoPE cosines and sines that are not in registers */
+    /* Byte offset in shared memory of the RoPE cosines and sines that are not kept in registers. */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
-    /* number of groups of cosines and sines, out of 8, that a thread keeps in registers */
+    /* Number of groups of RoPE cosines and sines, out of 8, that a thread keeps in registers. */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/* Returns the number of pieces of latents that fit in shared memory next to U. */
+/* Returns how many pieces of latents fit in shared memory next to the up-projections U. */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -71,13 +71,16 @@ __host__ __device__ constexpr int places_for(int rank_k)
 
 struct params {
     const uint16_t *pool, *up, *q;
-    /* prefix [batch + 1] is the number of pages before each request. */
+    /* Prefix sums `prefix` [batch + 1]: number of pages before each request. */
     const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
-    /* [slot][CTA of cluster][warpgroup] unnormalised outputs [8][rank_v], and part_ml [8][2] */
+    /*
+     * Partial results [slot][CTA of cluster][warpgroup]: unnormalised outputs `part` [8][rank_v],
+     * and maxima and sums `part_ml` [8][2].
+     */
     float *part, *part_ml;
     uint16_t *o;
-    /* `group` is the number of query heads per KV head. */
+    /* Sizes of the batch. `group` is the number of query heads per KV head. */
     int batch, max_pages, n_heads, n_groups, group;
     int rank_k, rank_v, places, n_clusters;
     long long page_elements;
@@ -152,7 +155,7 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /* The cluster computes pages begin .. end - 1; each latent group has per_group pages. */
+    /* This cluster's pages are begin .. end - 1; each latent group has per_group pages. */
     int begin, end, per_group, cluster;
 };
 
@@ -259,7 +262,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
               /* This thread rotates pairs (i, i + 64) of dims, i = my_pair .. my_pair + 3. */
         my_pair = (tid & 15) * 4;
 
-    /* 16-bit cosines and sines of the rotations by 0 .. 63 positions */
+    /* Cosines and sines, as 16-bit numbers, of the RoPE rotations by 0 .. 63 positions. */
     uint32_t turn_by[TURNS_KEPT * 4];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -310,7 +313,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 float4 c4 = __ldg(reinterpret_cast<const float4 *>(p.cosine + turned));
                 float4 s4 = __ldg(reinterpret_cast<const float4 *>(p.sine + turned));
 
-                /* Rebuilds K = L U. */
+                /* Rebuilds the keys of a page from latents, K = L U. */
                 place at = place_of(
                     sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
                 uint32_t before = 0;
@@ -339,7 +342,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (x + i + 1 < end)
                     bar_arrive(2 - w, 256);
 
-                /* Rotates the queries back by the first position of the page. */
+                /* Rotates the queries back by the page's first position, which K then omits. */
                 {
                     /* Keeps the compiler from reading c4 and s4 before the products above. */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
@@ -464,7 +467,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 to[32] = pack<dtype == KVD_BF16>(s[0][2], s[0][3]);
                 bar_sync(3 + w, 128);
 
-                /* Warp i computes elements 16 i .. 16 i + 15 of every 64 output elements. */
+                /* Warp i computes elements 16 i .. 16 i + 15 of every 64 elements of the output. */
                 uint32_t b0[4], b1[4];
                 ldmatrix_trans(kvd_smem(weights) + static_cast<uint32_t>(lane) * 16, b0);
                 ldmatrix_trans(kvd_smem(weights) + static_cast<uint32_t>(lane + 32) * 16, b1);

@@ -1,4 +1,7 @@
-/* Palu's decode attention in CUDA (sm_90a), layout PAGED. Equal lengths give equal bits. */
+/*
+ * Decode attention of Palu in CUDA (sm_90a), on pages of low-rank latents (layout PAGED of
+ * palu_layout.h). Equal lengths give equal bits.
+ */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_H
 #define KVD_KERNELS_RIVALS_PALU_DECODE_H
 
@@ -19,11 +22,11 @@ typedef struct {
     const void *q;             /* queries after RoPE, device [batch][n_heads * 128] */
     const void *pool;          /* pages of latents, on the device */
     const void *up;            /* packed matrices U, on the device */
-    /* Device [max position][64], at least 64 rows. The angles must be linear in the position. */
+    /* RoPE tables, device [max position][64], at least 64 rows; angles linear in the position. */
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* return value of kvd_palu_decode_clusters() */
-    /* Device memory, kvd_palu_decode_workspace_bytes(); unchanged from plan to decode. */
+    /* Device, kvd_palu_decode_workspace_bytes() bytes; unchanged from plan to decode. */
     void *workspace;
 } kvd_palu_decode_args;
 
@@ -31,9 +34,9 @@ typedef struct {
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
-/* Fills args->workspace from kv_len on the device, for all layers with the same kv_len. */
+/* Divides pages among clusters, in args->workspace, for all layers with the same kv_len. */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
-/* Computes decode attention. Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
+/* Computes Palu's decode attention. Returns cudaErrorNotSupported on other GPUs than Hopper. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
             mbar_init(smem + OFF_FULL + i * 8, 1);
-            /* 8 arrivals: 4 warps of the warpgroup that reads, in each of the 2 CTAs. */
+            /* A place is free after 8 arrivals: 4 warps that read it, in each of the 2 CTAs. */
             mbar_init(smem + OFF_EMPTY + i * 8, 8);
         }
         mbar_init(smem + OFF_UP_BARRIERS, 1);
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     cluster_sync(); /* the other CTA may still be writing to this CTA's memory */
 }
 
-/* Merges partial results. A CTA has one (request, query head), a thread one latent dimension. */
+/* Merges partial results: one (request, query head) per CTA, one latent dimension per thread. */
 template <int dtype> __global__ void merge_kernel(const __grid_constant__ params p)
 {
 #if __CUDA_ARCH__ >= 900
@@ -110,7 +110,7 @@ cudaError_t check(const kvd_palu_decode_args *a)
     return cudaSuccess;
 }
 
-/* Launch of clusters of two CTAs. `config` points to `attribute`. */
+/* Launch of clusters of two CTAs. `config` points to `attribute`, so it must not move. */
 struct pair_launch {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute;

@@ -43,7 +43,7 @@ enum {
     KVD_PALU_GROUP = 4, /* number of KV heads that share one latent of K and one of V */
     KVD_PALU_PAGE_TOKENS = 64,
     KVD_PALU_RANK_STEP = 16, /* Ranks are multiples of this number. */
-    /* Smallest rank of K for which rebuilding K dominates the work. */
+    /* Smallest rank of the K latents for which rebuilding K dominates the work. */
     KVD_PALU_RANK_K_MIN = 80,
     KVD_PALU_RANK_MAX = 256,
     KVD_PALU_QUERIES_MAX = 4 /* largest number of query heads per KV head */
@@ -57,18 +57,18 @@ typedef struct {
 /* Returns 0 if kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/* Return the number of 16-bit elements of one page, and of the matrices U of one layer. */
+/* Return the number of 16-bit elements of a page of latents, and of a layer's up-projections U. */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
-/* Convert PLAIN float32 to PAGED 16-bit data, with zeros in V after a request's last token. */
+/* Convert row-major float32 to 16-bit pages of latents, with zeros in V after the last token. */
 void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, int dtype,
                            const float *k_latent, const float *v_latent, const int32_t *page_table,
                            int max_pages, uint16_t *pool);
 void kvd_palu_pack_up(const kvd_palu_shape *shape, int dtype, const float *up, uint16_t *up_packed);
 
 /*
- * Computes Palu's decode attention with float64 sums, layout PLAIN. n_kv: sum of kv_len.
+ * Computes Palu's decode attention on host arrays with float64 sums. n_kv is the sum of kv_len.
  *
  * - `q` [batch][n_heads * 128]: input, after RoPE.
  * - `k_latent` [n_groups][n_kv][rank_k], `v_latent` [n_groups][n_kv][rank_v]: inputs.

@@ -52,7 +52,7 @@ typedef struct {
     kvd_bench_stats stats;
     kvd_row_error error;
     char engine[KVD_IMPL_ENGINE];
-    /* Median time to assign work to CTAs, per layer; largest and mean busy time of the CTAs. */
+    /* Median time to assign work to CTAs, per layer; largest and mean time that CTAs were busy. */
     double plan_us, busy_max_us, busy_mean_us;
     double imbalance; /* ratio of the two; times and ratio are NaN if not measured */
 } entry;
@@ -62,7 +62,7 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* checks per width use; KVD_WIDTH_USE_PADDED shares the reference of KVD_WIDTH_USE_OWN */
+    /* Reference rows per way to use dimensions; those of KVD_WIDTH_USE_PADDED are in ..._OWN. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;

@@ -96,7 +96,7 @@ static bool are_numbers(const char *text)
     return text[0] && strspn(text, "0123456789:,") == strlen(text);
 }
 
-/* Returns NAME if `text` is "FILE.csv:NAME", else NULL. */
+/* Returns the part NAME of an option value "FILE.csv:NAME", or NULL if `text` has another form. */
 static const char *list_name(const char *text)
 {
     const char *const suffix = strstr(text, ".csv:");

@@ -13,22 +13,25 @@ typedef struct {
     kvd_attn_heads heads;
 } kvd_width_list;
 
-/* Functions that set kept dimensions. Short lists are repeated per KV head, longer ones refused. */
+/* Functions that set kept dimensions. Lists shorter than n_kv_heads repeat, longer ones fail. */
 
 /*
- * Parses "64", "64:48" (d_qk:d_v), a list with an item per KV head, or a CSV file; "FILE.csv:NAME"
- * selects rows by the first column. Dimensions are 1 .. d_head.
+ * Parses kept dimensions: "64", "64:48" (d_qk:d_v), a list with an item per KV head, or a CSV file.
+ * "FILE.csv:NAME" selects rows by the first column. Dimensions are 1 .. d_head.
  */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
 /* Returns the path in an option value such as "FILE.csv:NAME", which the caller frees, or NULL. */
 char *kvd_width_list_path(const char *text);
 
-/* Takes entry `point` of a rates file, rounded up to 16, from `layer` on. d_head must be equal. */
+/*
+ * Sets the kept dimensions to those of entry `point` of a rates file from layer `layer` on, rounded
+ * up to multiples of 16. d_head must be equal in both.
+ */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
-/* Finds the entry whose removed fraction is nearest to `p`. Fails if it differs by over 0.01. */
+/* Finds a rates file's entry with removed fraction nearest to `p`, at most 0.01 away, or fails. */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
 
@@ -41,7 +44,7 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    /* [n_overall_p] removed fractions; if NULL, all fractions of the rates file */
+    /* Removed fractions to time, [n_overall_p]; if NULL, all fractions in the rates file. */
     double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
@@ -52,7 +55,7 @@ typedef struct {
     bool scheduler[KVD_BY_ITSELF];
     bool dtype[3];
     bool dtype_given, scheduler_given;
-    /* Numbers of requests, and lengths in tokens. Every combination is timed. */
+    /* Numbers of requests, and sequence lengths in tokens. Every combination is timed. */
     size_t *batch, *seq_len;
     size_t n_batches, n_seq_lens;
     kvd_attn_size size[KVD_ATTN_SIZES];
@@ -90,7 +93,7 @@ typedef struct {
     const kvd_rate_ceilings *cpu, *gpu;
 } kvd_attn_case;
 
-/* Times a case, adds a row per implementation to *out, and the number of wrong rows to *n_wrong. */
+/* Checks and times one case, and adds a row per implementation to *out, wrong rows to *n_wrong. */
 int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
                       void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong,
                       kvd_err *err);

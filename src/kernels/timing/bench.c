@@ -231,12 +231,12 @@ static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 #endif
 
 typedef struct {
-    /* [samples] clocks in MHz, one reading per round */
+    /* Clocks of SMs and memory in MHz, [samples], one reading per round. */
     double *sm, *mem;
     double hottest;
 } readings;
 
-/* NVML readings (clocks, temperature, throttling) of one round. */
+/* Readings of the GPU from NVML in one round: clocks, temperature, throttling. */
 typedef struct {
     double sm_mhz, mem_mhz, temperature;
     bool throttled, power_capped;
@@ -246,7 +246,7 @@ static reading read_card(const kvd_bench *b)
 {
     reading g = {NAN, NAN, NAN, false, false};
 #ifdef KVD_CUDA
-    /* NVML's throttle reasons. SLOWED: slowed by hardware, heat or a power brake. */
+    /* Bits of NVML's throttle reasons. SLOWED: slowed by hardware, heat or a power brake. */
     enum { POWER_CAP = 0x4, SLOWED = 0x8 | 0x20 | 0x40 | 0x80 };
     kvd_device_state state;
     kvd_err ignored = {""};
@@ -281,7 +281,7 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
     return time_cpu(b, plan, r, 0, &(double){0}, err);
 }
 
-/* Shuffles launches, because the GPU clock depends on the power of the previous launch. */
+/* Shuffles launches, because a launch's GPU clock depends on the power of the one before. */
 static void shuffle(kvd_rng *rng, int *order, int n)
 {
     for (int i = n - 1; i > 0; i--) {
@@ -380,7 +380,7 @@ static void warn(kvd_bench_stats *s, const char *word)
 
 int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd_err *err)
 {
-    /* Outliers: more than `far` median absolute deviations (10 standard deviations) away. */
+    /* Outliers are `far` median absolute deviations (10 standard deviations) off the median. */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;
     memset(s, 0, sizeof *s);
     s->median_us = s->mad_us = s->min_us = s->p05_us = s->p95_us = NAN;

@@ -1,4 +1,7 @@
-/* Times implementations (rivals), each once per round in shuffled order, by CUDA events. */
+/*
+ * Times several implementations (rivals), each once per round in shuffled order; on the GPU by CUDA
+ * events.
+ */
 #ifndef KVD_KERNELS_TIMING_BENCH_H
 #define KVD_KERNELS_TIMING_BENCH_H
 
@@ -17,15 +20,15 @@ typedef struct {
     const char *name;
     bool cuda;
     int (*launch)(void *ctx, void *stream, kvd_err *err);
-    /* Runs before each launch and is not timed. May be NULL. */
+    /* Runs before each launch, and its time is not counted. May be NULL. */
     int (*prepare)(void *ctx, void *stream, kvd_err *err);
     void *ctx;
     /* [samples] microseconds per launch, owned by the caller; NaN if the GPU was throttled */
     double *us;
     bool graph; /* true if launches were replayed as a CUDA graph */
-    /* Launches excluded because the GPU was throttled, and launches at the power limit. */
+    /* Samples dropped because the GPU was throttled, and launches at the power limit. */
     int throttled, power_capped;
-    /* Median clocks, and highest temperature in degrees Celsius. NaN if unknown. */
+    /* Median clocks in MHz, and highest temperature in degrees Celsius. NaN if unknown. */
     double sm_clock_mhz, mem_clock_mhz, temperature;
 } kvd_bench_rival;
 
@@ -34,12 +37,12 @@ typedef struct kvd_bench kvd_bench;
 /* Opens *bench, which the caller must close. If `cuda`, GPU launches can be timed. */
 int kvd_bench_open(bool cuda, kvd_bench **bench, kvd_err *err);
 void kvd_bench_close(kvd_bench *bench);
-/* Returns a cudaStream_t. */
+/* Returns the stream on which the benchmark launches, a cudaStream_t. */
 void *kvd_bench_stream(const kvd_bench *bench);
-/* Waits for all launches and reports errors of the stream. */
+/* Waits for all launches of the benchmark and reports errors of its stream. */
 int kvd_bench_wait(kvd_bench *bench, kvd_err *err);
 
-/* Returns the driver's version, or "" if unknown. */
+/* Returns the version of the GPU driver, or "" if unknown. */
 const char *kvd_bench_driver(const kvd_bench *bench);
 
 /* Times the rivals as `plan` says. After an interrupt, fails at the end of the round. */
@@ -49,11 +52,13 @@ int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival 
 typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
-    /* slow-first, outliers, noise, short (near the resolution), throttled (samples dropped) */
+    /*
+     * Any of: slow-first, outliers, noise, short (near the resolution), throttled (samples lost).
+     */
     char warnings[96];
 } kvd_bench_stats;
 
-/* Computes statistics of each implementation. Ignores NaN samples; without samples, NaN. */
+/* Computes statistics of each implementation's samples, ignoring NaN. Without samples, NaN. */
 int kvd_bench_summarise(const kvd_bench_rival *rival, int n, kvd_bench_stats *stats, kvd_err *err);
 
 #endif

@@ -1,4 +1,7 @@
-/* Least times of attention from its bytes and operations, and rates of the device (impl.h). */
+/*
+ * Computes lower bounds on the time of attention from its bytes and operations, and measures the
+ * device's peak rates (impl.h).
+ */
 #include "kernels/timing/impl.h"
 
 #include <cblas.h>
@@ -29,7 +32,7 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
     for (int b = 0; b < p->batch; b++) {
         const double q = p->q_len[b], kv = p->kv_len[b];
         const double window = heads->window ? heads->window : kv;
-        /* The first `rising` queries attend up to their position, later ones to `window` keys. */
+        /* The first `rising` queries attend to all keys so far, later ones to `window` keys. */
         const double before = kv - q, room = larger(window - before, 0),
                      rising = room < q ? room : q;
         seen += rising * before + rising * (rising + 1) / 2 + (q - rising) * window;
@@ -96,7 +99,7 @@ static double copy_rate(const float *from, float *to)
     return 2.0 * (double)(floats * sizeof *from) / best;
 }
 
-/* Uses 16 partial sums, so that the compiler can vectorise. */
+/* Returns the sum of LINE numbers, with 16 partial sums so that the compiler can vectorise. */
 static double sum_line(const float *x)
 {
     float s[16] = {0};
@@ -124,7 +127,7 @@ static double read_rate(const float *x, double *sum)
     return (double)(floats * sizeof *x) / best;
 }
 
-/* The loop computes 2^x by a Taylor polynomial of degree 5. EXPS numbers fit in registers. */
+/* The timed loop computes 2^x by a Taylor polynomial of degree 5, in registers for EXPS numbers. */
 enum { EXPS = 64, EXP_ROUNDS = 200000 };
 
 static inline __attribute__((always_inline)) void exps_of(float x[EXPS])

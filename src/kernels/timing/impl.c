@@ -9,7 +9,7 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu.h"
 
-/* State of the implementations `ref` and `cpu`. */
+/* State of the CPU implementations `ref` (float64 reference) and `cpu`. */
 
 typedef struct {
     const kvd_problem *p;
@@ -279,7 +279,7 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
         order[i] = order[j];
         order[j] = (int32_t)i;
     }
-    /* Entries after a request's last page are -1, because kernels must not read them. */
+    /* Page table entries after a request's last page are -1, because kernels must not read them. */
     memset(table, 0xff, size * sizeof *table);
     for (int b = 0; b < p->batch; b++)
         for (int j = 0; j < (p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS; j++)

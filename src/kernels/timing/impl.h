@@ -9,14 +9,14 @@
 #include "formats/kernels.h"
 #include "kernels/timing/problem.h"
 
-/* Query rows that are checked. AUTO: all rows of a small case, a sample of a large one. */
+/* Query rows compared with a reference. AUTO: all rows of a small case, a sample of a large one. */
 
 typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
 
 typedef struct {
     int request, head; /* indices of request and query head */
     size_t t;          /* index of the query in the request */
-    /* index of the row's reference output */
+    /* Index of the row's first element in the reference output. */
     size_t at;
     int d_v;
 } kvd_checked_row;
@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     double rel_err; /* ||out - ref|| / ||ref|| over all rows; NaN if an output is not finite */
-    /* largest relative error of a single row */
+    /* Largest relative error of a single output row. */
     double worst;
     size_t rows;
 } kvd_row_error;
@@ -38,20 +38,26 @@ typedef struct {
 typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_operand tensor, int request, int head,
                               size_t first, size_t n, int d, float *rows);
 
-/* Chooses query rows (AUTO: all up to 2^26 pairs, else a sample) and computes references. */
+/*
+ * Chooses query rows and computes their reference outputs. KVD_CHECK_AUTO takes all rows if there
+ * are up to 2^26 pairs of query and key, else a sample.
+ */
 int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                        kvd_row_maker make, kvd_check_mode mode, kvd_err *err);
 void kvd_row_check_release(kvd_row_check *c);
 
-/* Copies the output row of one query and head to `row` as float32. */
+/* Copies the output row of query t of query head `head` to `row` [d_v] as float32. */
 typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t, int d_v,
                                float *row);
 
-/* Compares rows with references. If c->n is 0, errors are NaN. Fails on a zero reference row. */
+/* Compares output rows with references. If c->n is 0, errors are NaN. Fails on a zero reference. */
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
-/* Returns the largest rel_err that passes: bf16 4e-3, fp16 1e-3, float32 1e-5; for `worst` 3x. */
+/*
+ * Returns the largest relative error over all rows that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5
+ * for float32. A single row may have 3 times this error.
+ */
 double kvd_row_tolerance(kvd_dtype dtype);
 
 /*
@@ -71,26 +77,26 @@ typedef struct {
     double us; /* largest of bytes_us, flop_us and exps_us */
 } kvd_floors;
 
-/* Counts the work at the dimensions in `heads`, which may exceed those of the case. */
+/* Counts a case's bytes, FLOP and exponentials at the dimensions in `heads`, at least its own. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
-/* Sets the times of *f from its counts. In decode, uses the read rate if it is known. */
+/* Sets the times of *f to its counts divided by peak rates. In decode, prefers the read rate. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
-/* Measures the CPU on all threads: sgemm of 1536^3, memcpy and sum of 128 MiB, exponentials. */
+/* Measures CPU rates on all threads: sgemm of 1536^3, memcpy and sum of 128 MiB, exponentials. */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 
 /* Measures peak rates of the GPU, in about a second. Fails in a build without CUDA. */
 int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
 
-/* Returns a page table [batch][max_pages], which the caller frees, with scattered pages. */
+/* Returns a page table [batch][max_pages] whose pages are in random order. The caller frees it. */
 int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err);
 
-/* Returns the largest q_len if `queries`, else the largest kv_len. */
+/* Returns the largest q_len of a request if `queries`, else the largest kv_len. */
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 /* Returns true if the requests differ in kv_len. */
 bool kvd_problem_ragged(const kvd_problem *p);
 
-/* Ways to divide work among CTAs, as in kvd_schedule. KVD_BY_ITSELF: there is no choice. */
+/* Ways to divide attention among CTAs, as in kvd_schedule. KVD_BY_ITSELF: there is no choice. */
 typedef enum {
     KVD_BY_NONE,
     KVD_BY_PAPERS,
@@ -100,27 +106,27 @@ typedef enum {
 } kvd_scheduler;
 extern const char *const kvd_scheduler_name[KVD_N_SCHEDULERS]; /* "none", "papers", "ours", "-" */
 
-/* dimensions per head with which an implementation computes a case */
+/* Dimensions per head with which an implementation computes a case. */
 typedef enum {
     KVD_WIDTH_USE_OWN,    /* every head at its own d_qk and d_v */
     KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest head */
     KVD_WIDTH_USE_DENSE,  /* every head has d_head dimensions, also in the reference */
-    /* Groups of KV heads share latents, which have as many elements as K and V. */
+    /* Groups of KV heads share latents, with as many elements as K and V of the case. */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
 } kvd_width_use;
 extern const char *const kvd_width_use_name[KVD_N_RUNS]; /* "own", "padded", "dense", "latent" */
 
 typedef struct {
-    /* [n] Microseconds that each CTA was busy, owned by the implementation. */
+    /* Busy time of each CTA in microseconds, [n], owned by the implementation. */
     const double *us;
     size_t n;
 } kvd_busy;
 
-/* Bytes of the description that `open` writes. */
+/* Number of bytes of the description that kvd_impl.open writes. */
 enum { KVD_IMPL_ENGINE = 256 };
 
-/* One piece of O, owned by the implementation. */
+/* One piece of the attention output, owned by the implementation. */
 typedef struct {
     void *data;     /* in memory of the implementation's device */
     uint16_t *host; /* copy of data on a GPU; NULL before kvd_impl_fetch */
@@ -133,11 +139,13 @@ struct kvd_impl {
     bool cuda;
     unsigned phases; /* supported phases, bits 1 << kvd_attn_phase */
     unsigned dtypes; /* supported types, bits 1 << kvd_dtype */
-    /* Supported schedules, bits 1 << kvd_scheduler. */
+    /* Schedules that the implementation supports, as bits 1 << kvd_scheduler. */
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
-    /* For KVD_WIDTH_USE_LATENT, else NULL: dimensions stored, dimensions of O, inputs, work */
+    /*
+     * For KVD_WIDTH_USE_LATENT, else NULL: stored dimensions, dimensions of O, inputs, work count.
+     */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
     kvd_row_maker make_rows;
@@ -146,22 +154,23 @@ struct kvd_impl {
     /* Fails with the reason in *why if the implementation cannot compute the case. */
     int (*can)(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
     /*
-     * Creates the inputs in *self. `stream`: cudaStream_t, or NULL. *p must outlive *self.
-     * Describes the code that runs in `engine`, such as "avx512, 16 threads".
+     * Creates *self with the inputs of case *p, which must outlive it. `stream` is a cudaStream_t,
+     * or NULL on the CPU. Writes a description of the code that runs, such as "avx512, 16 threads",
+     * to `engine`.
      */
     int (*open)(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler, void *stream,
                 char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err);
     void (*close)(void *self);
-    /* Assigns the work of plan_layers[phase] layers to CTAs. Timed separately. May be NULL. */
+    /* Assigns the attention of plan_layers[phase] layers to CTAs. Timed separately. May be NULL. */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
-    /* Restores the part of the plan that a launch consumes. Not timed. May be NULL. */
+    /* Restores the part of the plan that a launch uses up. Not timed. May be NULL. */
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Returns piece i of the output, or NULL after the last. */
+    /* Returns piece i of the attention output, or NULL after the last piece. */
     kvd_impl_output *(*output)(void *self, int i);
-    /* Copies one row [d_v] of the fetched output to `row`. */
+    /* Copies one row [d_v] of the output, fetched to host memory before, to `row`. */
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
     /* Computes attention once, measures each CTA's busy time, and waits. May be NULL. */
     int (*busy)(void *self, void *stream, kvd_busy *out, kvd_err *err);
@@ -184,11 +193,11 @@ int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
 /* Returns the dimensions without padding: d_head for KVD_WIDTH_USE_DENSE, else the case's own. */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
-/* Sets bytes, flop and exps of *f to the implementation's work in this case. */
+/* Sets bytes, FLOP and exponentials of *f to the work that the implementation does in this case. */
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
-/* Fills the output with NaN, so that unwritten elements are found. */
+/* Fills the implementation's output with NaN, so that unwritten elements are found. */
 int kvd_impl_poison(const kvd_impl *impl, void *self, void *stream, kvd_err *err);
-/* Copies a GPU's output to host memory. The caller must have waited for the stream. */
+/* Copies the GPU's output to host memory. The caller must have waited for the stream. */
 int kvd_impl_fetch(const kvd_impl *impl, void *self, kvd_err *err);
 /* Computes the references of the rows to check. Implementations with equal output share *c. */
 int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode,

@@ -1,4 +1,7 @@
-/* Implementations `cuda`, `cuda-mma` (before Hopper), `cuda-dense` (every head at d_head). */
+/*
+ * Implementations of attention in CUDA for kvdim-attn: `cuda`, `cuda-mma` (before Hopper),
+ * `cuda-dense` (every head at d_head).
+ */
 #ifdef KVD_CUDA
 
 #include <stdio.h>
@@ -12,7 +15,7 @@
 #include "kernels/cuda/prefill_plan.h"
 #include "kernels/timing/impl.h"
 
-/* Layers planned in one launch, about as many as a model has. */
+/* Number of layers planned in one launch, about as many as a model has. */
 enum { LAYERS = 32 };
 
 typedef struct {
@@ -101,7 +104,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
         kvd_device_from(&s->memory, table, lengths * (size_t)f->max_pages, "a page table", err);
     free(table);
     *q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err);
-    /* Unused pool memory stays NaN, which exposes reads beyond the data. */
+    /* Unused memory of the page pool stays NaN, which exposes reads beyond the data. */
     *pool = kvd_device_filled(&s->memory, pool_bytes, 0xff, "K and V", err);
     f->longest = kvd_problem_longest(p, true);
     if (s->memory.status ||
@@ -113,7 +116,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
                       kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err));
 }
 
-/* Describes LAYERS equal layers for timing; only layer 0 is computed. */
+/* Describes LAYERS equal layers to time their planning. Attention is computed only for layer 0. */
 static int describe_prefill_plans(state *s, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);
@@ -286,7 +289,7 @@ static int plan(void *self, void *stream, kvd_err *err)
     return kvd_cuda_check(e, "scheduling", err);
 }
 
-/* Resets the counter from which CTAs take tiles. */
+/* Resets the counter by which CTAs take tiles of query rows. */
 static int prepare(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;

@@ -1,5 +1,6 @@
 /*
- * Implementations on cuDNN's fused attention, each with the fastest engine for the shape.
+ * Implementations of attention by cuDNN's fused attention, each with the fastest engine for the
+ * shape.
  *
  * - cudnn: every head at d_head; speed-ups are relative to it.
  * - cudnn-padded: one launch, every head padded with zeros to the widest.
@@ -65,7 +66,7 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
         }
     if (kvd_cudnn_tune(g->plan, &g->io, stream, err))
         return -1;
-    /* `full` is cuDNN's version, a space, and the engine's name. */
+    /* The name `full` is cuDNN's version, a space, and the engine's name. */
     const char *const full = kvd_cudnn_name(g->plan), *const blank = strchr(full, ' '),
                       *const name = blank ? blank + 1 : full;
     if (n_best < REMEMBERED && strlen(name) < sizeof best[0].name) {

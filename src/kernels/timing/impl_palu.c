@@ -1,4 +1,7 @@
-/* Implementation `palu`: Palu's decode attention, with ranks that give an equal cache size. */
+/*
+ * Implementation `palu` for kvdim-attn: Palu's decode attention, with ranks that give the same
+ * cache size as the case.
+ */
 #ifdef KVD_CUDA
 
 #include <math.h>
@@ -74,7 +77,7 @@ static kvd_attn_heads answer(const kvd_problem *p)
     return h;
 }
 
-/* Counts the least work: K rebuilt once per KV head, scores and values per query head. */
+/* Counts Palu's least work: K is rebuilt once per KV head, the rest is done per query head. */
 static void count(const kvd_problem *p, kvd_floors *f)
 {
     const kvd_palu_shape s = shape_of(p);
@@ -87,7 +90,7 @@ static void count(const kvd_problem *p, kvd_floors *f)
     f->exps = keys * s.n_heads;
 }
 
-/* Generates U [rank][128] of a KV head; 1 / sqrt(rank) keeps K nearly standard normal. */
+/* Generates U [rank][128] of a KV head; a factor 1 / sqrt(rank) keeps K nearly standard normal. */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {
     const float scale = (float)(1 / sqrt((double)rank));

@@ -22,7 +22,7 @@ typedef enum {
     KVD_LENGTHS_FILE,
     KVD_N_LENGTHS
 } kvd_lengths;
-/* "equal", "lognormal", "one-long", "file" */
+/* Names of the kvd_lengths: "equal", "lognormal", "one-long", "file". */
 extern const char *const kvd_lengths_name[KVD_N_LENGTHS];
 
 enum { KVD_WIDTHS_NAME = 64 };
@@ -35,13 +35,13 @@ typedef struct {
     kvd_attn_heads heads;
     char widths[KVD_WIDTHS_NAME]; /* name of this set of kept dimensions */
     kvd_lengths lengths;
-    /* tokens per request, or the largest length from a file */
+    /* Number of tokens per request, or the largest length from a file. */
     size_t seq_len;
     int batch;
     int32_t *q_len, *kv_len; /* [batch] q_len is kv_len in prefill, 1 in decode. */
 } kvd_problem;
 
-/* Sets p->batch and lengths. `given` [batch] for KVD_LENGTHS_FILE, else NULL. */
+/* Sets p->batch and the requests' lengths. `given` [batch] for KVD_LENGTHS_FILE, else NULL. */
 int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t seq_len,
                         const int32_t *given, kvd_err *err);
 void kvd_problem_release(kvd_problem *p);
@@ -50,18 +50,21 @@ kvd_attn_batch kvd_problem_batch(const kvd_problem *p);
 /* Returns the number of queries of all requests if `queries`, else the number of keys. */
 size_t kvd_problem_tokens(const kvd_problem *p, bool queries);
 
-/* Returns the removed fraction of K and V: 1 - sum(d_qk + d_v) / (2 d_head n_kv_heads). */
+/* Returns the fraction of K and V that is removed: 1 - sum(d_qk + d_v) / (2 d_head n_kv_heads). */
 double kvd_heads_p(const kvd_attn_heads *heads);
 double kvd_heads_mean(const int *width, int n);
 int kvd_heads_widest(const kvd_attn_heads *heads);
 /* Returns a copy of *heads with every d_qk and d_v set to d_head. */
 kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 
-/* Generates n rows [n][d] of a head from position `first` on. For Q, `head` is a query head. */
+/* Generates n rows [n][d] of Q, K or V from position `first` on. For Q, `head` is a query head. */
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows);
 
-/* Returns a matrix in layout PLAIN, which the caller frees, or NULL with *err filled. */
+/*
+ * Returns generated Q, K or V of all requests as float32 row-major matrices, head after head, which
+ * the caller frees, or NULL with *err filled.
+ */
 float *kvd_problem_plain(const kvd_problem *p, kvd_operand tensor, kvd_err *err);
 
 #endif

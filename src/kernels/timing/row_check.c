@@ -1,4 +1,4 @@
-/* Compares sampled output rows with double precision (impl.h). */
+/* Compares sampled output rows of attention with a double-precision reference (impl.h). */
 #include "kernels/timing/impl.h"
 
 #include <assert.h>
@@ -72,7 +72,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
     return 0;
 }
 
-/* Returns the request to check as i-th of n: shortest (0), longest (1), then evenly spaced. */
+/* Returns the i-th of n requests to check: shortest (0), longest (1), then evenly spaced. */
 static int sampled_request(const kvd_problem *p, int i, int n)
 {
     int shortest = 0, longest = 0;

@@ -29,7 +29,7 @@ KVD_ANYWHERE static inline uint64_t kvd_value_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Returns the key of a generated matrix. `head`: query head for Q, KV head for K and V. */
+/* Returns the hash key of a generated matrix. `head`: query head for Q, KV head for K and V. */
 KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uint32_t request,
                                                   uint32_t head)
 {

@@ -1,4 +1,7 @@
-/* CUDA backend of include/kvdim/attention.h: kernels of kernels/cuda/ with KVD_SCHEDULE_OURS. */
+/*
+ * Implements include/kvdim/attention.h on CUDA by the kernels of kernels/cuda/, with their schedule
+ * KVD_SCHEDULE_OURS.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +14,7 @@
 
 enum { Q_LEN, KV_LEN, ROW, FIRST_TOKEN, N_LENGTHS };
 
-/* byte offsets of the parts of the workspace, multiples of 256 */
+/* Byte offsets of the parts of a plan's workspace, multiples of 256. */
 typedef struct {
     size_t lengths, plan, first, next, tiles, total;
 } parts;
@@ -235,7 +238,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     args.pool = a->pool;
     args.o = a->o;
     args.lse = a->lse;
-    /* CTAs take tiles by incrementing work.next, which must be 0 at each launch. */
+    /* CTAs take tiles of query rows by incrementing work.next, which must be 0 at each launch. */
     e = args.work.first ? cudaSuccess
                         : cudaMemsetAsync(args.work.next, 0, sizeof *args.work.next, stream);
     if (!e)
