@@ -8,7 +8,7 @@
 #include "formats/phases.h"
 
 typedef struct {
-    /* Phase times to add to; NULL means that no time is measured. */
+    /* Phase times to which measured times are added; NULL means that no time is measured. */
     kvd_phase_times *times;
     double begin, last;
     /* True to measure each phase, not only the total time. */

@@ -10,13 +10,13 @@
 enum {
     /* Largest number of rows per matrix product. */
     BLOCK = 256,
-    /* Tokens of one head that a thread projects at a time. */
+    /* Number of tokens of one head that a thread projects at a time. */
     ROTATED = 64,
 };
 
 enum { N_BUFFERS = 12 };
 
-/* Computes the number of floats of each buffer: x, q, k, v, o, ..., cosine and sine. */
+/* Computes the number of floats in each buffer of kvd_cpu_rows, from x, q, k to cosine and sine. */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs,
                          size_t size[N_BUFFERS])
 {
@@ -78,7 +78,7 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
-    /* Sets RoPE rows; longrope scaling selects one of two tables, which begins at row `table`. */
+    /* Sets each token's row of the RoPE tables; with longrope, its table begins at row `table`. */
     const kvd_config *const c = r->model->config;
     for (size_t i = 0, row = 0; i < it->n_slices; i++) {
         const size_t whole = it->slice[i].whole ? it->slice[i].whole : r->max_len;
@@ -198,7 +198,7 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
     kvd_blas_restore(saved);
 }
 
-/* Runs the steps after attention of models that normalise the outputs of their blocks. */
+/* Runs the steps after attention in models that normalise attention's and the MLP's outputs. */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,
                                      kvd_cpu_clock *clock)

@@ -59,7 +59,7 @@ static size_t rows_of(const kvd_cpu_slots *s, int layer)
     return held_by(s->model, layer, s->tokens);
 }
 
-/* Returns keys [rows_of(s, layer)][d_qk] of head g, followed in memory by the values of head g. */
+/* Returns the cached keys [rows_of(s, layer)][d_qk] of KV head g, followed by its values. */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
     size_t at = slot * s->elements;
@@ -77,7 +77,7 @@ typedef struct {
     size_t first;
     /* Attention window in tokens; 0 means none. */
     size_t window;
-    /* True if K and V of the tokens are in kvd_cpu_slots.decoded. */
+    /* True if K and V of these tokens have been copied to kvd_cpu_slots.decoded. */
     bool gathered;
 } seen_rows;
 
@@ -87,7 +87,7 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
                  before = x->before, all = before + x->n;
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
-    /* A single new token attends to all stored tokens, in any order. */
+    /* A single new token attends to all stored tokens, whatever their order in the cache. */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
         return (seen_rows){n, n - 1, 0, false};
@@ -101,7 +101,7 @@ static bool is_decoded(const kvd_cpu_slots *s, const seen_rows *r)
     return r->gathered || s->type != KVD_F32;
 }
 
-/* Rounds x to the number type of the cache, and stores the result in `to` as float32. */
+/* Rounds n numbers x to the number type of the cache, and stores the results in `to` as float32. */
 static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, float *to)
 {
     char rounded[4096];
@@ -112,7 +112,7 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
     }
 }
 
-/* Copies K or V of r->n tokens: r->first cached ones from `store`, then new ones from x. */
+/* Copies K or V of r->n tokens to `to`: r->first cached ones from `store`, then new ones from x. */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
                         float *to)
@@ -125,7 +125,7 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
         round_numbers(s, m, x + i * ld, to + (r->first + i) * m);
 }
 
-/* Stores K or V, m numbers per token. If the cache has too few rows, stores the last tokens. */
+/* Stores K or V of new tokens, m numbers each. A cache with fewer rows gets the last tokens. */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
 {
@@ -216,7 +216,7 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
     return k;
 }
 
-/* Computes attention of head h for at most KVD_ATTEND_ROWS new tokens, from new token `at` on. */
+/* Computes attention of query head h for up to KVD_ATTEND_ROWS new tokens from token `at` on. */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
 {

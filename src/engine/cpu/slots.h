@@ -12,22 +12,22 @@
 typedef struct {
     const kvd_cpu_weights *model;
     kvd_dtype type;
-    /* number of slots, and tokens per slot */
+    /* Number of slots (one per running request), and number of tokens per slot. */
     size_t n, tokens;
-    /* elements of one slot over all layers and heads */
+    /* Number of elements of one slot, over all layers and heads. */
     size_t elements;
     /* For each slot, layer and KV head: keys [rows][d_qk], then values [rows][d_v]. */
     char *store;
-    /* Float32 copy of K and V of one layer. */
+    /* Copy of K and V of one layer, converted to float32 for attention. */
     float *decoded;
     size_t decoded_n;
-    /* offset in `decoded` of each request */
+    /* Offset of each request's K and V in `decoded`. */
     size_t *decoded_at;
-    /* [threads][KVD_ATTEND_ROWS][tokens] */
+    /* Attention scores of each thread, [threads][KVD_ATTEND_ROWS][tokens]. */
     float *scores;
 } kvd_cpu_slots;
 
-/* Returns the number of elements stored for a request of n tokens. */
+/* Returns the number of cache elements that a request of n tokens needs in all layers. */
 size_t kvd_cpu_slot_elements(const kvd_cpu_weights *w, size_t n);
 
 int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype type, size_t n,
@@ -43,7 +43,7 @@ void kvd_cpu_slots_release(kvd_cpu_slots *s);
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
 
-/* Converts K and V for attention to float32, unless kvd_cpu_slots_append has done so. */
+/* Converts cached K and V to float32 for attention, unless kvd_cpu_slots_append has done so. */
 void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it);
 
 /* Compute attention: kvd_cpu_slots_step of decode steps, kvd_cpu_slots_prefill of prompt chunks. */

@@ -8,14 +8,14 @@
 
 typedef struct {
     kvd_sequence_cache running;
-    /* Tokens to reserve for a request of unknown length. */
+    /* Number of tokens to reserve for a request of unknown length. */
     size_t tokens;
     size_t n;
-    /* First token in the batch, cached tokens, tokens to reserve, slot of each request. */
+    /* Per request: first token in the batch, cached tokens, tokens to reserve, slot. */
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
-/* Initialises *s. Fails if compressing needs K and V of all layers, or if `chunk` is not 0. */
+/* Initialises *s. Fails if the method compresses all layers together, or if `chunk` is not 0. */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);

@@ -63,7 +63,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
         e->held += (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes;
 }
 
-/* Pads a decode batch: elements `from` .. `to` - 1 compute on a page that no request owns. */
+/* Pads a decode batch: requests `from` .. `to` - 1 compute on a cache page that no request owns. */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
@@ -76,7 +76,7 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
     }
 }
 
-/* Copies the data that kvd_paged_cache_plan reads to the device. */
+/* Copies to the device the data by which kvd_paged_cache_plan divides n decode steps among CTAs. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -334,14 +334,14 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
     return e->cache.window ? kvd_smaller(share, most) : 0;
 }
 
-/* Returns the bytes of one page, summed over the layers with a sliding window. */
+/* Returns the bytes of one cache page, summed over the layers with a sliding window. */
 static size_t near_page(const kvd_cuda_engine *e)
 {
     const kvd_gpu_method *const m = e->cache.method;
     return e->cache.near_page_bytes + (m ? m->near_page_bytes : 0);
 }
 
-/* Returns how many pages, at most `useful`, fit into `bytes` bytes of memory. */
+/* Returns how many cache pages, at most `useful`, fit into `bytes` bytes of memory. */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
     /* Binary search: `low` pages fit into memory, `above` pages do not. */
@@ -357,7 +357,7 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
     return low;
 }
 
-/* Sets near_share to ceil((W - 1) / 64) + 1 pages for a window W, near_spare for new tokens. */
+/* Sets e->near_share and e->near_spare: pages per request, and for new tokens, with a window. */
 static void share_near(kvd_cuda_engine *e)
 {
     const size_t window = e->cache.window, slots = e->spec.limits.max_batch,
@@ -369,7 +369,7 @@ static void share_near(kvd_cuda_engine *e)
     e->near_spare = tokens / KVD_PAGE_TOKENS + kvd_smaller(slots, tokens);
 }
 
-/* Sets *pages to the number in the spec or, if that is 0, to the number that fits. */
+/* Sets *pages to the spec's number of cache pages or, if that is 0, to the number that fits. */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
     size_t left = 0, total = 0;
@@ -531,7 +531,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     return count_pages(e, pages, err);
 }
 
-/* Clears the rows that pad a batch, because matrix products read them. */
+/* Clears the rows of attention output that pad a batch, because matrix products read them. */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {
     size_t width = 0;

@@ -106,7 +106,7 @@ static void describe(parallel *p)
                    p->gpu[0]->engine.facts.what, kvd_gpu_sum_engine(p->sum));
 }
 
-/* Loads the weights on one GPU after another; all other work runs on all GPUs at once. */
+/* Opens the engine on all GPUs at once; only the weights are loaded on one GPU after another. */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
                     const kvd_engine_spec *s, kvd_err *err)
 {

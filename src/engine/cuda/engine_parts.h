@@ -9,26 +9,26 @@
 #include "engine/engine.h"
 #include "methods/cuda/paged_cache.h"
 
-/* CUDA graph of decode steps; phase[i] ends at time stamp i. */
+/* CUDA graph of decode steps. phase[i] is the phase that ends at time stamp i. */
 typedef struct {
     cudaGraphExec_t exec;
     size_t n_marks;
     uint8_t *phase;
 } kvd_step_graph;
 
-/* Matrices of one layer as 4-bit codes. */
+/* Weight matrices of one layer as 4-bit codes. */
 typedef struct {
     kvd_few_codes qkv, o, gate_up, down;
 } kvd_layer_codes;
 
 typedef struct {
-    /* Must be the first field. With several GPUs, only `facts` is used. */
+    /* Must be the first field. On each of several GPUs, only its member `facts` is used. */
     kvd_engine engine;
     kvd_engine_spec spec;
     int device;
     /* Number of times that the model reads a prompt. */
     size_t copies;
-    /* Number of positions that requests can use, with copies of prompts. */
+    /* Number of positions that a request can use, if prompts are read `copies` times. */
     size_t positions;
     /* Free device memory in bytes before allocation. */
     size_t left_before;
@@ -37,7 +37,7 @@ typedef struct {
     kvd_step_batch batch;
     kvd_pages pages;
     kvd_pages near; /* pages of sliding-window layers; empty if none */
-    /* largest number of pages of `near` per request, and further pages that prompts need */
+    /* Largest number of pages of `near` per request, and of further pages that prompts need. */
     size_t near_share, near_spare;
     /* Bytes of the pages that requests hold, if layers have a sliding window. */
     double held;
@@ -49,32 +49,32 @@ typedef struct {
     float *logits;
     /* Largest logit of each row and its index as one number, [max_slices]. */
     unsigned long long *key;
-    /* pinned copy of `key` */
+    /* Pinned host copy of `key`. */
     unsigned long long *host_key;
-    /* Stage and row of the first non-finite activation, in pinned memory. */
+    /* Model stage and token row of the first non-finite activation, in pinned memory. */
     kvd_gpu_bad *host_bad;
     /* Data on the device by which kvd_paged_cache_plan divides decode steps. */
     char *works;
     char *host_works; /* pinned copy of `works` */
     size_t described;
-    /* 4-bit codes of the layers [n_layers], or NULL, and their bytes. */
+    /* 4-bit codes of the weights of each layer, [n_layers], or NULL, and their total bytes. */
     kvd_layer_codes *codes;
     size_t codes_bytes;
-    /* CUDA graphs by number of decode steps, [max_slices + 1]. */
+    /* CUDA graphs, indexed by the number of decode steps, [max_slices + 1]. */
     kvd_step_graph *graph;
     kvd_device_memory graph_memory;
-    /* row of `logits` of each request, [max_slices]; -1 if no token is emitted */
+    /* Row of `logits` of each request, [max_slices]; -1 if the request emits no token. */
     int32_t *emit;
     size_t n_slices, n_emit;
     int failed;
 } kvd_cuda_engine;
 
 /*
- * Creates the engine of the index-th GPU of the spec. The caller must free the engine even if a
- * later call fails. On failure returns NULL and fills *err.
+ * Creates the engine of one GPU, number `index` of the GPUs in *s. The caller must free the engine
+ * even if a later call fails. On failure returns NULL and fills *err.
  */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
-/* Loads the weights. `sum` is NULL on one GPU. *pages receives the number of cache pages. */
+/* Loads the model's weights. `sum` is NULL on one GPU. *pages gets the number of cache pages. */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the KV cache, and captures and runs each CUDA graph. Collective. */
@@ -91,24 +91,24 @@ int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gp
                              uint32_t *next, kvd_err *err);
 /* Callbacks of kvd_engine, for a kvd_cuda_engine. */
 int kvd_cuda_engine_logits(kvd_engine *self, size_t i, float *to, kvd_err *err);
-/* Returns the bytes that the cache holds; requires kvd_cuda_engine_counts_held. */
+/* Returns the bytes that the cache holds. Only valid if kvd_cuda_engine_counts_held is true. */
 double kvd_cuda_engine_held(const kvd_engine *self);
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
-/* Frees the pages of a slot, and the data of its method. */
+/* Frees the cache pages of a slot, and the data of the compression method for the slot. */
 void kvd_cuda_engine_drop(kvd_engine *self, size_t slot);
 void kvd_cuda_engine_free(kvd_engine *self);
 
 /* Fails if an iteration does not fit, or a token is not in the vocabulary. */
 int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                              kvd_err *err);
-/* Fails if the method takes prompts in one piece and `chunk` is true. */
+/* Fails if the method must see whole prompts and `chunk` is true (prompts are split). */
 int kvd_cuda_check_whole(const kvd_cuda_engine *e, bool chunk, kvd_err *err);
 void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id);
-/* Returns the number of rows of slice i in the batch, with copies of its prompt. */
+/* Returns the number of token rows of slice i in the batch, with copies of its prompt. */
 size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i);
-/* Returns how many tokens a KV head has cached before the slice. */
+/* Returns how many tokens each KV head has cached before the tokens of slice *s. */
 size_t kvd_cuda_entries(const kvd_cuda_engine *e, const kvd_slice *s);
-/* Returns 1 if all slices are decode steps that emit a token. */
+/* Returns 1 if all slices of an iteration are decode steps that emit a token. */
 int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
 /* Fails if `bad` names a row that is not finite; the message gives its request and token. */
 int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
@@ -125,21 +125,21 @@ kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *pl
 kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err);
 
-/* Queues n decode steps with device ids and positions. kvd_paged_cache_describe fills `works`. */
+/* Queues n decode steps with token ids and positions on the device; `works` divides their work. */
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err);
 /* Replays the CUDA graph of n decode steps, captured at the first call. */
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
-/* Frees the graphs without waiting. kvd_cuda_graphs_release waits for the device and then frees. */
+/* Free the graphs. kvd_cuda_graphs_release waits for the device first, ..._destroy does not. */
 void kvd_cuda_graphs_destroy(void *engine);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
-/* Quantises all layer matrices to 4-bit codes, from which decode steps of few requests compute. */
+/* Quantises all layer matrices to 4-bit codes, which decode steps of few requests use. */
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
-/* Returns the bytes of the bf16 matrices that the codes replace. */
+/* Returns the bytes of the bf16 matrices that the 4-bit codes replace. */
 double kvd_cuda_codes_replace(kvd_cuda_engine *e);
-/* Returns true if n decode steps are few enough for the kernels of few_rows.h. */
+/* Returns true if n decode steps can use the matrix products of few_rows.h. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
-/* Stores device pointers to token ids and positions. kvd_cuda_layers calls this function first. */
+/* Stores device pointers to token ids and positions; kvd_cuda_layers does this first. */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n,
                     kvd_err *err);

@@ -15,7 +15,7 @@
 
 static const char what[] = "sequence parallel engine";
 
-/* Fills the batch of a GPU with n tokens of the prompt, the last at position len - 1. */
+/* Describes n tokens of the prompt, the last at position len - 1, as the batch of one GPU. */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
     b->n_slices = 1;
@@ -259,7 +259,7 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                                            NULL, &e->clock, err));
 }
 
-/* Creates a device array of values -max_pages .. max_pages - 1, whose slices are page tables. */
+/* Creates a device array of values -max_pages .. max_pages - 1; parts of it are page tables. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

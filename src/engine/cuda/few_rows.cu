@@ -1,9 +1,9 @@
 /*
- * Kernel that computes y = x W^T for up to 8 rows x, bound by reading W.
+ * Kernel that computes y = x W^T for up to 8 rows x; its time is bound by reading W.
  *
- * A CTA takes tiles of 16 rows of W. Each of its 8 warps takes slabs of 64 columns, through its own
- * ring buffer in shared memory. In mma.sync m16n8k16, W is operand A and x operand B. The sums of
- * the warps are added in a fixed order.
+ * A CTA takes tiles of 16 rows of W. Each of its 8 warps takes blocks of 64 columns of the tile
+ * (slabs), through its own ring buffer in shared memory. In mma.sync m16n8k16, W is operand A and x
+ * operand B. The sums of the warps are added in a fixed order.
  */
 #include "engine/cuda/few_rows.h"
 
@@ -28,11 +28,11 @@ enum {
 
 struct params {
     kvd_few_rows a;
-    /* slabs: blocks of 64 columns of W; tiles: of 16 rows; pitch: bytes */
+    /* Sizes of W; slabs: blocks of 64 columns; tiles: blocks of 16 rows; pitch: bytes of a row. */
     int n, in, out, slabs, tiles, pitch;
     /* First column of W in this launch. */
     size_t first;
-    /* Units of 128 columns in this launch, with 4-bit codes. */
+    /* Number of blocks of 128 columns of 4-bit codes in this launch. */
     int units;
 };
 
@@ -41,7 +41,7 @@ constexpr __host__ __device__ bool is_gated(int kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Returns the row of W for row i of a tile; gated tiles have 8 rows of gate, then 8 of up. */
+/* Returns the row of W in row i of a tile; gated tiles have 8 rows of gate, then 8 rows of up. */
 __device__ __forceinline__ int row_of(bool gated, int out, int tile, int i)
 {
     if (gated)
@@ -77,7 +77,7 @@ struct place {
     }
 };
 
-/* Copies the rows of x to shared memory; several loads run at the same time. */
+/* Copies the rows x to shared memory, 8 loads of a thread at the same time. */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
     enum { TOGETHER = 8 };
@@ -115,7 +115,7 @@ __device__ __forceinline__ void load_gain(const params &p, int first, int step,
     }
 }
 
-/* Threads that process one row of the residual. */
+/* Threads that together normalise one row of the residual stream. */
 struct team {
     int row, first, step;
     __device__ __forceinline__ explicit team(const params &p)
@@ -127,7 +127,7 @@ struct team {
     }
 };
 
-/* Writes rows of the residual times the gain, and 1 / RMS of each row. Ends with a barrier. */
+/* Writes the residual stream times the norm's gain, and 1 / RMS of rows. Ends with a barrier. */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
 {
@@ -198,7 +198,7 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (is_gated(KIND)) {
-        /* gate and up are rounded to bf16, as if separate products had stored them. */
+        /* The gate and up products are rounded to bf16, as if separate products had stored them. */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
         static_cast<uint16_t *>(p.a.y)[at] =
             bf16::narrow((KIND == KVD_FEW_SWIGLU ? silu(gate) : gelu_tanh(gate)) * up);
@@ -207,7 +207,7 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     }
 }
 
-/* Shared memory holds ring buffers, x, two buffers of sums, the norm's scales, partial sums. */
+/* Computes y = x W^T. In shared memory: ring buffers of W, x, two buffers of sums, norm scales. */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
 {
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /* The slab before the current one has been used and may be overwritten. */
+            /* The slab of W before the current one has been used and may be overwritten. */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* 4-bit codes of one unit that a lane holds, with steps and zeros. */
+/* Codes of one block of 128 columns that a lane holds, with quantisation steps and zeros. */
 struct piece {
     uint4 codes[2];
     uint32_t side[2];
@@ -299,7 +299,7 @@ __device__ __forceinline__ piece load_piece(const params &p, const place &at, in
     return {{__ldcs(codes), __ldcs(codes + 32)}, {__ldcs(side), __ldcs(side + 8)}};
 }
 
-/* Decodes 16 columns to bf16; the bits 0x4300 + code are the number 128 + code exactly. */
+/* Decodes 4-bit codes of 16 columns to bf16; the bits 0x4300 + code are the number 128 + code. */
 __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
 {
     const __nv_bfloat162 by = __floats2bfloat162_rn(128, 128);
@@ -311,7 +311,7 @@ __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
     }
 }
 
-/* Adds step * (codes . x) + zero * (ones . x) of a unit to acc. */
+/* Adds step * (codes . x) + zero * (ones . x) of one block of 128 columns to acc. */
 __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&acc)[4])
 {
     const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
@@ -338,7 +338,7 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
 
 enum { AHEAD = 3 /* units that a warp loads ahead */ };
 
-/* Computes the products of few_rows_kernel from 4-bit codes. */
+/* Computes the products of few_rows_kernel from 4-bit codes of W. */
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
 {
@@ -393,10 +393,10 @@ __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_cons
     }
 }
 
-/* 16 threads for each row of a tile, with 8 columns each. */
+/* Number of threads that quantise a tile: 16 for each of its rows, with 8 columns each. */
 enum { PACKERS = 16 * TILE };
 
-/* Returns the index of the word with the code of (row, column), and the first bit of the code. */
+/* Returns the index of the word with the 4-bit code of (row, column), and the code's first bit. */
 __device__ __forceinline__ int word_of(int row, int column, int *shift)
 {
     const int step = column / 16, c = column % 16, lane = row % 8 * 4 + c % 8 / 2,
@@ -470,7 +470,7 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/* Slabs in a warp's ring buffer; the largest that fits is used. */
+/* Numbers of slabs of W that a warp's ring buffer holds; the largest that fits is used. */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>
@@ -485,7 +485,7 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
 }
 
 struct machine {
-    /* multiprocessors, major compute capability, shared memory bytes per CTA */
+    /* Number of multiprocessors, major compute capability, bytes of shared memory per CTA. */
     int sms, major, most;
 };
 
@@ -512,13 +512,13 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 
 } // namespace
 
-/* Returns the number of columns per launch if `parts` launches divide `in` columns. */
+/* Returns how many columns each launch takes if `parts` launches divide `in` columns of W. */
 static size_t columns_of(size_t in, size_t parts)
 {
     return ceil_div(in, parts * KVD_FEW_UNIT) * KVD_FEW_UNIT;
 }
 
-/* Returns how many launches must divide the columns so that x fits into shared memory. */
+/* Returns among how many launches to divide the columns of W, so that x fits into shared memory. */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
     int device = 0, most = 0;

@@ -18,7 +18,7 @@ struct kvd_gpu_threads {
     int first_gpu, n;
     kvd_gpu_sum *sum;
     hand hand[KVD_GPUS_MAX];
-    /* number of started threads, one per GPU except the first */
+    /* Number of started threads, one per GPU except the first. */
     int started;
     pthread_mutex_t lock;
     pthread_cond_t given, ended;

@@ -10,19 +10,19 @@
 
 typedef struct kvd_sequence kvd_sequence;
 
-/* State of method zdc with layers=N: N layers share one division of tokens by importance. */
+/* State of method zdc with layers=N, whose N layers share one set of important tokens. */
 typedef struct {
     /* Importance of each token, summed over heads, in device memory, [n][rows]. */
     float *sum;
-    /* Rows of K and V from other GPUs, ordered by sending GPU. */
+    /* Received rows of K and V, ordered by the GPU that sent them. */
     char *in;
-    /* For each GPU's first token: number of earlier tokens of the same level, pinned, [n + 1]. */
+    /* Earlier tokens of the same level as each GPU's first token, pinned, [n + 1]. */
     int32_t *place;
-    /* Level (high or low) of each GPU's first token, pinned, [n + 1]. */
+    /* Pinned, [n + 1]: level of each GPU's first token, high (important) or low. */
     uint8_t *level;
     /* Numbers of important and other tokens before each GPU's part, [n + 1]. */
     int32_t (*before)[2];
-    /* True if `before` was copied from the device. */
+    /* True if `before` has been copied from the device. */
     bool fetched;
 } kvd_sequence_sets;
 
@@ -30,7 +30,7 @@ typedef struct {
     kvd_gpu_attention hook; /* must be the first field */
     kvd_sequence *all;
     int gpu;
-    /* Engine of this GPU's part of the prompt, for one layer at a time. */
+    /* Engine that computes this GPU's part of the prompt, one layer at a time. */
     kvd_cuda_engine *slice;
     /* Copy of slice->w restricted to this GPU's share of the heads. */
     kvd_gpu_worker of_share;
@@ -38,15 +38,15 @@ typedef struct {
     kvd_step_batch batch;
     /* Page tables of this GPU's part and of the whole prompt. */
     kvd_pages slice_pages, own_pages;
-    /* Device array with the values -max_pages .. max_pages - 1, whose slices are page tables. */
+    /* Device array of values -max_pages .. max_pages - 1; parts of it are page tables. */
     int32_t *pages;
-    /* Pages to send, and received rows, ordered by the other GPU. */
+    /* Pages of K and V to send, and received rows of Q, ordered by the other GPU. */
     char *out_pages, *in_rows;
     kvd_gpu_piece *out, *in;
     size_t n_out, n_in;
-    /* Position of the first token of this GPU's part, and number of tokens. */
+    /* Position of the first token of this GPU's part of the prompt, and its number of tokens. */
     size_t first, n;
-    /* Bytes sent in the latest iteration: [0] Q, K, V, [1] attention output. */
+    /* Bytes sent in the latest iteration: [0] Q, K and V, [1] attention output. */
     double sent[2];
     /* State of method zdc with layers=N; unused if sets.in is NULL. */
     kvd_sequence_sets sets;
@@ -55,7 +55,7 @@ typedef struct {
 struct kvd_sequence {
     kvd_engine engine; /* must be the first field */
     int n, failed;
-    /* Pages of the longest prompt, and tokens of the running prompt. */
+    /* Number of cache pages of the longest prompt, and number of tokens of the running prompt. */
     size_t max_pages, len;
     kvd_gpu_sum *sum;
     kvd_gpu_threads *gpu_threads;
@@ -65,17 +65,17 @@ struct kvd_sequence {
     const uint32_t *id;
 };
 
-/* Returns the first page of a GPU's part of the prompt; a part may be empty. */
+/* Returns the index of the first page of a GPU's part of the prompt. A part may be empty. */
 
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_first(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_tokens(const kvd_sequence *q, int gpu);
 /* Returns `tokens` rounded up to 8, since Q is stored in groups of 8 tokens. */
 size_t kvd_sequence_rows(size_t tokens);
-/* Returns the GPU with the last token of the prompt. */
+/* Returns the state of the GPU that has the last token of the prompt. */
 kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
 
-/* Computes attention [n][o_pitch] of this GPU's tokens for all heads. Collective. */
+/* Computes attention `out` [n][o_pitch] of this GPU's n tokens, for all heads. Collective. */
 int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
                         kvd_err *err);
 /*
@@ -88,19 +88,19 @@ int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention
 int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, kvd_err *err);
 int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream,
                            kvd_err *err);
-/* Adds a block to a list of blocks to send or receive; kvd_sequence_exchange does the exchange. */
+/* Adds a block of memory to a list of blocks that kvd_sequence_exchange sends or receives. */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
-/* Connects all GPUs, because a later first exchange could hang if a GPU failed. Collective. */
+/* Connects all GPUs before the first exchange, which could hang if a GPU had failed. Collective. */
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
-/* Allocates r->sets; r->own and the cache must be allocated before. */
+/* Allocates r->sets (for zdc with layers=N); r->own and the cache must be allocated before. */
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 /* Returns true if a layer uses an earlier layer's division into important and other tokens. */
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
-/* Records a layer's division into important and other tokens, after its attention. */
+/* After a layer's attention, records its division of the tokens into important and other ones. */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
-/* Lists K and V rows to send. kvd_sequence_sets_take copies received rows to pages. */
+/* Packs and lists K and V rows to send. kvd_sequence_sets_take copies received rows to pages. */
 int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 

@@ -34,7 +34,7 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
     return kvd_sequence_exchange(r, 0, r->slice->w.stream, err);
 }
 
-/* Returns the first position of a GPU's part, but at most the prompt's last position. */
+/* Returns the position of the first token of a GPU's part, at most the prompt's last position. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
     return kvd_smaller(kvd_sequence_first(q, gpu), q->len - 1);
@@ -120,7 +120,7 @@ int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_
         a.pages = c->pool;
         a.table = r->slice_pages.device;
         a.page = (size_t)c->layer[layer].map.page_elements;
-        /* Own heads are not sent and go directly into the received rows. */
+        /* Heads of this GPU are not sent, but packed directly into the received rows. */
         a.rows = g == r->gpu ? in : out;
         if (a.n && kvd_cuda_check(kvd_zdc_pack(&a, s), what, err))
             return -1;
@@ -157,7 +157,7 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /* Tokens lose dimensions when they are sent, not when they are appended. */
+    /* Tokens lose dimensions when they are sent, not when they are appended to the cache. */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++)
         entry = kvd_larger(entry, (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS);

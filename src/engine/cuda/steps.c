@@ -6,7 +6,7 @@
 
 static const char what[] = "steps";
 
-/* Records the end of phase p. The attention function records the ends of its own phases. */
+/* Records the end of phase p of a layer on the clock, unless the attention function records it. */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
     static const int phase[KVD_GPU_PHASES] = {[KVD_GPU_EMBED] = KVD_PHASE_EMBED,
@@ -21,7 +21,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* An error here is ignored, because the next launch reports it. */
+    /* An error of the clock is ignored, because the next launch reports it. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -180,7 +180,7 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
-    /* In models with output norms, an earlier kernel has checked the residual stream. */
+    /* In models that normalise the outputs of blocks, an earlier kernel has checked these rows. */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =
@@ -229,7 +229,7 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
-/* Computes *p, the product of a matrix and the normalised residual stream. */
+/* Computes *p, the product of a matrix and the residual stream, which it first normalises. */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -245,7 +245,7 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
     return kvd_cuda_check(kvd_few_rows_run(p, e->w.stream), what, err);
 }
 
-/* Sums rows [n][d_model] over the GPUs, and ends the phase *open. */
+/* Sums rows [n][d_model] over the GPUs, which ends phase *open and starts communication. */
 static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kvd_err *err)
 {
     const kvd_gpu_worker *const w = &e->w;
@@ -258,7 +258,7 @@ static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kv
                            w->stream, err);
 }
 
-/* Last product of attention or feed-forward block, added to the residual stream. */
+/* Last product of an attention or feed-forward block, which is added to the residual stream. */
 typedef struct {
     const void *matrix;
     kvd_few_codes codes; /* codes of the matrix, or zeros */
@@ -266,7 +266,7 @@ typedef struct {
     kvd_phase phase;
     unsigned stage;            /* number of the check after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /* Gains of the product's norm, and of the norm after it. */
+    /* Gain of the norm of the product, and gain of the norm that follows. */
     const float *gain, *next;
 } last_product;
 
@@ -286,7 +286,7 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
     return kvd_cuda_check(kvd_gpu_branch_add(&a, w->stream), what, err);
 }
 
-/* Adds w->narrow times l->matrix to the residual stream. On several GPUs, only the first adds. */
+/* Adds w->narrow times l->matrix to the residual stream, on GPU 0 only, and sums over the GPUs. */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
 {
@@ -308,7 +308,7 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kv
     return sum_up(e, to, n, open, err) || (branches && add_normed(e, n, l, err)) ? -1 : 0;
 }
 
-/* Returns the gain of the norm before layer l or, if l is n_layers, before the output head. */
+/* Returns the gain of the norm at the input of layer l or, if l is n_layers, of the output head. */
 static const float *gain_before(const kvd_gpu_worker *w, int l)
 {
     return l == w->config.n_layers               ? w->weights.norm_final
@@ -380,7 +380,7 @@ static int few_experts(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd
     return sum_up(e, w->x, n, open, err);
 }
 
-/* Queues a layer for n decode steps. *open is the phase in progress. */
+/* Queues the kernels of layer l for n decode steps. *open is the phase in progress. */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
@@ -486,7 +486,7 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
         kvd_device_copy(&e->graph_memory, e->host_works, bytes, "graph of steps", e->w.stream, err);
     if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
         return -1;
-    /* The first run initialises libraries, which a CUDA graph must not contain. */
+    /* The first run initialises libraries, which must not happen in a CUDA graph. */
     if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
         return -1;
     const cudaError_t status = cudaGraphInstantiate(&g->exec, graph, 0);
