@@ -31,7 +31,7 @@ struct kvd_gpu_cache {
     /* Length of the prompt in tokens. Prompt tokens attend to uncompressed K and V. */
     size_t prompt;
     kvd_cache_account account;
-    /* CPU cache for plans that run token by token. */
+    /* Cache in CPU memory for plans that run token by token. */
     host_cache *host;
     kvd_cache_layer *layer;
     kvd_device_memory memory;
@@ -77,7 +77,7 @@ int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer
     const float one = 1, zero = 0;
     for (int g = 0; g < l->map.n_kv_heads; g++) {
         const int w = l->map.d_v[g];
-        /* cuBLAS is column-major and computes the transpose: out^T [d][n] = B_v^T o^T. */
+        /* cuBLAS is column-major, so it computes the transpose: out^T [d][n] = B_v^T o^T. */
         if (kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                  in->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)in->n_tokens, w, &one,
                                  b, CUDA_R_16BF, d, 0, o + l->map.o_offset[g * group], CUDA_R_16BF,
@@ -128,7 +128,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
             ? run_kernels(c->with, l, in, out, err)
             : kvd_cache_products_run(&c->with->products, in, l, c->type, c->prompt, out, err))
         return -1;
-    /* A latent vector serves as key and value, but is stored once. */
+    /* A latent vector serves as key and as value, but is stored only once. */
     const size_t sides = in->config->latent ? 1 : 2, kept = l->kept * sides / 2,
                  dense = sides * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;
     c->account.calls += in->n_sequences;

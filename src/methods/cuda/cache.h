@@ -16,22 +16,22 @@
 #include "methods/cache.h"
 #include "model/pass/cuda/attention.h"
 
-/* Device memory that caches share; only one cache may run at a time. */
+/* Device memory that several caches share. Only one of these caches may run at a time. */
 typedef struct kvd_gpu_caches kvd_gpu_caches;
 kvd_gpu_caches *kvd_gpu_caches_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                                    size_t max_tokens, size_t max_len, kvd_err *err);
-/* Caches that use `*c` must be freed before. */
+/* Frees the shared memory *c. All caches that use it must be freed before. */
 void kvd_gpu_caches_free(kvd_gpu_caches *c);
 
 typedef struct kvd_gpu_cache kvd_gpu_cache;
 
-/* Copies the matrices of `plan`, which must be open, to the device. Borrows `plan`. */
+/* Creates a cache with the projections of `plan`, which is borrowed and must be open. */
 kvd_gpu_cache *kvd_gpu_cache_new(kvd_gpu_caches *with, const kvd_plan *plan, kvd_err *err);
 void kvd_gpu_cache_free(kvd_gpu_cache *c);
 kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
 /* Borrows the next batch's prompts. Required before each batch if kvd_plan_first_pass(plan). */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
-/* Adds the counters of all batches since the last call to `*sum`. */
+/* Adds the counters of all batches since the last call to *sum. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);
 /*
  * Returns the name of the attention code, such as "sm_90a kernel". If layers differ, returns each

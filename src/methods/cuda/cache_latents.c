@@ -44,7 +44,7 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
     return memory->status;
 }
 
-/* Fills l->rope_row, the RoPE table index of each token, for all layers of a batch. */
+/* Fills l->rope_row with each token's row of the RoPE tables, for all layers of a batch. */
 static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, size_t max_len,
                         kvd_err *err)
 {
@@ -60,7 +60,7 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
     if (same)
         return 0;
     l->n_rows = in->n_tokens;
-    /* The copy is from pageable memory, so host_row may be overwritten once the call returns. */
+    /* The source is pageable memory, so host_row may be overwritten once this call returns. */
     return kvd_queue_put(l->rope_row, l->host_row, in->n_tokens * sizeof *l->host_row, in->stream,
                          what, err);
 }

@@ -41,7 +41,7 @@ static bool one_for_both(const kvd_dims_head *head, int n)
     return same;
 }
 
-/* Copies a matrix of a head, or writes the identity if the head has none. */
+/* Copies one projection matrix of a head to `to`, or writes the identity if the head has none. */
 static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, size_t ld)
 {
     const float *const m = matrix_of(h, side);
@@ -54,7 +54,7 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
             to[i * ld + i] = 1;
 }
 
-/* The caller must fill `to`, float32 [n][d][d], with zeros. */
+/* Writes a projection matrix per KV head to `to`, float32 [n][d][d], which must be zero before. */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
     for (int g = 0; g < n; g++)
@@ -62,8 +62,9 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * Fills `to`, which must be zero, with wide = heads * d. Projections are [wide][wide] per group of
- * `heads` heads; matrices that undo projections are [wide][d] per head.
+ * Writes the projections of latent vectors to `to`, which must be zero. With wide = heads * d, they
+ * are [wide][wide] per group of `heads` KV heads. Matrices that rebuild K and V are [wide][d] per
+ * KV head.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
@@ -79,7 +80,10 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
     }
 }
 
-/* Writes all matrices without gaps to `to`, which must be zero. Returns the number of elements. */
+/*
+ * Writes one projection matrix per KV head, without gaps, to `to`, which must be zero. Returns the
+ * number of elements.
+ */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
 {
@@ -112,10 +116,10 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
 }
 
 typedef struct {
-    /* Memory of all matrices. The first pass only counts bytes, with `arena` NULL. */
+    /* Memory of all projection matrices; NULL in the first pass, which only counts bytes. */
     char *arena;
     size_t used;
-    /* [n][d][d] */
+    /* Float32 matrices of n KV heads before conversion, [n][d][d]. */
     float *wide;
     uint16_t *narrow;
 } upload;
@@ -194,7 +198,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     } else if (!copy_layers(&u, c, share, dims, layer, err)) {
         u.arena = kvd_device_new(memory, u.used, what, err);
         u.used = 0;
-        /* The copies are from pageable memory and must end before the buffers are freed. */
+        /* The sources are pageable memory, so the copies must end before the buffers are freed. */
         status = u.arena && !copy_layers(&u, c, share, dims, layer, err)
                      ? kvd_cuda_check(cudaDeviceSynchronize(), what, err)
                      : -1;
@@ -204,7 +208,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     return status;
 }
 
-/* Returns a zero-padded copy of x [rows][columns]. Without memory *status becomes -1. */
+/* Returns a copy of x [rows][columns], padded with zeros. Without memory *status becomes -1. */
 static float *padded(const float *x, size_t rows, size_t columns, size_t to_rows, size_t to_columns,
                      int *status, kvd_err *err)
 {
@@ -221,7 +225,7 @@ static int pad_head(const kvd_dims_head *from, size_t d, int d_qk, int d_v, kvd_
 {
     int status = 0;
     const size_t qk = (size_t)from->d_qk, v = (size_t)from->d_v;
-    /* A head without a matrix keeps all d_head dimensions, so d_head is the layer's widest. */
+    /* A head without a projection keeps all d_head dimensions, so the layer's widest has d_head. */
     *to = (kvd_dims_head){.d_qk = d_qk, .d_v = d_v};
     to->a_q = padded(from->a_q, d, qk, d, (size_t)d_qk, &status, err);
     to->a_k =

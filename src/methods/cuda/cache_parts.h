@@ -21,7 +21,7 @@
  */
 typedef struct {
     bool kernels;
-    /* Dimensions of the heads, rounded up to multiples of 16. */
+    /* Kept dimensions of the layer's heads, rounded up to multiples of 16. */
     kvd_attn_map map;
     /* Elements stored per token for this GPU's heads, without padding. */
     size_t kept;
@@ -38,42 +38,48 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
                           kvd_cache_layer *layer, kvd_device_memory *memory, kvd_err *err);
 
-/* Writes heads of o [n_tokens][o_pitch] times b_v, bf16 [n_tokens][n_heads * d_head]. */
+/*
+ * Multiplies attention outputs o [n_tokens][o_pitch] by b_v, which rebuilds d_head dimensions per
+ * head; `out` is bf16 [n_tokens][n_heads * d_head].
+ */
 int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
                            const uint16_t *o, uint16_t *out, kvd_err *err);
 
 typedef struct {
-    /* [max_tokens][2 n_kv_heads * d_head] Rebuilt keys and values; NULL until allocated. */
+    /* Keys and values rebuilt from latents, [max_tokens][2 n_kv_heads * d_head], or NULL. */
     float *read;
     float *cosine, *sine;
     uint32_t *rope_row;
     uint32_t *host_row;
     size_t n_rows;
-    /* Flag of non-finite numbers, which nothing reads, as the output is non-finite too. */
+    /* Flag for non-finite numbers. Nothing reads it, because the output would be non-finite too. */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 
 typedef struct {
     kvd_device_memory memory;
-    /* [max_tokens][n_heads * d_head] Q in float32; allocated only in a bf16 pass. */
+    /* Queries as float32, [max_tokens][n_heads * d_head]; allocated only in a bf16 pass. */
     float *q_wide;
     float *k_wide, *v_wide;
     float *q_cut, *o_cut;
-    /* [max_tokens][n_kv_heads * d_head] Projected K and V. */
+    /* Projected keys and values, [max_tokens][n_kv_heads * d_head]. */
     float *k_cut, *v_cut;
-    /* [max_tokens][n_heads * d_head] Attention output of prompt tokens on uncompressed K and V. */
+    /* Prompt tokens' attention output over uncompressed K and V, [max_tokens][n_heads * d_head]. */
     float *exact;
     void *scratch;
     size_t max_len;
     kvd_cache_latents latents;
 } kvd_cache_products;
 
-/* Allocates missing buffers. May be called again with other `latents` and `prompts`. */
+/* Allocates the missing buffers of *p. May be called again with other `latents` and `prompts`. */
 int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kvd_gpu_share *share,
                             kvd_dtype pass, size_t max_tokens, size_t max_len, bool latents,
                             bool prompts, kvd_err *err);
 void kvd_cache_products_release(kvd_cache_products *p);
-/* Tokens before `prompt`, but a sequence's last, attend to uncompressed K and V. */
+/*
+ * Computes a layer's attention in float32. The first `prompt` tokens of a sequence, except its last
+ * token, attend to uncompressed K and V.
+ */
 int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,
                            kvd_err *err);

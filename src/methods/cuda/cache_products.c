@@ -51,7 +51,7 @@ void kvd_cache_products_release(kvd_cache_products *p)
 int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a, kvd_err *err)
 {
     const float one = 1, zero = 0;
-    /* cuBLAS is column-major and computes the transpose: y^T [m][n] = matrix^T x^T. */
+    /* cuBLAS is column-major, so it computes the transposed product: y^T [m][n] = matrix^T x^T. */
     return kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                 in->blas, CUBLAS_OP_N, CUBLAS_OP_N, a->m, (int)in->n_tokens, a->k,
                                 &one, a->matrix, CUDA_R_32F, a->m, (long long)a->stride_matrix,
@@ -92,7 +92,7 @@ static int rounded(const kvd_gpu_attention_in *in, kvd_dtype from, const void *x
                           what, err);
 }
 
-/* Sets *out to x if float32, otherwise to its conversion in `wide`. */
+/* Sets *out to x if x is float32, otherwise to its float32 copy, which is stored in `wide`. */
 static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, float *wide,
                  kvd_head_rows *out, kvd_err *err)
 {
@@ -100,7 +100,7 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
     return in->type == KVD_F32 ? 0 : rounded(in, in->type, x, in->ld, KVD_F32, width, wide, err);
 }
 
-/* Projects K or V to `cut`, rounded to `type`. If `matrix` is NULL, only rounds. */
+/* Projects K or V with `matrix`, unless it is NULL, and rounds to `type`, both into `cut`. */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
 {
@@ -136,7 +136,7 @@ static int attend_stored(kvd_cache_products *p, const kvd_gpu_attention_in *in,
 {
     const size_t width_q = (size_t)in->share->n_heads * (size_t)in->config->d_head;
     const bool latents = layer->heads > 0;
-    /* Rebuilt values already have d_head dimensions. */
+    /* Values rebuilt from latents already have d_head dimensions. */
     const float *const back = latents ? NULL : layer->b_v;
     if (latents ? kvd_cache_latents_read(p, in, layer, type, &k, &v, err)
                 : stored(in, &k, layer->a_k, type, p->k_cut, err) ||

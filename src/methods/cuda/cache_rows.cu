@@ -1,4 +1,4 @@
-/* Kernels that round rows to the type of a cache, and record times on the GPU. */
+/* Kernels that round rows of K and V to the number type of a cache, and record times on the GPU. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -56,7 +56,7 @@ cudaError_t launch(const void *x, size_t ld, kvd_dtype store, size_t n, size_t w
     return cudaGetLastError();
 }
 
-/* A thread copies 8 elements of K or V of a token. */
+/* Copies K and V of tokens between cache pages and rows. A thread copies 8 elements of a token. */
 __global__ void __launch_bounds__(THREADS)
     move_rows(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back)
 {

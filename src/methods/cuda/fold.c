@@ -5,7 +5,7 @@
 
 static const char what[] = "folding V into the weights";
 
-/* Computes row-major c [n][m] = B A; op_a and op_b may transpose a and b. */
+/* Computes the matrix product c [n][m] = B A (row-major); op_a and op_b may transpose a and b. */
 static int multiply(const kvd_gpu_worker *w, int m, int n, int k, const void *a, int lda,
                     const void *b, int ldb, cublasOperation_t op_a, cublasOperation_t op_b, void *c,
                     int ldc, kvd_err *err)
@@ -30,7 +30,7 @@ bool kvd_gpu_fold_packs(const kvd_config *c)
     return !c->bias_qkv && !c->qk_norm && (whole || c->rope_layout == KVD_ROPE_INTERLEAVED);
 }
 
-/* Replaces each head's W_V by A_v^T W_V [d_v][d_model]. temp [d][d_model] is scratch. */
+/* Replaces each KV head's W_V by A_v^T W_V [d_v][d_model]. temp [d][d_model] is scratch memory. */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
 {
@@ -44,7 +44,7 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
     for (int g = 0; g < kv; g++) {
         const int d_v = c->map.d_v[g];
         const size_t kept = (size_t)d_v * width, whole = (size_t)d * width;
-        /* cuBLAS is column-major: W'^T [model][d_v] = W^T [model][d] A [d][d_v]. */
+        /* cuBLAS is column-major, so it computes W'^T [model][d_v] = W^T [model][d] A [d][d_v]. */
         if (kvd_gpu_fold_product(w, d, d_v, model, a, v + (size_t)g * whole, temp, err) ||
             kvd_queue_copy(v + to, temp, kept * sizeof *v, w->stream, what, err) ||
             (!packed && kvd_cuda_check(cudaMemsetAsync(v + to + kept, 0, (whole - kept) * sizeof *v,
@@ -78,7 +78,7 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
                           w->stream, what, err);
 }
 
-/* Replaces the bias b_V of each head by A_v^T b_V, followed by zeros. */
+/* Replaces each KV head's bias b_V by A_v^T b_V, followed by zeros. */
 static int fold_bias(const kvd_gpu_worker *w, const kvd_gpu_layer *l, const kvd_dims_head *head,
                      kvd_err *err)
 {

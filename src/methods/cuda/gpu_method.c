@@ -4,7 +4,7 @@
 
 #include "methods/cuda/host_codes.h"
 
-/* Returns true if the plan has a maker whose projections are not widths, or not known yet. */
+/* Returns true if a method computes projections that rebuild keys or are not known yet. */
 static bool makes_more(const kvd_plan *p)
 {
     return p->maker && !(p->dims && !p->dims->rebuild);
@@ -89,7 +89,7 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                         "the model has layers with a window of %zu tokens, requests have up to "
                         "%zu: the CUDA engine's kernels of '%s' know no window",
                         shortest, max_len, kvd_gpu_method_name(p));
-    /* All tokens of a block must be in the window. */
+    /* All tokens of a block, which are coded together, must be in the sliding window. */
     if (windows && shortest < kvd_plan_block(p))
         return kvd_fail(err,
                         "'%s' codes blocks of %zu tokens, which a window of %zu tokens does not "

@@ -24,7 +24,7 @@ typedef struct kvd_gpu_method kvd_gpu_method;
 
 typedef struct {
     int layer;
-    /* Output of the QKV product, after RoPE unless hook.wants_raw is set. */
+    /* Output of the QKV product: rows of Q, K and V, after RoPE unless hook.wants_raw is set. */
     const void *x;
     size_t ld;
     /* Keys before RoPE, ld_pre elements per token, or NULL unless hook.wants_pre is set. */
@@ -39,28 +39,31 @@ typedef struct {
     cudaStream_t stream;
 } kvd_paged_rows;
 
-/* Page tables of single KV heads. Element b * n_kv_heads + g is KV head g of step b. */
+/*
+ * Page tables that are separate for each KV head. Element b * n_kv_heads + g is for KV head g of
+ * decode step b.
+ */
 typedef struct {
     /* Attention map of one KV head and its query heads. */
     kvd_attn_map map;
-    /* Largest number of requests in an iteration, times n_kv_heads. */
+    /* Number of elements: largest number of requests in an iteration times n_kv_heads. */
     size_t rows;
-    /* Device [layers][rows]: number of cached tokens with the new one. */
+    /* Device [layers][rows]: number of cached tokens, the new one included. */
     const int32_t *kv_len;
     /* Device [1]: number of elements before the padding, n_kv_heads per decode step. */
     const int32_t *live;
-    /* Device [layers][rows][max_pages]: page numbers. */
+    /* Device [layers][rows][max_pages]: numbers of the pages that hold the tokens. */
     const int32_t *table;
     void *pool;
 } kvd_gpu_heads;
 
-/* Data and callbacks of a method. NULL or 0: not needed. */
+/* GPU state and callbacks of a compression method. Members that are NULL or 0 are not needed. */
 struct kvd_gpu_method {
     struct kvd_paged_cache *cache; /* borrowed */
     const kvd_plan *plan;          /* borrowed, open */
     /*
-     * Codes of stored rows on the CPU (methods/cuda/host_codes.h), run by kvd_gpu_method_make to
-     * kvd_gpu_method_free. NULL if there are none.
+     * Compressed rows that the CPU computes (methods/cuda/host_codes.h), used from
+     * kvd_gpu_method_make to kvd_gpu_method_free. NULL if there are none.
      */
     struct kvd_host_codes *codes;
     struct kvd_host_entries *kept; /* such codes of entries that a method keeps, or NULL */
@@ -73,15 +76,13 @@ struct kvd_gpu_method {
      * `bits` count. NULL: none.
      */
     const bool *skips;
-    /*
-     * True if timing runs may read slots never written; `make` must fill these with likely numbers.
-     */
+    /* True if timing runs may read slots never written, which `make` fills with likely numbers. */
     bool anywhere;
-    /* True if the method cannot process a prompt in several chunks. */
+    /* True if the method must process a prompt in one piece, not in chunks. */
     bool whole_prompts;
     /* True if iterations of decode steps alone need no call of `attended`. */
     bool attended_prompts;
-    /* Bit p is set if this method itself times phase p (enum kvd_phase). */
+    /* Phases (enum kvd_phase) that this method itself times: bit p for phase p. */
     unsigned apart;
     /*
      * Page tables of single KV heads, or NULL. `appended` must copy new K and V from the slot's
@@ -90,16 +91,19 @@ struct kvd_gpu_method {
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
-    /* Bytes per page, excluding bf16 pages, in layers without and with a sliding window. */
+    /* Bytes per page, beyond those of bf16 pages, in layers without and with a sliding window. */
     size_t page_bytes, near_page_bytes;
-    /* Bytes per slot, summed over layers. */
+    /* Bytes that a slot (running request) needs outside the pages, summed over layers. */
     size_t slot_bytes;
-    /* Allocates `pages` pages. Layers with a window have cache->near->n_pages. */
+    /*
+     * Allocates the method's memory for `pages` pages and `slots` slots. Layers with a window have
+     * cache->near->n_pages pages.
+     */
     int (*make)(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
-    /* Device [n_heads][rows of Q in blocked layout]: ln of prompt tokens' softmax denominators. */
+    /* Device [n_heads][rows of Q]: natural log of prompt tokens' softmax denominators. */
     float *lse;
-    /* Device [steps][n_heads]: ln of decode steps' softmax denominators. */
+    /* Device [steps][n_heads]: natural log of decode steps' softmax denominators. */
     float *lse_steps;
 
     /* Called before and after an iteration. `begin` fails if the method cannot run it. */
@@ -111,9 +115,9 @@ struct kvd_gpu_method {
     double (*mean)(const kvd_gpu_method *m, size_t slot);
     /* Returns a slot's number of merged tokens, summed over KV heads and layers. NULL: none. */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
-    /* Returns a slot's tokens at KVD_LEVEL_LOW, summed over KV heads and layers, or NULL. */
+    /* Returns a slot's number of tokens at KVD_LEVEL_LOW, summed over KV heads and layers. */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
-    /* Returns a slot's tokens with pruned key channels, over KV heads and layers, or NULL. */
+    /* Returns a slot's tokens with pruned key channels, over KV heads and layers. NULL: none. */
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees a slot's memory outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
@@ -121,7 +125,7 @@ struct kvd_gpu_method {
     double (*held)(const kvd_gpu_method *m);
     /* Returns a slot's bits, less those of kvd_plan_entry_bits. NULL: the cache's data type. */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
-    /* Returns the share of `bits` that left the sliding window in the latest step. NULL: none. */
+    /* Returns how many of these `bits` left the sliding window in the latest step. NULL: none. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
      * For methods whose steps read part of the cache. *side gets bits of side information for
@@ -140,7 +144,7 @@ struct kvd_gpu_method {
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
      * Functions that replace those of the paged cache, or NULL. attend_steps writes rows 0 .. steps
-     * - 1 of `out`, attend_prompts the rows after.
+     * - 1 of `out`, attend_prompts the rows after them.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -149,7 +153,7 @@ struct kvd_gpu_method {
     void (*free)(kvd_gpu_method *m);
 };
 
-/* Features of models, for kvd_gpu_kind.computes. */
+/* Features of models that a method's GPU code may support, for kvd_gpu_kind.computes. */
 enum {
     KVD_GPU_WINDOWS = 1,
     KVD_GPU_SINKS = 2,
@@ -157,32 +161,32 @@ enum {
     KVD_GPU_WIDE = 8   /* heads of more than KVD_WIDTH_NARROW dimensions */
 };
 
-/* GPU code of the methods whose kvd_method_info.gpu points to it. */
+/* Description of a method's GPU code. kvd_method_info.gpu of the method points to it. */
 typedef struct kvd_gpu_kind {
     /* Returns the features that the code supports (KVD_GPU_* bits). NULL: none. */
     unsigned (*computes)(const kvd_plan *plan);
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
     /*
-     * Returns why tensor-parallel GPUs may not divide the KV heads (a clause for a message), or
-     * NULL. If joins_heads is NULL, `joined` is the answer for all plans.
+     * Returns why several GPUs may not divide the KV heads (a clause for a message), or NULL. If
+     * joins_heads itself is NULL, the string `joined` is the reason for all plans.
      */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;
-    /* Returns true if this code can run the plan. NULL: always. */
+    /* Returns true if this GPU code can run the plan. NULL: it always can. */
     bool (*runs)(const kvd_plan *plan);
     /*
-     * Returns true if text can be generated, which requires that prompts attend uncompressed, and
-     * that `entries` and `bits` count as on the CPU. NULL: never.
+     * Returns true if text can be generated. That requires prompts that attend to uncompressed K
+     * and V, and functions `entries` and `bits` that count as on the CPU. NULL: never.
      */
     bool (*generates)(const kvd_plan *plan);
-    /* Returns true if the CPU codes rows of generated text. NULL: never. */
+    /* Returns true if the CPU compresses the rows of generated text. NULL: never. */
     bool (*codes_on_host)(const kvd_plan *plan);
     /* Returns true if kernels support the model's heads. NULL: kvd_gpu_method_check decides. */
     bool (*fits)(const kvd_plan *plan, const kvd_config *config);
-    /* Returns true if keys before RoPE are read even without hook.wants_raw. NULL: never. */
+    /* Returns true if keys before RoPE are needed even without hook.wants_raw. NULL: never. */
     bool (*before_rope)(const kvd_plan *plan);
-    /* Creates *m, which the cache owns even after a failure. Errors name what is unsupported. */
+    /* Creates *m, which the cache owns even after a failure. Errors name what is not supported. */
     int (*open)(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                 kvd_err *err);
 } kvd_gpu_kind;
@@ -193,28 +197,34 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 /* Returns the GPU code that runs the plan, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/* Returns the GPU code that generates text: the plan's own, or kvd_gpu_host_codes if it cannot. */
+/* Returns the GPU code that generates text: the plan's own or, if it cannot, kvd_gpu_host_codes. */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
-/* Returns why tensor-parallel GPUs cannot divide the KV heads, or NULL. */
+/* Returns why several GPUs cannot divide the KV heads among them, or NULL if they can. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
-/* Returns NULL. Serves as kvd_gpu_kind.joins_heads of methods whose KV heads can be divided. */
+/* Returns NULL: nothing keeps GPUs from dividing the KV heads. For kvd_gpu_kind.joins_heads. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
-/* Fails if `kind` (or NULL) lacks a feature of the model for requests of max_len tokens. */
+/*
+ * Fails if the GPU code `kind` (or NULL) lacks a feature that the model needs for requests of
+ * max_len tokens.
+ */
 int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c,
                          size_t max_len, kvd_err *err);
 
-/* Returns the name of a method of the plan that is not on the tokens axis, or NULL. */
+/* Returns the name of a method of the plan that does not choose tokens, or NULL. */
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
-/* Creates *m, or NULL if the plan only projects. `cache` must have layers but no pool. */
+/*
+ * Creates the plan's GPU method *m, or sets NULL if the plan only projects heads. `cache` must have
+ * its layers, but no pool.
+ */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 
 /*
- * Call the callbacks of the same names, if there are any, and the functions of m->codes.
+ * Call the method's callbacks of these names, if it has them, and the functions of m->codes.
  * kvd_gpu_method_bits returns NaN if every cached token is stored in the type of the cache.
  */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
@@ -226,8 +236,8 @@ double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot);
 void kvd_gpu_method_free(kvd_gpu_method *m);
 
 /*
- * Queues a sum: x [n] becomes the sum of the arrays of all GPUs. Its time counts in KVD_PHASE_COMM,
- * the time before it in KVD_PHASE_COMPRESS.
+ * Queues a sum over GPUs: x [n] becomes the sum of the arrays x of all GPUs. Its time counts in
+ * KVD_PHASE_COMM, the time before it in KVD_PHASE_COMPRESS.
  */
 int kvd_gpu_method_add_up(const kvd_gpu_method *m, float *x, size_t n, cudaStream_t stream,
                           kvd_err *err);

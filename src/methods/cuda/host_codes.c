@@ -1,7 +1,7 @@
 /*
- * Codes on the CPU (host_codes.h), and the engine's method for bits methods alone: its bf16 pages
- * hold the decoded numbers. These pages take the memory of an uncompressed cache, so kvdim-jct does
- * not run the method.
+ * Compresses rows of K and V on the CPU during text generation on a GPU (host_codes.h), and defines
+ * the engine's method for bits methods alone, whose bf16 pages hold the decoded numbers. They take
+ * as much memory as an uncompressed cache, so kvdim-jct does not run it.
  */
 #include "methods/cuda/host_codes.h"
 
@@ -15,18 +15,18 @@
 
 static const char what[] = "codes on the CPU";
 
-/* Cache of a request. Tokens from `first` on are pending: their K or their V is not yet coded. */
+/* State of a request. Tokens from `first` on are pending: their K or V is not yet coded. */
 typedef struct {
     size_t n, first;
     size_t coded[KVD_N_SIDES];
     bool prompt; /* true: the latest iteration brought the prompt */
     double bits; /* bits of the coded K and V of all layers */
-    /* [n_layers] Rows of the pending tokens, [n - first][width], decoded where they are coded. */
+    /* Rows of the pending tokens, [n_layers] arrays [n - first][width], decoded where coded. */
     uint16_t **row;
     uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
 } slot_of;
 
-/* Rows of a request that are written to the cache again after its tokens were coded. */
+/* Rows of a request that are written to the GPU's cache again after their tokens were coded. */
 typedef struct {
     slot_of *slot;
     size_t from, end;          /* positions of the tokens */
@@ -42,11 +42,11 @@ struct kvd_host_codes {
     kvd_host_part *part; /* rows.part */
     size_t layers;
     size_t states; /* elements of kvd_bits_block.state */
-    /* Numbers of K, and of V, of a token in all layers. */
+    /* Number of elements of K, and of V, that a token has in all layers. */
     size_t numbers[KVD_N_SIDES];
     /* RoPE tables [2][max_len][d_head / 2]; NULL unless rows.rotates. */
     float *cosine, *sine;
-    /* Pinned [layers][room][width]: new rows, then the rows that are written again. */
+    /* Pinned rows [layers][room][width]: first those of new tokens, later those to write again. */
     uint16_t *row;
     size_t room;
     uint16_t *x;      /* device [room][rows.ld] */
@@ -56,7 +56,7 @@ struct kvd_host_codes {
     slot_of *slot;    /* [n_slots] */
     size_t n_slots;
     double held;
-    /* GPU code of prompts, or NULL; prompt_bits [max_slices]: their bits. */
+    /* GPU code that compresses prompts, or NULL; prompt_bits [max_slices] are its codes' bits. */
     kvd_kvtc_prompt_coder *prompts;
     double *prompt_bits;
     kvd_device_memory memory;
@@ -90,7 +90,7 @@ double kvd_host_codes_held(const kvd_host_codes *k)
     return k->held;
 }
 
-/* Queues the copy of n rows x to rows `at` .. of the layer. */
+/* Queues the copy of n rows x of a layer from the GPU to rows at .. at + n - 1 of k->row. */
 static int fetch_rows(const kvd_host_codes *k, int layer, size_t at, const uint16_t *x, size_t ld,
                       size_t width, size_t n, cudaStream_t stream, kvd_err *err)
 {
@@ -109,13 +109,13 @@ int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld,
     return fetch_rows(k, layer, 0, x, ld, width, k->method->cache->batch->n_tokens, stream, err);
 }
 
-/* Returns the number of a new request's first n tokens that k->prompts codes. */
+/* Returns how many of a new request's first n tokens the GPU code k->prompts compresses. */
 static size_t coded_apart(const kvd_host_codes *k, size_t n)
 {
     return k->prompts ? kvd_kvtc_prompt_coder_ready(k->prompts, n) : 0;
 }
 
-/* Queues the copies of the rows that k->prompts does not code, without gaps. */
+/* Queues the copies to the host of the rows that the GPU does not compress, without gaps. */
 static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t *x, size_t width,
                       kvd_err *err)
 {
@@ -131,7 +131,7 @@ static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t
     return status;
 }
 
-/* Applies RoPE to the keys of rows of n tokens from position `first` on, rounded to bf16. */
+/* Applies RoPE to the keys in rows of n tokens from position `first` on, rounded to bf16. */
 static int rotate(const kvd_host_codes *k, int layer, size_t first, size_t n, uint16_t *row,
                   kvd_err *err)
 {
@@ -151,7 +151,7 @@ static int rotate(const kvd_host_codes *k, int layer, size_t first, size_t n, ui
     return 0;
 }
 
-/* Appends the n new tokens of a request, which are rows `at` .. of k->row, to its pending ones. */
+/* Appends a request's n new tokens (rows at .. at + n - 1 of k->row) to its pending rows. */
 static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at, size_t n,
                       kvd_err *err)
 {
@@ -166,7 +166,10 @@ static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at,
     return k->cosine ? rotate(k, layer, s->n, n, row + pending * width, err) : 0;
 }
 
-/* coded: number of tokens of a new request that are coded and have no rows. */
+/*
+ * Adds the new tokens of a request to its pending rows. The first `coded` tokens of a new request
+ * are coded already and have no rows.
+ */
 static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool fresh, size_t coded,
                 kvd_err *err)
 {
@@ -196,7 +199,10 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool f
     return status;
 }
 
-/* Sets which tokens of a request are coded now, and which rows change in the pages. */
+/*
+ * Determines which tokens of a request are coded after this iteration, and which rows of the GPU's
+ * pages change.
+ */
 static written plan_slot(const kvd_host_codes *k, slot_of *s)
 {
     const kvd_plan *const p = k->method->plan;
@@ -214,14 +220,14 @@ static written plan_slot(const kvd_host_codes *k, slot_of *s)
         w.end = end > w.end ? end : w.end;
     }
     /*
-     * The newest row is written again if none changes, so that every request has a row. kvd_append
-     * sets to 0 the rows up to a multiple of 8.
+     * If no row changes, the newest is written again, so that every request has a row. The end is a
+     * multiple of 8 or s->n, because kvd_append zeros the rest of a group of 8 rows.
      */
     w.end = w.end && (w.end + 7) / 8 * 8 < s->n ? (w.end + 7) / 8 * 8 : s->n;
     return w;
 }
 
-/* A part of a request's rows in one layer that the CPU codes, and the bits of its codes. */
+/* Part of a request's rows in one layer that one thread codes, and the bits of its codes. */
 typedef struct {
     const written *of;
     size_t place; /* layer * n_parts + part */
@@ -258,7 +264,7 @@ static int code_blocks(const kvd_host_codes *k, task *t, float *x, uint32_t *pos
     return 0;
 }
 
-/* Codes a part, and replaces its numbers among the pending rows by the decoded ones. */
+/* Codes a part of a request's rows, and replaces its numbers by the decoded ones. */
 static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 {
     const slot_of *const s = t->of->slot;
@@ -285,7 +291,7 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
     return status;
 }
 
-/* Codes what n requests have ready, on all threads. */
+/* Codes the tokens of n requests that are now ready (w[i].ready), on all threads. */
 static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *err)
 {
     const size_t each = k->layers * k->rows.n_parts, tasks = n * each;
@@ -313,7 +319,7 @@ static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *er
     return status;
 }
 
-/* Copies the rows of a request that change to k->row, and forgets the tokens that are coded. */
+/* Copies a request's changed rows to k->row, and forgets the tokens whose K and V are coded. */
 static void take_rows(const kvd_host_codes *k, const written *w)
 {
     slot_of *const s = w->slot;
@@ -332,7 +338,8 @@ static void take_rows(const kvd_host_codes *k, const written *w)
 }
 
 /*
- * Writes the decoded rows of slices `first` .. first + n - 1 to the cache, and waits for the GPU.
+ * Writes the decoded rows of n requests, from number `first` on, to the GPU's cache, and waits for
+ * the GPU.
  */
 static int write_rows(kvd_host_codes *k, size_t first, size_t n, size_t rows, kvd_err *err)
 {
@@ -369,7 +376,10 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, size_t rows, kv
     return kvd_cuda_check(cudaStreamSynchronize(stream), what, err);
 }
 
-/* Codes and writes the slices of an iteration, as many at a time as k->row has room for. */
+/*
+ * Codes the rows of n requests and writes them to the GPU's cache, as many requests at a time as
+ * k->row has room for.
+ */
 static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
 {
     for (size_t first = 0, end; first < n; first = end) {
@@ -493,7 +503,7 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
                : -1;
 }
 
-/* Returns true if the CPU can code tokens of the plan's bits method by their numbers alone. */
+/* Returns true if the CPU can code tokens with the plan's bits method from K and V alone. */
 static bool takes(const kvd_plan *plan)
 {
     const unsigned others = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_QUERIES | KVD_NEEDS_INPUT;
@@ -510,7 +520,7 @@ bool kvd_host_codes_take(const kvd_plan *plan)
 bool kvd_host_codes_take_entries(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;
-    /* Positions of blocks are those in the list of entries, which a plugin might read. */
+    /* Plugins are refused, because they might read positions, which count only cached tokens. */
     const bool plugin = plan->bits && !plan->bits->info.gpu,
                steps = t && (t->step || t->step_heads),
                places = t != &kvd_tokens_elasticcache && t != &kvd_tokens_d2o;
@@ -528,7 +538,7 @@ static int write_pages(void *cache, int layer, const kvd_paged_rewrite *w, kvd_e
     return kvd_paged_cache_rewrite(cache, layer, w, err);
 }
 
-/* Creates codes of rows that hold K of all KV heads, then V of all KV heads. */
+/* Makes the CPU code rows that hold K of all KV heads, then V of all KV heads. */
 static int new_of_pages(kvd_gpu_method *m, bool rotates, bool turned, kvd_err *err)
 {
     kvd_paged_cache *const c = m->cache;
@@ -575,7 +585,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Makes the GPU code prompts, where it can. */
+/* Lets the GPU compress prompts if the plan's method supports it (kvtc). */
 static int add_prompts(kvd_gpu_method *m, kvd_err *err)
 {
     kvd_host_codes *const k = m->codes;

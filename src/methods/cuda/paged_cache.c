@@ -62,7 +62,10 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/* Allocates arrays for prompts. `plan` is the bytes of the schedule of tiles. */
+/*
+ * Allocates arrays for the attention of prompts. `plan`: bytes of the memory that divides tiles
+ * among CTAs.
+ */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -115,7 +118,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Allocates the offsets of prompts. Zeroes c->o, because padding rows read c->o. */
+/* Allocates c->offset, where prompts start. Zeroes c->o, because padding rows are read from it. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -176,7 +179,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     const size_t layers = (size_t)w->config.n_layers;
     if (!(c->layer = kvd_device_host(&c->memory, layers * sizeof *c->layer, what, err)))
         return -1;
-    /* If keys are rebuilt from latents, pages hold unprojected heads. */
+    /* If the method rebuilds keys from latents, pages hold heads without projection. */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))
@@ -271,7 +274,10 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
                              .pool = kvd_paged_cache_pool(c, layer)};
 }
 
-/* Queues the append. If a_k differs from a_q, a second launch overwrites K with K a_k. */
+/*
+ * Queues the kernel that stores new K and V. If a_k differs from a_q, it runs again to overwrite K
+ * with K a_k.
+ */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
 {
@@ -420,7 +426,10 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
     c->prompts[0].prepared = c->prompts[1].prepared = -1;
 }
 
-/* Returns tiles, made by the first call of an iteration; later ones reset their queue. */
+/*
+ * Returns the attention tiles of the prompts. The first call of an iteration makes them; later
+ * calls only reset their queue.
+ */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)
 {

@@ -15,15 +15,15 @@
 #include "methods/cuda/step_batch.h"
 #include "model/pass/cuda/layer.h"
 
-/* Attention tiles of prompts, shared by layers with equal head dimensions. */
+/* Attention tiles (query rows of a head) of prompts, shared by layers with equal dimensions. */
 typedef struct {
     kvd_prefill_tile *tile;
-    /* [CTAs + 1] First tile of each CTA. Not used if CTAs take tiles from a queue. */
+    /* First tile of each CTA, [CTAs + 1]. Not used if CTAs take tiles from a queue. */
     int32_t *first;
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Index in work_map of the head layout for which tiles were made, or -1. */
+    /* Work list (index in work_map) for whose head layout the tiles were made, or -1. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -32,7 +32,7 @@ typedef struct kvd_paged_cache {
     kvd_gpu_worker *worker; /* borrowed */
     const kvd_config *config;
     const kvd_gpu_share *share;
-    /* [n_layers] */
+    /* Projections of each layer, [n_layers]. */
     kvd_cache_layer *layer;
     const float *cosine, *sine;
     kvd_step_batch *batch;
@@ -58,32 +58,41 @@ typedef struct kvd_paged_cache {
     bool generates;
     /* Key outliers of a KV head per page; 0: the default. Set before kvd_paged_cache_init. */
     size_t outliers;
-    /* [max_slices + 1] First token of each prompt (exact_prompts). */
+    /* First token of each prompt in the batch, [max_slices + 1]; used if exact_prompts is set. */
     size_t *offset;
-    /* [n_layers] Unprojected layers (exact_prompts with a method). whole_pool holds one. */
+    /*
+     * Layers without projections, [n_layers], if exact_prompts is set and there is a method. Their
+     * prompts use whole_pool, which has room for one layer.
+     */
     kvd_cache_layer *whole;
     void *whole_pool;
-    /* Projections padded to one width per layer, for KVD_ATTENTION_STOCK. */
+    /* Projections padded to the widest head of each layer, for KVD_ATTENTION_STOCK. */
     kvd_dims widest;
-    /* Projections of heads. NULL if there are none or the method projects. */
+    /* Projections of the heads. NULL if there are none, or if the method projects by itself. */
     const kvd_dims *dims;
-    /* Borrowed. NULL: the plan only projects heads. */
+    /* Compression method, borrowed. NULL if the plan only projects heads. */
     kvd_gpu_method *method;
     kvd_device_memory memory;
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
-    /* [n_layers] Work list of each layer; the first n_full_works are without a window. */
+    /*
+     * Index of each layer's work list, [n_layers]. The first n_full_works lists are for layers
+     * without a window.
+     */
     int *work_of;
     int n_works, n_full_works;
-    /* [n_works] Head layout of each work list. */
+    /* Head layout (kept dimensions of the heads) of each work list, [n_works]. */
     const kvd_attn_map **work_map;
-    /* Work lists of decode steps: all, and those without a window, which come first. */
+    /*
+     * Number of work lists of decode steps, and number of those for layers without a window, which
+     * come first.
+     */
     int n_step_works, n_full_step_works;
-    /* [n_step_works] */
+    /* Device memory of each decode work list, [n_step_works]. */
     void **workspace;
     /*
-     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task for each number of decode steps,
-     * or -1 if not yet computed.
+     * [n_step_works][max_slices + 1]: kvd_decode_args.ctas_per_task for each number of decode
+     * steps, or -1 if not yet computed.
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
@@ -113,8 +122,8 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
 /*
- * Allocates near_pages pages for layers with a window and kvd_plan_copies() * pages for others.
- * Fills them with random numbers for timing.
+ * Allocates near_pages pages for layers with a window, and kvd_plan_copies() * pages pages for
+ * other layers. Fills them with random numbers for timing.
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);
@@ -122,8 +131,9 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Work lists divide n decode steps between CTAs. kvd_paged_cache_plan makes them on the device,
- * from a device copy of the kvd_paged_cache_works_bytes bytes that kvd_paged_cache_describe writes.
+ * Work lists divide the attention of n decode steps among CTAs. kvd_paged_cache_plan makes them on
+ * the device, from a device copy of the kvd_paged_cache_works_bytes bytes that
+ * kvd_paged_cache_describe writes.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -132,8 +142,8 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
 
 /*
  * kvd_paged_cache_put stores new K and V and ends the timed phases up to KVD_PHASE_APPEND.
- * kvd_paged_cache_attend writes o_pitch elements per token to `out`, for decode steps, then for
- * prompts. *open: timed phase that the caller must end.
+ * kvd_paged_cache_attend writes the attention output, o_pitch elements per token, to `out`, first
+ * for decode steps, then for prompts. *open is the timed phase that the caller must end.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -141,10 +151,10 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
-/* Stores new K and V. Decode steps use pages of `pool` in table [steps][max_pages]. */
+/* Stores new K and V in `pool`, those of decode steps in the pages of table [steps][max_pages]. */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
-/* Memory of step b's K and V: token kv_len[b] - 1 in pages of table [steps][pitch]. */
+/* Place of decode step b's K and V: token kv_len[b] - 1, in pages of table [steps][pitch]. */
 typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
@@ -155,7 +165,7 @@ typedef struct {
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
 /*
- * New K and V for tokens that the pages already hold: for the last q_len[i] of the first kv_len[i]
+ * New K and V that replace those of cached tokens: of the last q_len[i] of the first kv_len[i]
  * tokens of request i. Arrays are device memory.
  */
 typedef struct {
@@ -169,36 +179,36 @@ typedef struct {
     bool turned;                  /* true: RoPE has been applied to K */
 } kvd_paged_rewrite;
 /*
- * Queues the copy of new K and V to a layer's pages. Rows of x must not have gaps. Overwrites the
- * queries of prompts.
+ * Queues the copy of replacing K and V to a layer's pages. Rows of r->x must not have gaps.
+ * Overwrites the buffer with the queries of prompts.
  */
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /* Returns the timed phase that runs now, KVD_PHASE_QKV or KVD_PHASE_ROPE. The hook must end it. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
-/* Discards the tiles of earlier prompts. Call before an iteration's first layer. */
+/* Discards the attention tiles of earlier prompts. Call before an iteration's first layer. */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 
-/* Work lists, which divide decode attention between CTAs (paged_works.c), for GPU code alone. */
-/* Numbers the distinct head layouts, and sums the bytes of a page over the layers. */
+/* Functions for GPU code on work lists, which divide decode attention (paged_works.c). */
+/* Numbers the layers' distinct head layouts, and sums the bytes of a page over the layers. */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
-/* Allocates workspaces at multiples of 256 bytes. */
+/* Allocates device memory for the decode attention of each work list, at multiples of 256 bytes. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
 /*
- * Returns the arguments of n decode steps, without `pool`, `o` and `sinks`. They must not depend on
- * lengths, as CUDA graphs run again with other lengths.
+ * Returns the arguments of n decode steps for a work list, without `pool`, `o` and `sinks`. They
+ * must not depend on lengths, because CUDA graphs run again with other lengths.
  */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
-/* Returns the method that acts on the layer, or NULL. */
+/* Returns the compression method if it acts on the layer, else NULL. */
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
-/* Returns the pages of layers with a window if `map` has one, otherwise those of layers without. */
+/* Returns the pages of layers with a window if `map` has one, else those of layers without. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
-/* Returns the largest of n[i] over the prompts of `r`. n [max_slices] is on the host. */
+/* Returns the largest n[i] of the prompts i of an iteration. n [max_slices] is on the host. */
 int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n);
-/* Returns the number of tokens of each request in the layers that `map` describes. */
+/* Returns the number of tokens that each request has in layers with head layout `map`. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 
 #endif

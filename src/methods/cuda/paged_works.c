@@ -1,4 +1,4 @@
-/* Work lists of decode attention in a paged cache (paged_cache.h). */
+/* Work lists that divide decode attention in a paged cache among CTAs (paged_cache.h). */
 #include "methods/cuda/paged_cache.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer)
     return skips ? NULL : m;
 }
 
-/* Returns the page tables of single KV heads, or NULL if all KV heads hold the same tokens. */
+/* Returns the page tables per KV head, or NULL if all KV heads hold the same tokens. */
 static const kvd_gpu_heads *heads_of(const kvd_paged_cache *c)
 {
     return c->method ? c->method->heads : NULL;
@@ -37,7 +37,7 @@ int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n)
     return longest;
 }
 
-/* Layers with the same layout share a work list. */
+/* Sets the layer's work list: that of an earlier layer with the same head layout, or a new one. */
 static void number_layer(kvd_paged_cache *c, int layer)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -49,7 +49,7 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/* Adds the layer's bytes per page. *shared: largest page of layers that take turns. */
+/* Adds the bytes of a page in this layer. *shared: largest page of layers that share pages. */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -94,7 +94,7 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Returns the page tables of single KV heads, or NULL if the work list divides whole requests. */
+/* Returns the page tables per KV head, or NULL if the work list divides whole requests. */
 static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
 {
     return work < c->n_full_step_works ? heads_of(c) : NULL;
@@ -187,7 +187,7 @@ int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kv
     return 0;
 }
 
-/* Makes the work lists first .. end - 1, which must divide equal numbers of requests. */
+/* Makes the work lists first .. end - 1 on the device. They must have equal numbers of requests. */
 static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
                      cudaStream_t stream, kvd_err *err)
 {

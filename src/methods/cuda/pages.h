@@ -12,29 +12,29 @@
 #include "kernels/layout.h"
 
 typedef struct {
-    /* [max_pages] first .. held - 1 are valid; earlier pages left the sliding window. */
+    /* Page numbers [max_pages]: first .. held - 1 are valid; earlier ones left the window. */
     int32_t *page;
     size_t first, held;
-    /* Increases with every new request and every kvd_pages_keep. */
+    /* Serial number, which increases with every new request and every kvd_pages_keep. */
     uint64_t serial;
 } kvd_page_slot;
 
 typedef struct {
     size_t n_pages, n_slots, n_rows, max_pages;
-    /* [n_pages] Stack of page numbers, of which the first n_free are free. */
+    /* Stack of page numbers [n_pages], of which the first n_free are free. */
     int32_t *free;
     size_t n_free;
     uint64_t serial;
     kvd_page_slot *slot;
-    /* [n_rows][max_pages] Page table in pinned host memory. */
+    /* Page table [n_rows][max_pages] in pinned host memory. */
     int32_t *table;
     int32_t *device;
     struct {
-        /* Serial of the slot whose pages this row lists, or 0 if it lists only the idle page. */
+        /* Serial number of the slot whose pages this row lists, or 0 for the idle page alone. */
         uint64_t serial;
         size_t filled;
     } * row;
-    /* First changed row, one after the last, and number of pages of the longest changed row. */
+    /* First changed row, last one plus 1, and number of pages in the longest changed row. */
     size_t dirty_first, dirty_end, dirty_pages;
     kvd_device_memory memory;
 } kvd_pages;
@@ -65,8 +65,8 @@ static inline size_t kvd_pages_of(size_t tokens)
 }
 
 /*
- * Assigns pages until `tokens` tokens fit. `fresh` first frees the slot's pages. Fails if pages run
- * out or exceed max_pages.
+ * Assigns pages to a slot until `tokens` tokens fit. `fresh` first frees the slot's pages. Fails if
+ * pages run out or exceed max_pages.
  */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
@@ -76,16 +76,19 @@ int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err 
  */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
-/* Frees pages with only tokens before `from`. */
+/* Frees a slot's pages that hold only tokens before `from`. */
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from);
-/* Frees pages after the first `tokens` tokens. */
+/* Frees a slot's pages after its first `tokens` tokens. */
 void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
-/* Fill a row with a slot's pages or with the idle page. */
+/* Fill a row of the page table with a slot's pages or with the idle page. */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
 void kvd_pages_row_idle(kvd_pages *p, size_t row);
-/* Queues the copy of changed rows. The table must not change until the copy is done. */
+/*
+ * Queues the copy of the changed page table rows to the device. The table must not change until the
+ * copy is done.
+ */
 int kvd_pages_upload(kvd_pages *p, cudaStream_t stream, kvd_err *err);
 
 #endif

@@ -14,15 +14,15 @@
 
 typedef struct {
     bool on;
-    /* Largest number of records, and number so far, without the start. */
+    /* Largest number of time records, and number so far, without that of the start. */
     size_t capacity, n;
-    /* [capacity] %globaltimer: device memory, pinned memory. */
+    /* Time records [capacity], values of %globaltimer in ns: device memory and pinned memory. */
     unsigned long long *device, *host;
     uint8_t *phase; /* [capacity] phase that ends at each record */
     kvd_device_memory memory;
 } kvd_clock;
 
-/* Opens the clock of zeroed *c, which must be released. If not `on`, it does nothing. */
+/* Opens a clock in *c, which must be zeroed and later released. Unless `on`, it does nothing. */
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
 
@@ -30,10 +30,10 @@ void kvd_clock_release(kvd_clock *c);
 int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
 int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
-/* Returns where a kernel writes the end time of the phase, or NULL (clock off or full). */
+/* Returns where a kernel must write the end time of phase p, or NULL (clock off or full). */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
-/* Adds up the phases that kvd_clock_fetch copied. Time outside phases becomes KVD_PHASE_HOST. */
+/* Adds the times that kvd_clock_fetch copied to *t. Time outside phases becomes KVD_PHASE_HOST. */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 
 #ifdef __cplusplus
