@@ -33,15 +33,15 @@ typedef struct {
     size_t wide;
     float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2]: mean, standard deviation */
     uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] bits */
-    /* [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS] ascending levels */
+    /* Ascending quantisation levels, [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS]. */
     float *levels;
 } allot;
 
 typedef struct {
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] weighted squared error at 0 bits */
+    /* Weighted squared error of dimensions at 0 bits, [n_layers][n_kv_heads][KVD_N_SIDES][wide]. */
     double *cost;
     size_t *width;
-    /* [n_layers][KVD_N_SIDES] squared error at each number of bits, for standard deviation 1 */
+    /* [n_layers][KVD_N_SIDES] squared error at each number of bits, at standard deviation 1 */
     double (*loss)[MOST_BITS + 1];
 } making;
 
@@ -64,7 +64,7 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the factor of dimension j's cost, which is 1 unless the dims method balances Q and K. */
+/* Returns the factor of dimension j's cost; it is 1 unless a dims method balances Q and K. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -152,8 +152,8 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
 }
 
 /*
- * Without calibration data, sets the levels of a normal distribution, and standard deviations that
- * decrease over the dimensions.
+ * Without calibration data, sets the levels of a normal distribution and made-up standard
+ * deviations, which decrease over the dimensions.
  */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {
@@ -181,7 +181,7 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/* Gives dimensions bits while one more lowers the cost by `price`. Returns their sum. */
+/* Gives each dimension bits while one more lowers its cost by `price`. Returns their sum. */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,
@@ -199,7 +199,7 @@ static double give(allot *a, const making *m, size_t at, double price)
     return sum;
 }
 
-/* Finds the lowest price of a bit at which the heads stay within their total of bits. */
+/* Finds the lowest price per bit at which heads first .. last - 1 stay within their total bits. */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {
     double most = 0, budget = 0, lo = -700, hi = 700;

@@ -5,23 +5,23 @@
 #include "common/quantise.h"
 #include "methods/axis.h"
 
-/* K or V of some tokens, coded together, of one KV head, layer and sequence. */
+/* Block: K or V of some tokens that are coded together, of one KV head, layer and sequence. */
 typedef struct {
     kvd_side side;
     int layer, kv_head;
-    /* n: tokens. d: dimensions stored per token; n_kv_heads * d_head with `all_heads`. */
+    /* Number of tokens, and numbers stored per token (n_kv_heads * d_head with `all_heads`). */
     size_t n, d;
     const float *x;
-    /* [n][d_model] inputs of the layer in the cache's data type; NULL unless KVD_NEEDS_INPUT */
+    /* Layer inputs [n][d_model] in the cache's data type; NULL unless KVD_NEEDS_INPUT is set. */
     const float *input;
     const uint8_t *level; /* [n] KVD_LEVEL_LOW or KVD_LEVEL_HIGH */
     const uint32_t *position;
-    /* [n] attention received, summed over query heads, if KVD_NEEDS_PROBABILITIES */
+    /* Attention that each token received [n], over query heads, if KVD_NEEDS_PROBABILITIES. */
     const double *mass;
     const double *seen;
-    /* [d] factors that multiply key channels (kvd_bits_method.balances), or NULL */
+    /* Factors that multiply the key channels [d] (kvd_bits_method.balances), or NULL. */
     const float *balance;
-    /* [kvd_bits_method.states] entropy coder's state, first 0; NULL: none between blocks */
+    /* [kvd_bits_method.states] entropy coder's state, 0 at first; NULL: blocks share no state */
     uint32_t *state;
     bool prompt;
 } kvd_bits_block;
@@ -34,26 +34,26 @@ typedef struct {
 typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     kvd_method_info info;
-    /* Parameter whose default is 1, not 0, if squared gradients are given; or NULL. */
+    /* Key of a parameter whose default is 1, not 0, if squared gradients are given; or NULL. */
     const char *fisher_key;
-    /* True: the method opens without calibration if setup.drawn is true (timing). */
+    /* True if random numbers can replace the calibration data (setup.drawn, for timing). */
     bool drawn;
-    /* true: keys are coded before RoPE */
+    /* True if keys are coded before RoPE. */
     bool keys_before_rope;
     /* Returns true if tokens at KVD_LEVEL_LOW take fewer bits. NULL: never. */
     bool (*two_levels)(const kvd_parameter_values *v);
-    /* Parameter that holds the number of first tokens stored exactly, or NULL. */
+    /* Key of the parameter with the number of first tokens that are stored exactly, or NULL. */
     const char *exact_key;
-    /* Parameters that apply to tokens at KVD_LEVEL_LOW, then NULL. */
+    /* Keys of the parameters that apply to tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
-    /* True: a block, and `code`'s bits, are of all KV heads. Methods of other axes are refused. */
+    /* True if a block and its bits are of all KV heads. Methods of other axes are then refused. */
     bool all_heads;
-    /* True: decoding starts at the first token, so no token may be dropped. */
+    /* True if decoding must start at the first token, so that no token may be dropped. */
     bool stream;
     /* Returns the number of elements of kvd_bits_block.state. NULL: 1. */
     size_t (*states)(const void *self);
     bool draws; /* true: `open` draws random numbers from setup.seed */
-    /* Returns true if parameters require calibration activations beyond info.needs. NULL: never. */
+    /* Returns true if the parameters require more calibration data than info.needs. NULL: never. */
     bool (*calibrated)(const kvd_parameter_values *v);
     /*
      * Sets *window and *block: of m tokens, the first (m - window) / block * block are coded. NULL:
@@ -67,13 +67,13 @@ struct kvd_bits_method {
     bool (*balances)(const kvd_parameter_values *v);
     /* Fails for parameters that a method without `open` cannot use. May be NULL. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
-    /* Stores private data in *self. NULL: the parameters are the private data. */
+    /* Opens the method, with private data in *self. NULL: the parameters are the private data. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Codes a block of finite numbers: decoded [n][d], size in *count. Must handle constant vectors
-     * and incomplete groups. Thread-safe.
+     * Codes a block of finite numbers. `decoded` [n][d] receives the decoded numbers, *count the
+     * bits. Must handle constant vectors and incomplete groups. Thread-safe.
      */
     int (*code)(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err);
@@ -84,7 +84,7 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_nvfp4, kvd_bits_turboquant, kvd_bits_cachegen, kvd_bits_kvtc, kvd_bits_comet,
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
-/* Sets *self for `code`. The caller must call kvd_bits_close after success. */
+/* Opens a method and sets *self for `code`. The caller must call kvd_bits_close after success. */
 int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,
                   const kvd_method_setup *s, void **self, kvd_err *err);
 void kvd_bits_close(const kvd_bits_method *m, void *self);
@@ -124,21 +124,21 @@ typedef struct {
     uint8_t bits;
 } kvd_kvtc_group;
 
-/* Returns the number of component groups of one layer's K or V. `open` owns *groups. */
+/* Returns the number of component groups of K or V in one layer. The open method owns *groups. */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
-/* Returns the basis [wide][wide], component j in column j. *mean [wide] is subtracted before. */
+/* Returns a basis [wide][wide], component j in column j. *mean [wide]: subtract it first. */
 const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean);
 /*
- * Adds the bits of n tokens from `packed`, their codes group by group, [n][size * bits / 8] each,
- * lowest bits first, to *bits. `packed` must have room for n_groups more bytes.
+ * Adds to *bits the DEFLATE-compressed size of n tokens' codes. `packed` has the codes group by
+ * group, [n][size * bits / 8] bytes each, lowest bits first, and room for n_groups more bytes.
  */
 int kvd_kvtc_deflate(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
                      double *bits, kvd_err *err);
 
-/* Numbers that share a calibrated scale in fp8 and nvfp4: all, one layer's, one KV head's. */
+/* Numbers that share a calibrated scale in fp8 and nvfp4: all, a layer's, or a KV head's. */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
-/* Private data of fp8 and nvfp4. */
+/* Private data of the open methods fp8 and nvfp4. */
 typedef struct {
     const kvd_parameter_values *v;
     size_t n_kv_heads;

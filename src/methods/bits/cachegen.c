@@ -35,15 +35,15 @@ typedef struct {
     int n_layers;
     size_t n_kv_heads, wide, group;
     bool drawn;
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation steps; NULL if parameter `own` is 1 */
+    /* Quantisation steps [n_layers][n_kv_heads][KVD_N_SIDES][wide]; NULL if `own` is 1. */
     float *step;
     /*
-     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] frequency tables of anchors, then of each
-     * channel; NULL if parameter `own` is 1
+     * Frequency tables [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] of anchors, then of each
+     * channel; NULL if parameter `own` is 1.
      */
     kvd_rans_table *table;
     /*
-     * [wide] Frequency tables of each channel for anchors and for differences; NULL unless
+     * Frequency tables of each channel [wide], for anchors and for differences; NULL unless
      * parameter `lanes` is 1.
      */
     kvd_stream_component *anchor, *difference;
@@ -72,8 +72,8 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /*
- * Adds squared differences from the anchor to square [d]. If `count` is not NULL, counts the
- * quantised differences instead. Returns the number of differences per channel.
+ * Adds the squared differences of tokens from their anchor to square [d]. If `count` is not NULL,
+ * counts the quantised differences instead. Returns the number of differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -119,7 +119,7 @@ static void draw_table(kvd_rans_table *t, size_t n, double middle, double sigma)
     make_table(t, count, n);
 }
 
-/* Sets steps and tables for timing: independent normal channels of variance 1. */
+/* Sets made-up steps and tables for timing: independent normal channels of variance 1. */
 static int draw(cachegen *c)
 {
     const size_t each = c->n_kv_heads * KVD_N_SIDES;
@@ -134,7 +134,7 @@ static int draw(cachegen *c)
     return 0;
 }
 
-/* Sets the quantisation steps and frequency tables of K or V of one KV head. */
+/* Computes steps and frequency tables of K or V of one KV head from calibration data. */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
 {
@@ -334,7 +334,7 @@ static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *c
             w->q[j] = code[i * d + j] - (i % c->group ? ZERO : 0);
         kvd_streams_push(i % c->group ? &differences : &anchors, w->q, &w->block);
     }
-    /* Decoding decrements the numbers of words, hence the copy. */
+    /* Decoding decrements the numbers of words, so it works on a copy of them. */
     uint32_t *const words = w->block.n, *const left = words + w->n_streams;
     memcpy(left, words, w->n_streams * sizeof *words);
     w->block.n = left;

@@ -11,17 +11,17 @@ typedef struct {
     const kvd_method_setup *setup;
     bool pre;
     size_t n;
-    /* cut [n][width]: result of kvd_calibration_rows_read; `rows` is private */
+    /* Result of kvd_calibration_rows_read in cut [n][width]. `rows` is private. */
     float *rows, *cut;
 } kvd_calibration_rows;
 
 /* Returns the number of calibration tokens, at most `most`. */
 size_t kvd_calibration_tokens(const kvd_method_setup *s, double most);
-/* Fails unless the calibration activations contain all layers and, if `pre`, keys before RoPE. */
+/* Fails unless the calibration data contain all layers and, if `pre`, keys before RoPE. */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
 /*
- * Allocates memory for n tokens of one KV head. The caller must call kvd_calibration_rows_close,
- * also after a failure.
+ * Allocates memory to read n tokens of one KV head. The caller must call
+ * kvd_calibration_rows_close, also after a failure.
  */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
@@ -31,12 +31,13 @@ int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer,
 void kvd_calibration_rows_close(kvd_calibration_rows *r);
 
 /*
- * Reads the first n tokens of all heads into rows [n][n_kv_heads * d_head], without the first
- * `sink` of every sequence. scratch [2 * n * d_head]. Returns the number of tokens, 0 on failure.
+ * Reads the first n calibration tokens of all heads into rows [n][n_kv_heads * d_head], without the
+ * first `sink` tokens of every sequence. scratch [2 * n * d_head]. Returns the number of tokens, 0
+ * on failure.
  */
 size_t kvd_calibration_all_heads(const kvd_method_setup *s, kvd_x what, int layer, size_t n,
                                  size_t sink, float *scratch, float *rows, kvd_err *err);
-/* Subtracts the mean of every column from x [n][d]. Writes mean [d]. */
+/* Subtracts from x [n][d] the mean of every column, which it writes to mean [d]. */
 void kvd_subtract_means(float *x, size_t n, size_t d, float *mean);
 
 #endif

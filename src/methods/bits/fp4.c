@@ -14,7 +14,7 @@
 #include "methods/bits/bits.h"
 #include "methods/bits/minifloat.h"
 
-/* Codes blocks of `size` numbers. scale_of returns the scale for the largest magnitude `most`. */
+/* Quantises blocks of `size` numbers. scale_of gets the scale for the largest magnitude `most`. */
 static void code_blocks(const kvd_bits_block *b, size_t size,
                         float (*scale_of)(float most, float t), float t, float *decoded,
                         kvd_bits_count *count)

@@ -52,7 +52,7 @@ double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool promp
            (double)(n + d) * kvd_gear_rank(s, n, d, prompt) * 16;
 }
 
-/* Replaces the k smallest and k largest numbers by the mean of the others. */
+/* Replaces the k smallest and k largest of n numbers by the mean of the others. */
 static void take_outliers(float *x, size_t n, size_t stride, size_t k, kvd_ranked *order,
                           float *exact)
 {
@@ -70,7 +70,7 @@ static void take_outliers(float *x, size_t n, size_t stride, size_t k, kvd_ranke
         }
 }
 
-/* Makes a [n][r]'s columns orthonormal by Gram-Schmidt. Linearly dependent ones become 0. */
+/* Makes the columns of a [n][r] orthonormal by Gram-Schmidt. Linearly dependent ones become 0. */
 static void orthonormalise(float *a, size_t n, size_t r)
 {
     for (size_t c = 0; c < r; c++) {

@@ -28,7 +28,7 @@
 
 struct kvd_parameter_values;
 
-/* Largest rank on a GPU, and most tokens of a prompt or block (16-bit places). */
+/* Largest rank on a GPU, and largest number of tokens of a block (outlier places have 16 bits). */
 enum { KVD_GEAR_RANK = 8, KVD_GEAR_TOKENS = 65536 };
 
 typedef struct {
@@ -38,7 +38,7 @@ typedef struct {
 
 kvd_gear kvd_gear_of(const struct kvd_parameter_values *v);
 
-/* Returns the number of outliers at each end of n numbers. */
+/* Returns how many of n numbers are outliers at each end (smallest, largest). */
 KVD_PACKED_INLINE int kvd_gear_apart(const kvd_gear *s, int n)
 {
     const int k = (int)(s->outliers * (double)n / 2 + 0.5);
@@ -64,15 +64,15 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
     return (rank + 1) / 2 * 2;
 }
 
-/* Byte offsets of the parts of a page of one KV head, multiples of 16. */
+/* Byte offsets of the parts of a gear page of one KV head, multiples of 16. */
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    /* columns of right factors of the prompt, of right factors of later blocks, of left factors */
+    /* Columns of the prompt's right factors, of right factors of later blocks, of left factors. */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
-/* Returns the layout of a page. k_room: outliers of a prompt's key channel per page. */
+/* Returns the layout of a page. k_room: number of outliers of a prompt's key channel per page. */
 KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, int d_qk, int d_v)
 {
     kvd_gear_page p;
@@ -95,7 +95,7 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
     return p;
 }
 
-/* Returns the offset from kvd_gear_page.area of the record of the block from token `first`. */
+/* Returns the offset from kvd_gear_page.area of the record of the block that begins at `first`. */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
 {
@@ -105,7 +105,7 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
            (first / s->buffer - kvd_gear_pieces(from, s->buffer)) * p->record;
 }
 
-/* Returns the group's index among the groups of the prompt that begin in the page. */
+/* Returns the index of the group at token `first` among the groups that begin in its page. */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {
     return first / s->group - kvd_gear_pieces(first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, s->group);

@@ -34,11 +34,11 @@ typedef struct {
     kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
     int n_layers, n_kv_heads, d_head, range_width;
-    /* [n_layers][n_kv_heads][range_width][2] middle and half width of each key channel's range */
+    /* Middle and half width of each key channel's range, [n_layers][n_kv_heads][range_width][2]. */
     float *range;
     /*
-     * [n_layers][KVD_N_SIDES][2][2^bits] Ascending levels: first those compared with a number, then
-     * the decoded numbers.
+     * Quantisation levels [n_layers][KVD_N_SIDES][2][2^bits], ascending: first those compared with
+     * a number, then the decoded numbers.
      */
     float *levels;
 } kvquant;
@@ -72,12 +72,12 @@ static void keep_moments(const double *histogram, int n, double *level)
         level[k] = (level[k] - mean_q) * deviation / deviation_q + mean;
 }
 
-/* Histograms of normalised numbers. weight: for the k-means search of levels. */
+/* Histograms of normalised numbers: counts, and weights for the k-means search of levels. */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
-/* Adds a number to the histograms. gradient2: its weight, or NULL for 1. */
+/* Adds a normalised number to the histograms. gradient2: its weight, or NULL for 1. */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
 {
@@ -101,7 +101,7 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
     return 2 * k < n ? k : (n - 1) / 2;
 }
 
-/* Marks the k smallest and k largest numbers. Writes middle and half width of the rest. */
+/* Marks the k smallest and k largest numbers. Writes the others' middle and half width. */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
 {
@@ -131,7 +131,7 @@ static float quantile(const float *sorted, size_t n, double share)
                    (at - (double)i) * ((double)sorted[next] - (double)sorted[i]));
 }
 
-/* Sets the key ranges of a head from cut [n][width], and adds the keys to the histograms. */
+/* Computes a head's key ranges from calibration keys cut [n][width], and adds these to `to`. */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
 {
@@ -318,7 +318,7 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/* Returns the decoded x. level [2][n]: numbers to compare with, then numbers decoded. */
+/* Returns x as it is decoded. level [2][n]: n numbers to compare with, then n decoded numbers. */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

@@ -30,7 +30,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/* Groups have UNIT << k components. SAMPLES: calibration tokens that measure errors. */
+/* Groups have up to UNIT << k components. SAMPLES: calibration tokens to measure errors on. */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
@@ -38,9 +38,9 @@ typedef struct {
     float *mean;  /* [wide] mean of the calibration data */
     float *basis; /* [wide][wide], column j is the j-th principal component */
     kvd_kvtc_group *groups;
-    /* n: number of groups. kept: number of components up to the last stored group. */
+    /* Number of groups, and number `kept` of components up to the last group that is stored. */
     size_t n, kept;
-    /* tables of the entropy coder of 32 GPU lanes (lanes=1) */
+    /* Tables of the entropy coder with 32 GPU lanes (parameter lanes=1). */
     kvd_stream_coder lanes;
 } coder;
 
@@ -54,9 +54,9 @@ typedef struct {
 
 /* Mean squared errors of all possible groups over calibration tokens. A unit: UNIT components. */
 typedef struct {
-    /* [units] squared error of a group that begins at the unit, by size and bits */
+    /* Squared error of a group that begins at a unit, by group size and bits, [units]. */
     double (*coded)[N_SIZES][N_KINDS];
-    /* [units] squared error of each unit if not stored */
+    /* Squared error of each unit if it is not stored, [units]. */
     double *variance;
     float *c; /* [n][wide] components of the calibration tokens */
     size_t n;
@@ -67,7 +67,7 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the components of a group from `unit` on: UNIT << k, fewer at the end. */
+/* Returns the number of components of a group from unit `unit` on: UNIT << k, fewer at the end. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -132,7 +132,7 @@ static double divide(const costs *from, size_t wide, double price, double *least
     return bits;
 }
 
-/* Chooses the groups of K or V in all layers at the lowest price within the budget. */
+/* Chooses the groups of K or V in all layers at the lowest price per bit within the budget. */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
     const double budget = t->v->value[BITS] * (double)t->wide * t->n_layers;
@@ -210,7 +210,7 @@ static int new_making(const kvtc *t, const kvd_method_setup *s, size_t n, kvd_po
     return kvd_pool_check(pool, "calibration rows", err);
 }
 
-/* Counts the codes of a group in n calibration tokens with components c [n][wide]. */
+/* Counts how often group g has each code in n calibration tokens, components c [n][wide]. */
 static void count_codes(const float *c, size_t n, size_t wide, const kvd_kvtc_group *g,
                         uint64_t *count)
 {
@@ -230,14 +230,14 @@ typedef struct {
     float *to, *from;
 } lane_arrays;
 
-/* Appends the components of group g to c->lanes. Overwrites `count`. */
+/* Appends the frequency tables of the components of group g to c->lanes. Overwrites `count`. */
 static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t wide,
                       const lane_arrays *a)
 {
     kvd_stream_coder *const l = &c->lanes;
     const size_t codes = (size_t)1 << g->bits, first = (size_t)l->streams.kept;
     kvd_rans_table table;
-    /* Codes absent from the calibration data need a frequency above 0. */
+    /* Codes that do not occur in the calibration data need a frequency above 0. */
     for (size_t s = 0; s < codes; s++)
         count[s] = 64 * count[s] + 1;
     kvd_rans_table_make(&table, count, codes);
@@ -253,7 +253,7 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     l->n_starts += codes + 1;
 }
 
-/* Builds c->lanes for c's groups. cost->c: calibration components; NULL: all codes alike. */
+/* Builds c->lanes for c's groups from calibration components cost->c. NULL: all codes alike. */
 static int make_lanes(kvtc *t, coder *c, const costs *cost, kvd_err *err)
 {
     const size_t wide = t->wide;
@@ -312,12 +312,12 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = v->value[LANES] > 0 ? 1 : (size_t)v->value[BLOCK];
 }
 
-/* Makes a coder for timing, with a reflection I - 2 v v^T as basis. */
+/* Creates a coder with random tables for timing. Its basis is a reflection I - 2 v v^T. */
 static int draw(kvtc *t, coder *c, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
     const size_t wide = t->wide;
-    /* vector v of the reflection, temporarily stored as the mean */
+    /* Vector v of the reflection, temporarily stored in place of the mean. */
     float *const v = c->mean;
     double square = 0, bits = 0;
     for (size_t i = 0; i < wide; i++) {
@@ -388,7 +388,7 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 typedef struct {
     float *x; /* [n][wide] numbers minus their mean, then the decoded numbers */
     float *c; /* [n][wide] principal components */
-    /* [groups][n][2] scale and shift of each group for each token */
+    /* Scale and shift of each group for each token, [groups][n][2]. */
     float *scale;
     uint8_t *codes;
     uint8_t *packed;
@@ -404,7 +404,7 @@ static size_t packed_bytes(const coder *c, size_t n)
     return (bits + 7) / 8;
 }
 
-/* Packs the codes of n tokens or, if `read`, unpacks and decodes the codes. */
+/* Quantises and packs the components of n tokens or, if `read`, unpacks and decodes their codes. */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
     size_t at = 0;
@@ -508,7 +508,7 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
     return status;
 }
 
-/* Codes and decodes the n tokens in w->x: with DEFLATE if `state` is NULL, else with lanes. */
+/* Codes and decodes n tokens in place (w->x): with DEFLATE if `state` is NULL, else with lanes. */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

@@ -7,7 +7,7 @@
 
 /* Prefix sums over histogram bins: element i is the sum over the first i bins. */
 typedef struct {
-    /* [bins + 1] sums of weight, weight * middle, and weight * middle^2 */
+    /* Sums of weight, weight * middle, and weight * middle^2 over the first bins, [bins + 1]. */
     double *weight, *first, *second;
 } prefixes;
 
@@ -16,7 +16,7 @@ double kvd_level_bin(int bin, int bins)
     return -1 + (2.0 * bin + 1) / bins;
 }
 
-/* Returns the squared error of bins from .. to-1 decoded as their mean. */
+/* Returns the squared error if histogram bins from .. to - 1 are all decoded as their mean. */
 static double lost(const prefixes *s, int from, int to)
 {
     const double w = s->weight[to] - s->weight[from], x = s->first[to] - s->first[from];
@@ -24,8 +24,8 @@ static double lost(const prefixes *s, int from, int to)
 }
 
 /*
- * Adds one level to the quantiser with errors `before`. least[e]: smallest squared error of bins 0
- * .. e-1. begin[e]: first bin of the last level.
+ * Adds one level to a quantiser whose squared errors are `before`. least[e] receives the smallest
+ * squared error of bins 0 .. e - 1, begin[e] the first bin of its last level.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

@@ -25,13 +25,13 @@ int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 };
 
-/* Tables of an open method allot, which owns the arrays. wide: most dimensions of a head. */
+/* Tables of an open method allot, which owns the arrays. wide: largest dimension of a head. */
 typedef struct {
     size_t n_kv_heads, wide;
     size_t sink;
     const float *scale;   /* [n_layers][n_kv_heads][2][wide][2]: mean, standard deviation */
     const uint8_t *given; /* [n_layers][n_kv_heads][2][wide] bits of each dimension */
-    /* [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS] levels */
+    /* Levels for each number of bits, [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS]. */
     const float *levels;
 } kvd_allot_tables;
 
@@ -42,43 +42,43 @@ typedef struct {
     size_t wide;
     size_t heads; /* number of adjacent KV heads whose keys are rotated together */
     float clip;
-    /* [n_layers][wide] channel of each code of the rotated keys */
+    /* Channel of each code of the rotated keys, [n_layers][wide]. */
     const uint32_t *order;
 } kvd_rotatekv_tables;
 
 void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 
-/* Tables of an open method turboquant, which owns the arrays, for vectors of d numbers. */
+/* Tables of an open method turboquant for vectors of d numbers. The method owns the arrays. */
 typedef struct {
     const float *rotation; /* matrix P [d][d]; x is stored as the code of P x / |x| */
-    /* matrix S [d][d] that multiplies residuals of keys; NULL without `qjl` */
+    /* Matrix S [d][d] by which residuals of keys are multiplied; NULL without parameter `qjl`. */
     const float *sketch;
-    /* [2^bits] ascending levels, `bits` rounded down */
+    /* Ascending quantisation levels, [2^bits], with `bits` rounded down. */
     const float *level;
-    /* Ascending levels of keys: [2^(bits - 1)] with `qjl`, else [2^bits]. */
+    /* Ascending quantisation levels of keys: [2^(bits - 1)] with parameter `qjl`, else [2^bits]. */
     const float *key_level;
-    /* [3][256] Levels for bits - 1, bits, and bits + 1 (set only if `bits` is fractional). */
+    /* Levels for bits - 1, bits and bits + 1 bits, [3][256]; set only if `bits` is fractional. */
     const float *levels;
 } kvd_turboquant_tables;
 
-/* Sets `*t` to the tables for vectors of d numbers, computed at the first call. */
+/* Sets *t to turboquant's tables for vectors of d numbers, which the first call computes. */
 int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *t, kvd_err *err);
 int kvd_turboquant_d_head(const void *self);
 
 /* Calibrated tables of an open method kvquant, which owns the arrays. */
 typedef struct {
-    /* [n_layers][n_kv_heads][range_width][2] middle and half width of each key channel's range */
+    /* Middle and half width of each key channel's range, [n_layers][n_kv_heads][range_width][2]. */
     const float *range;
     size_t range_width;
     /*
-     * [n_layers][KVD_N_SIDES][2][2^bits] Ascending levels: first those compared with a number, then
-     * the decoded numbers.
+     * Quantisation levels [n_layers][KVD_N_SIDES][2][2^bits], ascending: first those compared with
+     * a number, then the decoded numbers.
      */
     const float *levels;
 } kvd_kvquant_tables;
 
 void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t);
-/* Returns the number of outliers at each end of n numbers, fewer than n / 2. */
+/* Returns how many of n numbers are outliers at each end; it is less than n / 2. */
 size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n);
 
 #endif

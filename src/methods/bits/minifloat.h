@@ -18,7 +18,7 @@ static const kvd_minifloat kvd_e4m3 = {8, 3, -6, 448};
 static const kvd_minifloat kvd_e5m2 = {8, 2, -14, 57344};
 static const kvd_minifloat kvd_e2m1 = {4, 1, 0, 6};
 
-/* Returns x rounded to the format, ties to even. Large numbers saturate, NaN stays NaN. */
+/* Returns x rounded to format *f, ties to even. Large numbers saturate, NaN stays NaN. */
 static inline float kvd_minifloat_round(const kvd_minifloat *f, float x)
 {
     int exponent;

@@ -54,16 +54,16 @@
 
 typedef struct {
     int32_t bits;
-    /* tokens of a key channel per scale: 16, 32, 64; 0: no scales */
+    /* Number of tokens of a key channel that share a scale: 16, 32, 64; 0: keys have no scales. */
     int32_t k_group;
-    /* Channels of a token's values per scale: 16, 32, 64, or KVD_WIDTH_NARROW for all. */
+    /* Number of channels of a token that share a scale of values; KVD_WIDTH_NARROW: all. */
     int32_t v_group;
     int32_t v_apart; /* number of outliers per value vector */
-    /* number of key outliers that fit in a page, a multiple of 4 */
+    /* Number of key outliers for which a page has room, a multiple of 4. */
     int32_t k_apart;
-    /* exponent bits of floating-point codes with 1 sign bit; 0: integer codes */
+    /* Number of exponent bits of floating-point codes, which have 1 sign bit; 0: integer codes. */
     int32_t exponent;
-    /* Channels of a token per floating-point scale: 32 (E8M0), 16 (E4M3), 0 (none). */
+    /* Number of channels of a token per floating-point scale: 32 (E8M0), 16 (E4M3), 0 (none). */
     int32_t block;
     /* true: vectors are rotated and divided by norms, stored as scales (turboquant) */
     bool norms;
@@ -71,22 +71,22 @@ typedef struct {
     bool sketch;
     /* True: values are stored like keys, with one scale per channel for k_group tokens (comet). */
     bool v_channels;
-    /* True: no zero point, x = s (code - (2^(bits - 1) - 1)). */
+    /* True if there is no zero point: x = s (code - (2^(bits - 1) - 1)). */
     bool symmetric;
     /*
      * True: each dimension has its own number of bits n (allot). The codes of a dimension begin at
      * a new word, token t at bit t * n. Dimensions of K precede those of V.
      */
     bool allotted;
-    /* true: layout of gear.h; other members unset */
+    /* True if pages have the layout of gear.h; other members are then unset. */
     bool low_rank;
-    /* true: layout of kvd_packed_rows; other members unset */
+    /* True if pages have the layout of kvd_packed_rows; other members are then unset. */
     bool rows;
     bool classes; /* true: layout of kvd_packed_classes; other members unset */
     bool split;   /* true: layout of kvd_packed_split; other members unset */
 } kvd_packed_form;
 
-/* Returns true if the method codes tokens in blocks. */
+/* Returns true if tokens are coded in blocks of several tokens. */
 KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 {
     return f->low_rank || f->classes || f->split;
@@ -98,7 +98,7 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
  * vector, each for 64 tokens.
  */
 typedef struct {
-    /* bits of keys and of values, at most 16; 16: float16 without scales */
+    /* Bits of keys and of values, at most 16. With 16, numbers are float16 without scales. */
     int32_t bits[2];
     int32_t group; /* numbers of a vector per scale; 0: all */
     bool joint;    /* true: the keys of all KV heads are one vector */
@@ -147,7 +147,7 @@ KVD_PACKED_INLINE int kvd_packed_salient(const kvd_packed_classes *c, int n)
     return kvd_packed_share(c->share, n);
 }
 
-/* Returns the salient tokens before token `first`, if the first `prompt` are one block. */
+/* Returns the number of salient tokens before token `first`; the first `prompt` are one block. */
 KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int first, int prompt)
 {
     return first ? kvd_packed_salient(c, prompt) +
@@ -155,9 +155,9 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
                  : 0;
 }
 
-/* Byte offsets of the parts of a page (multiples of 16), and words per record. */
+/* Byte offsets of the parts of a zipcache page (multiples of 16), and words per record. */
 typedef struct {
-    /* [side][class] offset of the codes, words per record */
+    /* Offset of the codes, and number of words per record, by [side][class]. */
     int32_t codes[2][2], words[2][2];
     int32_t area, area_bytes, bytes;
 } kvd_packed_class_page;
@@ -179,7 +179,7 @@ KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packe
     return p;
 }
 
-/* Returns the offset in the page of the block area of the block whose first token is `first`. */
+/* Returns the offset, in its page, of the data of the block whose first token is `first`. */
 KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
                                             const kvd_packed_class_page *p, int first)
 {
@@ -212,7 +212,7 @@ typedef struct {
     bool sketch;
 } kvd_packed_split;
 
-/* Layout of a record, for keys [0] and values [1], chosen [0] and other [1] channels. */
+/* Layout of a record, by [keys 0, values 1][chosen channels 0, other channels 1]. */
 typedef struct {
     int32_t channels[2][2], planes[2][2];
     int32_t v_mask; /* offset of the mask of chosen value channels */
@@ -220,7 +220,7 @@ typedef struct {
     int32_t bytes;
 } kvd_packed_split_record;
 
-/* Returns the number of chosen channels among d channels. */
+/* Returns how many of d channels are chosen channels, which get more bits. */
 KVD_PACKED_INLINE int kvd_packed_chosen(const kvd_packed_split *s, int side, int d)
 {
     return s->bits ? kvd_packed_share(s->share, d) : side ? 0 : (int)(s->share * (double)d);
@@ -254,10 +254,10 @@ KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_p
     return r;
 }
 
-/* Power of two that divides stored norms, so that probability times norm fits in float16. */
+/* Stored norms are divided by this power of two, so that probability times norm fits in float16. */
 #define KVD_PACKED_NORM 8.0f
 
-/* Byte offsets of the parts of a page, multiples of 16; codes of keys at 0. */
+/* Byte offsets of the parts of a page, multiples of 16. Codes of keys are at offset 0. */
 typedef struct {
     int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
 } kvd_packed_parts;
@@ -291,7 +291,7 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     return p;
 }
 
-/* Returns the index of a lane's first word of a unit. */
+/* Returns the index of a lane's first word in a unit of 16 dimensions of 64 tokens. */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
     return (unit * 32 + lane) * bits;
@@ -317,7 +317,7 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
 }
 
-/* Returns the float16 index of a scale within 16 scales; its zero point is 4 later. */
+/* Returns the index of scale x % 16 in a block of float16 numbers; its zero point is 4 later. */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;

@@ -32,7 +32,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /* Corrects the rounded sum at the most frequent symbols. */
+    /* Corrects the sum of the rounded frequencies at the most frequent symbols. */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -53,7 +53,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
     index_parts(t);
 }
 
-/* Bits of a byte string, lowest bit of a byte first. */
+/* String of bits in an array of bytes, lowest bit of a byte first. */
 typedef struct {
     uint8_t *out;
     const uint8_t *in;
@@ -80,8 +80,8 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * Format: last symbol of frequency above 0 (8 bits); per symbol: bit length of its frequency (4
- * bits), frequency without the highest bit.
+ * Format of a table: last symbol of frequency above 0 (8 bits), then per symbol the bit length of
+ * its frequency (4 bits) and the frequency without the highest bit.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
@@ -232,7 +232,7 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
             }
 }
 
-/* Decodes a symbol per lane. Then each lane whose state became too small takes a word. */
+/* Decodes a symbol in each lane. Then each lane whose coder state became too small takes a word. */
 static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
                      uint32_t *n, int32_t *q)
 {
@@ -296,7 +296,7 @@ double kvd_streams_begin(int32_t kept, uint32_t *state)
     return (double)n * KVD_STREAM_HEADER_BITS;
 }
 
-/* Returns the scratch memory of kvd_streams_token, in elements of uint32_t. */
+/* Returns the size of the scratch memory of kvd_streams_token, in elements of uint32_t. */
 static size_t scratch_numbers(int32_t kept)
 {
     return (size_t)kvd_stream_count(kept) * (2 * KVD_LANES + 1) + (size_t)kept;
@@ -344,7 +344,7 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Returns how many of a component's numbers are beyond the first two rows of their bucket. */
+/* Returns how many coder numbers of a component are beyond the first two rows of their bucket. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;
@@ -366,7 +366,7 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns log2 of the bucket size of a lookup table. */
+/* Returns log2 of a lookup table's bucket size, the largest for which searches are rare. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
@@ -376,7 +376,7 @@ static uint32_t shift_of(const lookup_group *g)
     return shift;
 }
 
-/* Writes one lane's lookup table, with elements g->lanes apart. */
+/* Writes the lookup table of one lane. Its elements are g->lanes elements apart. */
 static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to, uint16_t *bucket,
                       uint32_t *row)
 {
@@ -394,7 +394,7 @@ static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to,
     }
 }
 
-/* Lookup tables being written, one image per stream. If `to` is NULL, only sizes are computed. */
+/* Lookup tables being written, an image per stream. If `to` is NULL, only sizes are computed. */
 typedef struct {
     uint32_t *to;
     size_t room, bytes;
@@ -406,7 +406,7 @@ static char *image_of(const lookup_images *m)
     return m->to ? (char *)(m->to + m->size.words) : NULL;
 }
 
-/* Appends the lookup table of group k, unless the image would exceed m->room. */
+/* Appends the lookup table of group k to the image, unless the image would exceed m->room. */
 static void add_group(lookup_images *m, const lookup_group *g, int k)
 {
     int least = INT16_MAX, end = INT16_MIN;

@@ -12,22 +12,22 @@
 #include "methods/bits/streams.h"
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
-/* Number of ranges; each stores its first symbol, where the decoder's search begins. */
+/* Number of ranges of coder numbers. Each has its first symbol, where decoding begins to search. */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
 /*
- * Frequencies of symbols 0 .. 255, total KVD_RANS_TOTAL: f = start[s + 1] - start[s], cost
- * KVD_RANS_BITS - log2(f) bits.
+ * Frequency table of symbols 0 .. 255, total KVD_RANS_TOTAL. Symbol s has the frequency f = start[s
+ * + 1] - start[s] and costs KVD_RANS_BITS - log2(f) bits.
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    /* symbol of the lowest number in each range of numbers */
+    /* Symbol to which the lowest number of each range belongs. */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 
 /*
- * Sets frequencies in proportion to n <= 256 counts, at least 1 for a count above 0. All counts 0:
- * symbol 0 gets KVD_RANS_TOTAL.
+ * Makes a table with frequencies in proportion to n <= 256 counts, at least 1 for a count above 0.
+ * If all counts are 0, symbol 0 gets KVD_RANS_TOTAL.
  */
 void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n);
 
@@ -67,7 +67,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                  size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);
 
-/* Streams of a block (streams.h); n_streams is kvd_stream_count(kept). */
+/* Streams of an entropy-coded block (streams.h). n_streams is kvd_stream_count(kept). */
 typedef struct {
     uint32_t *state; /* [n_streams][KVD_LANES] */
     uint16_t *word;  /* [n_streams][pitch] stacks of words */
@@ -75,9 +75,9 @@ typedef struct {
     uint32_t *n; /* [n_streams] number of words of each stack */
 } kvd_stream_block;
 
-/* Codes q [t->kept] of a token. Stacks need room for KVD_STREAM_GROUPS * KVD_LANES more words. */
+/* Encodes a token's q [t->kept]. Stacks need room for KVD_STREAM_GROUPS * KVD_LANES more words. */
 void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_block *b);
-/* Decodes and removes the last kvd_streams_push. Fails if a stack has too few words. */
+/* Decodes and removes the token pushed last. Fails if a stack has too few words. */
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
 /*

@@ -1,4 +1,6 @@
-/* Scales of floating-point codes per tensor or head, from calibration data (bits.h). */
+/*
+ * Computes scales of floating-point codes, per tensor or per head, from calibration data (bits.h).
+ */
 #include "methods/bits/bits.h"
 
 #include <math.h>

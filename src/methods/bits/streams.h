@@ -34,7 +34,7 @@ enum {
     KVD_LANES = 32,
     KVD_STREAM_GROUPS = 8,
     KVD_STREAM_SHIFT = 14, /* frequencies of a component add up to 2^14 */
-    /* positions of a block of kvtc; tokens of a page of the CUDA engine */
+    /* Number of positions of a kvtc block, equal to the tokens of a page of the CUDA engine. */
     KVD_STREAM_POSITIONS = 64,
     KVD_STREAM_WORD_BITS = 16,
     KVD_STREAM_EXCEPTION_BITS = 64,
@@ -49,20 +49,20 @@ typedef struct {
     uint16_t n;
 } kvd_stream_component;
 
-/* Frequencies of K or V of one layer. Integer 0 always has a frequency. */
+/* Frequency tables of K or V of one layer. Integer 0 always has a frequency. */
 typedef struct {
     int32_t kept;
     const kvd_stream_component *component; /* [kept] */
     const uint16_t *start;
 } kvd_stream_tables;
 
-/* Integer without a frequency, at position component + 2^16 * (token in the block). */
+/* Exception: integer without a frequency, at place component + 2^16 * (token in the block). */
 typedef struct {
     uint32_t place;
     int32_t q;
 } kvd_stream_exception;
 
-/* Added to |y| / step before rounding towards 0. Below 1/2, so more numbers become 0. */
+/* Number added to |y| / step before rounding towards 0. Below 1/2, so more numbers become 0. */
 #define KVD_STREAM_ROUND 0.4
 
 /* Returns the multiple of `step` to which y is rounded, with a dead zone around 0. */
@@ -109,7 +109,7 @@ KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t 
     return f * (x >> KVD_STREAM_SHIFT) + (x & ((1u << KVD_STREAM_SHIFT) - 1)) - start;
 }
 
-/* Returns the index i of the integer (least + i) that state x encodes. */
+/* Returns the index i of the integer (least + i) that coder state x encodes. */
 KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 {
     const uint32_t number = x & ((1u << KVD_STREAM_SHIFT) - 1);
@@ -125,26 +125,26 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 }
 
 /*
- * Lookup table of a group of lanes, from a state to its integer. A bucket of 2^shift cumulative
- * frequencies gives the row where the search begins. Row i is integer least + i. lanes: 1 if all
- * lanes share a table, otherwise KVD_LANES.
+ * Lookup table of a group of lanes, which gives the integer that a coder state encodes. A bucket of
+ * 2^shift cumulative frequencies has the row where the search begins. Row i is integer least + i.
+ * lanes: 1 if all lanes share a table, else KVD_LANES.
  */
 typedef struct {
     /*
-     * byte offset of the buckets, uint16_t [buckets][lanes], each 4 * lanes * (its first row); 0:
-     * no table
+     * Byte offset of the buckets, uint16_t [buckets][lanes], each 4 * lanes * (its first row); 0:
+     * no table.
      */
     uint32_t bucket;
-    /* byte offset of the rows, uint32_t [rows][lanes]: start + 2^16 * end of frequencies */
+    /* Byte offset of rows, uint32_t [rows][lanes], each start + 2^16 * end of frequencies. */
     uint32_t row;
-    /* bits 0 .. 7: log2 of the bucket size; above: index of the last row */
+    /* Bits 0 .. 7: log2 of the bucket size; bits above: index of the last row. */
     uint32_t shift;
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
 
 enum { KVD_STREAM_HALF = 256 /* tables hold integers -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };
 
-/* Address of lookup tables: a shared-memory address in kernels, a pointer on the CPU. */
+/* Address of lookup tables: in kernels a shared-memory address, on the CPU a pointer. */
 #ifdef __CUDACC__
 typedef uint32_t kvd_stream_at;
 static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
@@ -187,7 +187,7 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* Every row owns at least one number, so at most `rows` rows follow. */
+    /* Every row has at least one number, so at most `rows` rows follow. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -203,7 +203,7 @@ __noinline__
     return high;
 }
 
-/* Returns start + 2^16 * end of the integer that owns `number`. *offset: 4 * lanes * row. */
+/* Returns start + 2^16 * end of the integer that owns coder number `number`, and its *offset. */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
@@ -258,37 +258,37 @@ typedef struct {
     kvd_stream_tables streams;
     size_t n_starts;
     /*
-     * [wide] Sixteenths of a bit by which an integer without a frequency is longer than 0, in one
-     * stream of all tokens, where all `wide` components have codes. NULL: no such stream.
+     * Sixteenths of a bit by which an integer without a frequency is longer than 0, [wide], in one
+     * stream of all tokens, where all `wide` components have codes. NULL: there is no such stream.
      */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
 
-/* Fills `*to` from an open waterfill or kvtc (lanes=1). side: a kvd_side. */
+/* Fill *to with the coder of an open waterfill or kvtc (lanes=1). side: a kvd_side. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 /* Returns a block's bits as frequencies predict, without states, exceptions and scales. */
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
 enum {
-    /* elements between adjacent tables of kvd_cachegen_coder */
+    /* Distance in elements between adjacent tables of a kvd_cachegen_coder. */
     KVD_STREAM_TABLE = 289,
     KVD_CACHEGEN_ZERO = 127, /* code of a difference of 0 */
     KVD_CACHEGEN_CODES = 2 * KVD_CACHEGEN_ZERO + 1
 };
 
 /*
- * Steps and frequencies of cachegen. The first of every `group` tokens is coded with 256 symbols,
- * the others as differences from that token with KVD_CACHEGEN_CODES symbols. Blocks are coded
- * newest token first.
+ * Quantisation steps and frequencies of method cachegen. The first of every `group` tokens (anchor)
+ * is coded with 256 symbols, the others as differences from it with KVD_CACHEGEN_CODES symbols.
+ * Blocks are coded newest token first.
  */
 typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */
     /*
-     * [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies of anchors, then
-     * of each channel.
+     * Cumulative frequencies of anchors, then of each channel, [n_layers][n_kv_heads][2][1 +
+     * wide][KVD_STREAM_TABLE].
      */
     const uint16_t *table;
     bool drawn;
@@ -299,7 +299,7 @@ enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* lookup table of anchor toke
 kvd_stream_lookup_size kvd_cachegen_lookups(const uint16_t *table, size_t n, size_t wide,
                                             size_t room, uint32_t *to);
 void kvd_cachegen_coder_of(const void *self, kvd_cachegen_coder *to);
-/* Returns the mean bits of a code with the cumulative frequencies start [n + 1]. */
+/* Returns the mean bits of a symbol with the cumulative frequencies start [n + 1]. */
 double kvd_stream_entropy(const uint16_t *start, size_t n);
 
 #endif

@@ -33,7 +33,7 @@ static const kvd_parameter parameters[] = {
 };
 
 enum { BINS = 2048, STREAM = 0x7151 };
-/* Largest magnitude that has a level, in standard deviations. */
+/* Largest magnitude for which there is a quantisation level, in standard deviations. */
 static const double RANGE = 8;
 
 typedef struct {
@@ -49,7 +49,7 @@ typedef struct {
     uint64_t seed;
     int d_head;
     size_t widest;
-    /* [widest + 1] tables for each vector width, made when first needed */
+    /* Tables for each vector width, [widest + 1], computed when first needed. */
     _Atomic(tables *) *of;
 } turboquant;
 
@@ -62,7 +62,7 @@ static void free_tables(tables *t)
     free(t);
 }
 
-/* Turns standard normal a [n][n] into a uniformly distributed rotation (Mezzadri 2007). */
+/* Turns a [n][n], standard normal, into a uniformly distributed rotation (Mezzadri 2007). */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
     double *const tau = malloc(2 * n * sizeof *tau), *const sign = tau ? tau + n : NULL;
@@ -200,14 +200,14 @@ static float norm_of(const float *x, size_t n)
     return (float)sqrt(sum);
 }
 
-/* Computes y [n][d] = x a^T, or x a if `back`. */
+/* Computes the product y [n][d] = x a^T or, if `back`, x a. */
 static void multiply(const float *x, size_t n, size_t d, const float *a, bool back, float *y)
 {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, back ? CblasNoTrans : CblasTrans, (blasint)n,
                 (blasint)d, (blasint)d, 1, x, (blasint)d, a, (blasint)d, 0, y, (blasint)d);
 }
 
-/* Adds to decoded unit vectors y an estimate of their error. Overwrites u. */
+/* Adds an estimate of their error to decoded unit vectors y. Overwrites u, the exact vectors. */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
     float *const signs = work, *const read = work + n * d;
@@ -225,7 +225,7 @@ static void add_residual(const tables *t, float *u, size_t n, size_t d, float *w
     }
 }
 
-/* Codes n vectors x [n][d]; `decoded` may be x. Adds the bits to `*count`. */
+/* Quantises n vectors x [n][d] to `decoded`, which may be x. Adds the bits to *count. */
 static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d, int bits, bool qjl,
                         float *decoded, kvd_bits_count *count, kvd_err *err)
 {
@@ -260,7 +260,7 @@ static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d,
     return 0;
 }
 
-/* Orders channels: first `outliers` with the largest sums of squares; both parts ascend. */
+/* Orders channels: `outliers` with the largest sums of squares, then others; both parts ascend. */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {
@@ -273,7 +273,7 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
     qsort(order + outliers, d - outliers, sizeof *order, kvd_by_index);
 }
 
-/* Copies the first m channels of `order` from x to part [n][m]; `back`: from part to x. */
+/* Copies the first m channels of `order` from x to part [n][m] or, if `back`, from `part` to x. */
 static void move_channels(float *x, size_t n, size_t d, const kvd_ranked *order, size_t m,
                           float *part, bool back)
 {

@@ -61,7 +61,7 @@ static void code_two_bits(const float *x, size_t n, size_t stride, float *y)
     (void)kvd_quantise_group(x, n, stride, 2, y);
 }
 
-/* Calls `code` for each group of tokens in one column of x. Returns the number of calls. */
+/* Calls `code` for each group of `group` tokens in one column of x. Returns the number of calls. */
 static size_t code_column(void (*code)(const float *, size_t, size_t, float *), const float *x,
                           size_t n, size_t d, size_t group, float *y)
 {
@@ -72,9 +72,9 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
 }
 
 /*
- * Writes the discrete Fourier transform: the sum; real and imaginary part of each frequency below m
- * / 2; if m is even, the real part of frequency m / 2. wave [2][m]: cosines and sines of 2 pi i /
- * m.
+ * Writes the discrete Fourier transform of x [m]: the sum; real and imaginary part of each
+ * frequency below m / 2; if m is even, the real part of frequency m / 2. wave [2][m]: cosines and
+ * sines of 2 pi i / m.
  */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {
@@ -108,7 +108,7 @@ static void transform_back(const float *y, size_t m, const double *wave, float *
     }
 }
 
-/* Sorts the channels: the `two` with the largest ranges, then the others ascending. */
+/* Sorts channels: first the `two` channels with the largest ranges, then the others, ascending. */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {

@@ -34,20 +34,20 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Symbol ZERO + q codes the multiple q. ESCAPE precedes any other multiple, in 4 bytes. */
+/* Symbol ZERO + q is the multiple q. ESCAPE precedes any other multiple, which takes 4 bytes. */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/* Ridge on the diagonal of the gradients' second moment, as a fraction of its mean. */
+/* Addition to the diagonal of the gradients' second moment, as a fraction of its mean. */
 static const double RIDGE = 1e-3;
 
 typedef struct {
     float *mean; /* [wide] mean of the calibration data */
-    /* [wide][wide] y = (x - mean) * to; x = mean + y * from */
+    /* Transforms [wide][wide] to components and back: y = (x - mean) * to; x = mean + y * from. */
     float *to, *from;
-    /* [wide + 1] frequency table per component, then of the bytes after ESCAPE */
+    /* Frequency table of each component, then of the bytes after ESCAPE, [wide + 1]. */
     kvd_rans_table *table;
-    /* mean of |y| / step - |q| over calibration components with q != 0 */
+    /* Mean of |y| / step - |q| over calibration components that are rounded to q != 0. */
     double offset;
-    /* Frequencies for codes in blocks. Components from `kept` on are always 0. */
+    /* Frequency tables for codes in blocks. Components from `kept` on are always 0. */
     kvd_stream_component *component;
     uint16_t *start;
     size_t n_starts, kept;
@@ -64,9 +64,9 @@ typedef struct {
 } waterfill;
 
 typedef struct {
-    /* Calibration data and components [n][wide], and one head [2][n][d_head]. */
+    /* Calibration data and their components [n][wide], and data of one head [2][n][d_head]. */
     float *x, *y, *head;
-    /* [wide][wide] Cholesky factor A, covariance C, eigenvectors U of A C A^T, a product */
+    /* [wide][wide]: Cholesky factor A, covariance C, eigenvectors U of A C A^T, a product */
     double *a, *c, *u, *product;
     double *sigma, *scratch;
 } making;
@@ -78,7 +78,7 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
                 (blasint)n);
 }
 
-/* Computes to->to and to->from. moment [d][d]: second moment of the gradients. */
+/* Computes the transforms to->to and to->from. moment [d][d]: second moment of the gradients. */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
 {
@@ -98,7 +98,7 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
         return -1;
     multiply(false, false, d, m->a, m->c, m->product);
     multiply(false, true, d, m->product, m->a, m->c);
-    /* Rounding may have made the matrix c unsymmetric. */
+    /* Rounding errors may have made the matrix c unsymmetric. */
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < i; j++)
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
@@ -117,8 +117,8 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
 }
 
 /*
- * Makes component j's frequency table from `count` (overwritten). Symbols least .. most and ESCAPE
- * get frequencies above 0.
+ * Makes component j's frequency table from `count`, which is overwritten. Symbols least .. most and
+ * ESCAPE get frequencies above 0.
  */
 static void make_component(coder *to, size_t j, uint64_t *count, int least, int most)
 {
@@ -147,7 +147,7 @@ static void begin_tables(coder *to, size_t d)
     to->n_starts = 0;
 }
 
-/* Makes frequency tables from calibration data. Absent multiples become escapes. */
+/* Makes frequency tables from calibration data. Multiples absent there become escapes. */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
     double sum = 0, others = 0;
@@ -208,7 +208,7 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/* Deviations, in steps, of the first and last component without calibrated frequencies. */
+/* Standard deviations, in steps, of the first and last component without calibration data. */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 
@@ -224,7 +224,7 @@ static void draw_component(coder *to, size_t j, double sigma)
     make_component(to, j, count, ZERO - most, ZERO + most);
 }
 
-/* Draws a coder for timing: a random reflection I - 2 v v^T times a scale. */
+/* Creates a coder for timing, whose transform is a random reflection I - 2 v v^T times a scale. */
 static void draw(coder *to, size_t d, double step, kvd_rng *r)
 {
     float *const v = to->mean; /* vector v of the reflection, temporarily stored as the mean */
@@ -318,7 +318,7 @@ static bool plain(const coder *c, size_t j, double q)
     return start[1] > start[0];
 }
 
-/* Writes the symbols of n tokens' components to `w`. Fails if a multiple exceeds 4 bytes. */
+/* Writes symbols of n tokens' components to `w`. Fails if a multiple exceeds 4 bytes. */
 static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
 {
     w->n = 0;
@@ -381,7 +381,7 @@ static size_t n_states(size_t kept)
     return (size_t)kvd_stream_count((int)kept) * KVD_LANES;
 }
 
-/* Rounds y to multiples of `step`, in place. to [c->kept]: the multiples, 0: exceptions. */
+/* Rounds y to multiples of `step`, in place. to [c->kept] gets the multiples, 0 for exceptions. */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)
 {

@@ -23,9 +23,9 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* [rank][d_model] transposed left singular vectors U of W_K or W_V; NULL: X is stored */
+    /* Left singular vectors U of W_K or W_V, transposed, [rank][d_model]; NULL if X is stored. */
     float *down;
-    /* [wide][rank] factor that gives K or V from X U; if `down` is NULL, W_K or W_V */
+    /* Matrix [wide][rank] that gives K or V from X U; if `down` is NULL, W_K or W_V. */
     float *up;
     float *bias; /* [wide], or NULL */
     float *norm;
@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     const kvd_config *config;
     int bits;
-    /* wide: n_kv_heads * d_head. rank: stored numbers per token, for K and again for V. */
+    /* wide: n_kv_heads * d_head. rank: numbers stored per token for K, and again for V. */
     size_t group, wide, rank;
     bool latent;
     matrices *of; /* [n_layers][KVD_N_SIDES] */
@@ -68,7 +68,7 @@ static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int laye
     return 0;
 }
 
-/* Replaces the weights m->up by m->down and m->up of their singular value decomposition. */
+/* Replaces the weights m->up by factors m->down and m->up of a singular value decomposition. */
 static int decompose(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide, r = q->rank;
@@ -103,7 +103,7 @@ static void set_unit(float *x, size_t n)
         x[i] = i % (n + 1) ? 0 : 1;
 }
 
-/* Replaces the weights by two factors of rank `rank` for timing. */
+/* Replaces the weights by two random factors of rank `rank` for timing. */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide;
@@ -210,7 +210,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
         memcpy(x, b->input, n * d * sizeof *x);
     kvd_bits_code_groups(x, n, q->rank, q->latent && b->side == KVD_KEYS, q->group, q->bits, x,
                          count);
-    /* K and V share the codes of X, so each counts half of the bits. */
+    /* K and V share the codes of X, so each of them counts half of the bits. */
     if (!q->latent) {
         count->payload /= 2;
         count->side /= 2;

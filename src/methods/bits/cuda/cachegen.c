@@ -15,9 +15,9 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_gpu_method method;
     kvd_cachegen_layer *layer;
-    /* page table of the ring buffers, device [max_slices][max_pages] */
+    /* Page table of the ring buffers with the newest tokens, device [max_slices][max_pages]. */
     int32_t *table;
-    /* true: the frequency tables are random (for timing), so codes may exceed their memory */
+    /* True if the frequency tables are random (for timing), so codes may exceed their memory. */
     bool drawn;
     bool replaces; /* true: pages hold decoded numbers, and no codes are stored */
     kvd_stream_slots slots;
@@ -43,7 +43,7 @@ void kvd_stream_slots_release(kvd_stream_slots *s)
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err)
 {
-    /* Two rows of one element: the slot's units and, n + 1 elements later, its part. */
+    /* Zeroes two numbers per slot: its 16-bit units and, n + 1 elements later, its part of one. */
     for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
         if (kvd_cuda_check(cudaMemset2DAsync(s->units + b->host.slot[r->steps + i],
                                              (s->n + 1) * sizeof *s->units, 0, sizeof *s->units, 2,
@@ -134,7 +134,7 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
                     16.0 * m->cache->config->d_head * (n - pages * KVD_PAGE_TOKENS));
 }
 
-/* Returns the bits of complete blocks, whose streams end in the units and part, and of the rest. */
+/* Returns a slot's bits: those of complete blocks' codes, and of the exact tokens after them. */
 static double replaced_bits(const kvd_gpu_method *m, size_t slot)
 {
     const cachegen *const k = of(m);
@@ -239,7 +239,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns the predicted bits of K or V of one head per page. */
+/* Returns the predicted bits of the codes of K or V of one KV head, per page. */
 static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
 {
     const size_t anchors = KVD_PAGE_TOKENS / c->group;
@@ -325,7 +325,7 @@ static bool fits(const kvd_plan *plan)
                 KVD_PAGE_TOKENS) < 0.5;
 }
 
-/* Returns true if streams without lanes have the frequencies of the calibration data. */
+/* Returns true if decoded numbers replace K and V in the pages, and codes are only counted. */
 static bool replaces(const kvd_plan *plan)
 {
     return !(kvd_stream_value(plan, "lanes") > 0) && !(kvd_stream_value(plan, "own") > 0);

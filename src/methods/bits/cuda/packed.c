@@ -11,13 +11,13 @@ static const char what[] = "coded cache";
 
 typedef struct {
     kvd_gpu_method method;
-    /* [n_layers] arguments that stay equal in all iterations */
+    /* Arguments of each layer [n_layers] that stay equal in all iterations. */
     kvd_packed_args *layer;
-    /* page table of the ring buffers, device [max_slices][max_pages] */
+    /* Page table of the ring buffers with the newest tokens, device [max_slices][max_pages]. */
     int32_t *table;
     /*
-     * device [slots + 1]: key outliers of each slot, then the most that any page's list lacked room
-     * for
+     * Device [slots + 1]: number of key outliers of each slot, then the largest number for which a
+     * page's outlier list had no room.
      */
     uint32_t *counts;
     uint32_t *host_counts;
@@ -46,7 +46,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
-/* Returns the first token that a layer with a sliding window still holds after n tokens. */
+/* Returns the first of n tokens that a layer with a sliding window still stores. */
 static size_t first_held(const packed *k, int layer, size_t n)
 {
     const size_t window = (size_t)k->layer[layer].map.window,
@@ -54,7 +54,7 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return window && n > window ? (n - window) / block * block : 0;
 }
 
-/* Returns the bits of tokens from .. n - 1 of a slot, without key outliers. */
+/* Returns the bits of tokens from .. n - 1 of a slot in KV head g, without key outliers. */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
@@ -304,7 +304,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                          what, err);
 }
 
-/* Returns the bytes of the low-rank right factors (gear) of one prompt in all KV heads. */
+/* Returns the bytes of the low-rank right factors (method gear) of one prompt in all KV heads. */
 static size_t right_bytes(const kvd_packed_args *a)
 {
     return a->form.low_rank ? (size_t)a->map.page_elements / KVD_PAGE_TOKENS *
@@ -351,7 +351,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     k->prompt = calloc(slots, sizeof *k->prompt);
     if (!codes || !rings || !k->tokens || !k->prompt)
         return codes && rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
-    /* Zeros are valid places of outliers (gear), random numbers are not. */
+    /* Zeros are valid outlier positions (method gear), random numbers are not. */
     if (kvd_packed_in_blocks(&k->layer->form) &&
         kvd_cuda_check(cudaMemsetAsync(codes, 0, bytes, stream), what, err))
         return -1;
@@ -436,7 +436,7 @@ static bool has_group(const kvd_plan *plan)
            (m == &kvd_bits_comet && group % 64 == 0);
 }
 
-/* Returns false if the ranks or the buffer of gear are too large for the kernels. */
+/* Returns false if gear's rank or number of tokens per block is too large for the kernels. */
 static bool has_ranks(const kvd_plan *plan)
 {
     if (plan->bits != &kvd_bits_gear)
@@ -568,7 +568,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    /* False for codes in blocks: timing runs must not read slots that were never written. */
+    /* With codes in blocks, timing runs must not read slots that were never written. */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&
          kvd_gpu_packed_salience_make(&k->method, &k->salience, &k->memory, err)) ||

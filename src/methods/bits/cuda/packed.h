@@ -1,6 +1,6 @@
 /*
- * Quantised KV caches of the CUDA engine: pages of codes (packed_layout.h, gear.h), newest tokens
- * in bf16 ring buffers. Functions return nonzero and fill *err on failure.
+ * Quantised KV caches of the CUDA engine: pages of codes (packed_layout.h, gear.h), and the newest
+ * tokens in bf16 ring buffers. Functions return nonzero and fill *err on failure.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_H
 #define KVD_METHODS_BITS_CUDA_PACKED_H
@@ -10,41 +10,41 @@
 
 /* Returns the parameter `key` of the plan's quantisation method, or 0. */
 double kvd_gpu_packed_value(const kvd_plan *plan, const char *key);
-/* Returns true if codes are indices of quantisation levels (kvquant). */
+/* Returns true if the method's codes are indices of quantisation levels (kvquant). */
 bool kvd_gpu_packed_has_levels(const kvd_plan *plan);
-/* Returns true for fp8, mxfp4 and nvfp4. */
+/* Returns true if the codes are small floating-point numbers (fp8, mxfp4 and nvfp4). */
 bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
-/* Returns true if heads may have more than KVD_WIDTH_NARROW dimensions. */
+/* Returns true if the kernels support heads of more than KVD_WIDTH_NARROW dimensions. */
 bool kvd_gpu_packed_takes_wide(const kvd_plan *plan);
 /* Returns the expected number of key outliers per page (64 tokens) and KV head. */
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
-/* Returns the bits of tokens from .. m - 1 of m tokens in KV head g, without key outliers. */
+/* Returns the bits of tokens from .. m - 1 (of m tokens) in KV head g, without key outliers. */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m);
 /*
- * Returns the bits of tokens from .. m - 1 in a layout with blocks, whose bits are spread evenly
- * over their tokens. prompt: tokens of the request's prompt.
+ * Returns the bits of tokens from .. m - 1 if tokens are coded in blocks, whose bits are spread
+ * evenly over their tokens. `prompt`: number of tokens of the request's prompt.
  */
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
                                  size_t prompt);
 /*
- * Sets the sizes of `*a` that depend on bits per dimension (allot). If `word` is not NULL, also
- * fills the table kvd_packed_allot.word. first_kv_head: index in the whole model of this GPU's KV
- * head 0.
+ * For method allot, sets the sizes in *a that depend on the bits of each dimension. If `word` is
+ * not NULL, also fills the table kvd_packed_allot.word. first_kv_head: number of this GPU's KV head
+ * 0 in the whole model.
  */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
-/* Returns true for turboquant with a whole number of bits. */
+/* Returns true if the method is turboquant with a whole number of bits. */
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
-/* Returns true for turboquant with a fractional number of bits (two parts of channels). */
+/* Returns true if the method is turboquant with a fractional number of bits (two channel sets). */
 bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
 
-/* Fails if an iteration has part of a prompt (kvd_gpu_method.begin). */
+/* Fails if an iteration has only a part of a prompt. Serves as kvd_gpu_method.begin. */
 int kvd_gpu_packed_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-/* Sets the tokens of each slot after an iteration, and *held to the bytes of all slots. */
+/* Sets each slot's number of tokens after an iteration, and *held to the bytes of all slots. */
 void kvd_gpu_packed_count(const kvd_gpu_method *m, const kvd_iteration *it, size_t slots,
                           uint32_t *tokens, double *held);
 /*
- * In layer 0, queues the page table of the decode steps' ring buffers: table
+ * In layer 0, queues the fill of the page table of the decode steps' ring buffers, table
  * [max_slices][max_pages].
  */
 int kvd_gpu_packed_rings(const kvd_paged_cache *c, const kvd_paged_rows *r, int32_t ring_pages,
@@ -56,17 +56,17 @@ int kvd_gpu_packed_rings(const kvd_paged_cache *c, const kvd_paged_rows *r, int3
  */
 void kvd_gpu_packed_waves(double *wave);
 
-/* Host copies of turboquant's tables of kvd_packed_args: levels, ranges, rotation matrices. */
+/* Tables of method turboquant in host memory: levels, ranges, rotation matrices. */
 typedef struct {
     float *level, *range, *turn_rows, *turn_outputs;
     float *sketch_rows, *sketch_back;
-    /* numbers of elements of `level`, of `range`, and of each matrix */
+    /* Number of elements of `level`, of `range`, and of each matrix. */
     size_t n_level, n_range, n_matrix;
 } kvd_packed_turned;
 
 /*
- * Computes the tables for an open plan. The caller must call kvd_gpu_packed_turned_free, also after
- * a failure.
+ * Computes the tables of an open turboquant. The caller must call kvd_gpu_packed_turned_free, also
+ * after a failure.
  */
 int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, kvd_packed_turned *t,
                                kvd_err *err);
@@ -80,8 +80,8 @@ typedef struct {
 } kvd_packed_salience;
 
 /*
- * Allocates `*s`, m->lse and m->lse_steps (log softmax denominators). Counts the bytes in
- * `*memory`.
+ * Allocates *s, m->lse and m->lse_steps (logarithms of softmax denominators). Adds their bytes to
+ * *memory.
  */
 int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
                                  kvd_device_memory *memory, kvd_err *err);

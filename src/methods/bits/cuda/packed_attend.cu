@@ -11,11 +11,11 @@
 namespace
 {
 
-/* ---- a number of bits per dimension (allot) ---- */
+/* ---- pages with a number of bits per dimension (method allot) ---- */
 
 /*
- * Tables of a KV head in shared memory. level[side][2^n] is the first level of n bits. A decoded
- * number is mean + deviation * level; a dimension without codes has deviation 0.
+ * Tables of a KV head in shared memory. level[side][2^n] is the first of the levels of n-bit codes.
+ * A decoded number is mean + deviation * level. A dimension without codes has deviation 0.
  */
 struct allot_tables {
     float level[2][2 << 8];
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_tables(const kvd_packed_args &a, int g, all
     }
     const int side = (int)threadIdx.x / D_MAX, i = (int)threadIdx.x % D_MAX,
               at = (2 * g + side) * from.wide + i, half = a.d_head / 2;
-    /* The numbers of position 0 are the factor by which the tables are multiplied. */
+    /* The tables are multiplied by a factor, the cosine at position 0, which is divided out. */
     if (a.before_rope && a.cosine && (int)threadIdx.x < half)
         s.turn[threadIdx.x] = make_float2(a.cosine[half + (int)threadIdx.x] / a.cosine[threadIdx.x],
                                           a.sine[half + (int)threadIdx.x] / a.cosine[threadIdx.x]);
@@ -68,7 +68,7 @@ template <bool ATTEND> struct allot_page {
         load_tables(a, g, *reinterpret_cast<allot_tables *>(tables));
     }
 
-    /* Decodes dimension i of the octet's tokens. The first n_sink tokens are stored in float16. */
+    /* Decodes dimension i of an octet's 8 tokens. The first n_sink tokens are stored in float16. */
     __device__ __forceinline__ void decode(const octet &o, int side, int i, float (&x)[8]) const
     {
         const auto dim = s->of[side][i];
@@ -102,8 +102,8 @@ template <bool ATTEND> struct allot_page {
     }
 
     /*
-     * Writes keys that are rotated by RoPE. A lane has both channels of a pair. The rotation of a
-     * token is that of the token before, rotated by the angle of one position.
+     * Writes keys with RoPE applied. A lane has both channels of a rotated pair. The rotation of a
+     * token is that of the token before, turned by the angle of one position.
      */
     __device__ __forceinline__ void put_rotated(const octet &o, int lane) const
     {
@@ -153,11 +153,11 @@ template <bool ATTEND> struct allot_page {
     }
 };
 
-/* ---- low-rank parts (gear) ---- */
+/* ---- pages with low-rank parts (method gear) ---- */
 
 /*
- * Tokens from .. to - 1 of a page, whose keys share scales and right factors. The prompt's right
- * factors are in shared memory.
+ * Tokens from .. to - 1 of a page, whose keys share scales and low-rank right factors. Right
+ * factors of the prompt are in shared memory.
  */
 struct group_of {
     int from, to, pairs; /* pairs of columns of the right factors */
@@ -166,7 +166,7 @@ struct group_of {
     const uint32_t *right[2]; /* right factors of keys and of values [d][pairs], after the prompt */
 };
 
-/* Returns the group that begins with token t of page p, of which `done` tokens are coded. */
+/* Returns the group of tokens that begins with token t of page p, which has `done` coded tokens. */
 __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int done)
 {
     const kvd_gear &s = h.a.gear.of;
@@ -187,7 +187,7 @@ __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int
     return g;
 }
 
-/* Adds the products of two columns of the left and the right low-rank factor to y. */
+/* Adds to y the products of two columns of the left and of the right low-rank factor. */
 __device__ __forceinline__ void add_columns(float2 left, float2 right, float &y)
 {
     y = fmaf(left.x, right.x, y);
@@ -199,7 +199,7 @@ __device__ __forceinline__ float2 both_of(uint32_t pair)
     return make_float2(half_of(pair, 0), half_of(pair, 1));
 }
 
-/* Pairs of columns of the right factors of a prompt: [side][pair][channel]. */
+/* Right low-rank factors of a prompt, as pairs of columns: [side][pair][channel]. */
 typedef float2 right_factors[2][KVD_GEAR_RANK / 2][D_MAX];
 
 __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&code)[2],
@@ -211,8 +211,8 @@ __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&co
 }
 
 /*
- * Returns codes 2 k and 2 k + 1 of eight as float16, times `step` plus `zero`. A byte 0x64 above a
- * code makes the float16 number 1024 + code of it.
+ * Returns codes 2 k and 2 k + 1 (of eight) times `step` plus `zero`, in float16. The byte 0x64
+ * above a code makes the float16 number 1024 + code.
  */
 __device__ __forceinline__ uint32_t decoded_pair(uint32_t step, uint32_t zero,
                                                  const uint32_t (&code)[2], int k)
@@ -232,8 +232,8 @@ __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&co
 }
 
 /*
- * Decodes channels lane, lane + 32, lane + 64 and lane + 96 of an octet's keys. `scales` [d_qk] are
- * those of its tokens.
+ * Decodes channels lane, lane + 32, lane + 64 and lane + 96 of the keys of an octet (8 tokens).
+ * `scales` [d_qk] are the scales of its tokens.
  */
 template <class NUMBERS>
 __device__ __forceinline__ void decode_keys(const head_of &h, const octet &o,
@@ -257,7 +257,7 @@ __device__ __forceinline__ void decode_keys(const head_of &h, const octet &o,
 }
 
 /*
- * Writes the keys of a group's tokens in an octet with their low-rank part. The function is not
+ * Writes the keys of the tokens that a group has in an octet, with their low-rank part. Not
  * inlined, because attention calls it for few tokens and has no registers for it.
  */
 template <bool HALF>
@@ -291,7 +291,7 @@ __device__ __noinline__ void put_group_keys(head_of h, octet o, group_of s,
             put_channel<HALF>(o.keys, lane + 32 * k, y[k], s.from - o.t0, s.to - o.t0);
 }
 
-/* Coded values of a token: codes and scales, and a row of the left factor. */
+/* Addresses of a token's coded values: bit planes of codes, scales, row of the left factor. */
 struct value_of {
     const uint32_t *planes, *scale, *left;
 };
@@ -307,7 +307,7 @@ __device__ __forceinline__ value_of value_at(const head_of &h, const octet &o, i
 
 /*
  * Writes the values of the lane's token, number o.t0 + lane % 8 of the page, with their low-rank
- * part. Lane l has every fourth group of 8 channels.
+ * part. A lane has every fourth group of 8 channels.
  */
 template <bool HALF>
 __device__ __noinline__ void put_group_values(head_of h, octet o, group_of s,
@@ -341,8 +341,8 @@ __device__ __noinline__ void put_group_values(head_of h, octet o, group_of s,
 }
 
 /*
- * Writes the values of the lane's token as put_group_values does, as float16 and without the
- * low-rank part. `log` is log2 of the numbers per scale, or -1 if that is no integer.
+ * Writes the values of the lane's token as float16 without the low-rank part (compare
+ * put_group_values). `log` is log2 of the numbers per scale, or -1 if that is no integer.
  */
 __device__ __forceinline__ void put_half_values(const head_of &h, const octet &o, int log, int lane)
 {
@@ -367,8 +367,9 @@ __device__ __forceinline__ void put_half_values(const head_of &h, const octet &o
 }
 
 /*
- * If ATTEND is true, octets are float16 numbers without the low-rank part of the prompt, which is
- * added to scores and outputs instead: q B^T A^T is a product of few columns.
+ * Restores gear's pages. If ATTEND, octets (8 tokens) are float16 numbers without the prompt's
+ * low-rank part, which is added to scores and outputs instead, because q B^T A^T is a product of
+ * few columns.
  */
 template <bool ATTEND> struct gear_page {
     static constexpr bool LOW_RANK = ATTEND;
@@ -409,7 +410,7 @@ template <bool ATTEND> struct gear_page {
             ahead[k] = outlier(next + k);
     }
 
-    /* Copies the right factors of the prompt to shared memory. Unused channels become 0. */
+    /* Copies the prompt's right low-rank factors to shared memory. Unused channels become 0. */
     __device__ __forceinline__ void load_right(right_factors &to) const
     {
         const int pairs = h.page.columns / 2;
@@ -423,7 +424,7 @@ template <bool ATTEND> struct gear_page {
     }
 
     /*
-     * Returns outlier e of the thread's key channel in the prompt, or 0 if there is none. The
+     * Returns the prompt's outlier number e of the thread's key channel, or 0 if there is none. The
      * product with the reciprocal is exactly e / room, because both are below 2^16.
      */
     __device__ __forceinline__ uint32_t outlier(int e) const
@@ -438,8 +439,8 @@ template <bool ATTEND> struct gear_page {
     }
 
     /*
-     * Returns the index of the first outlier, at or after token t, of the thread's key channel. The
-     * outliers of a channel are sorted by token. A step reads seven of them at once.
+     * Returns the index of the first outlier, at or after token t, of the thread's key channel. A
+     * channel's outliers are sorted by token. A search step reads seven of them at once.
      */
     __device__ int first_outlier(int t) const
     {
@@ -471,8 +472,8 @@ template <bool ATTEND> struct gear_page {
     }
 
     /*
-     * Returns the scales of an octet's keys in the copy of the page, or NULL if its tokens are not
-     * all of the prompt, or if their scales may be elsewhere.
+     * Returns the scales of an octet's keys in the shared-memory copy of the page, or NULL if not
+     * all of its tokens belong to the prompt, or if the scales may be in another page.
      */
     __device__ __forceinline__ const uint32_t *near_scales(const octet &o) const
     {
@@ -483,7 +484,7 @@ template <bool ATTEND> struct gear_page {
                ((first - page) >> log) * width_of(o, 0);
     }
 
-    /* Writes the keys of the octet's coded tokens, without outliers. `done` is their number. */
+    /* Writes the keys of the octet's `done` coded tokens, without outliers. */
     __device__ __forceinline__ void put_keys(const octet &o, int done, int lane) const
     {
         const uint32_t *const scales = near_scales(o);
@@ -514,13 +515,13 @@ template <bool ATTEND> struct gear_page {
             put_group_values<ATTEND>(h, o, group_at(h, o.p, t, o.t0 + done), right, lane);
     }
 
-    /* Returns true if the low-rank part of token t of the request is added to attention. */
+    /* Returns true if token t's low-rank part is added to scores and outputs, not to K and V. */
     __device__ __forceinline__ bool adds_later(int t) const
     {
         return ATTEND && t < h.prompt;
     }
 
-    /* Writes outlier `one` of channel i of token t, if the page has this token. */
+    /* Writes an outlier (word `one`) to channel i of token t, if this token is in the page. */
     __device__ __forceinline__ void put_outlier(const octet &o, int side, int t, int i,
                                                 uint32_t one) const
     {
@@ -540,8 +541,8 @@ template <bool ATTEND> struct gear_page {
     }
 
     /*
-     * Multiplies the queries by the prompt's right factor of keys. Lane 4 r + c gets columns 2 c
-     * and 2 c + 1 for query head r.
+     * Multiplies the queries by the keys' right low-rank factor of the prompt. Lane 4 r + c gets
+     * columns 2 c and 2 c + 1 for query head r.
      */
     __device__ __forceinline__ void begin(const query_words &q, int lane)
     {
@@ -561,7 +562,7 @@ template <bool ATTEND> struct gear_page {
         query = f16_pair(sum[0], sum[1]);
     }
 
-    /* Adds the products of the queries and the low-rank part of an octet's keys. */
+    /* Adds to the scores x the products of the queries and the low-rank part of an octet's keys. */
     __device__ __forceinline__ void add_scores(const octet &o, float (&x)[4], int lane) const
     {
         const int t = lane / 4, c = lane % 4;
@@ -573,7 +574,7 @@ template <bool ATTEND> struct gear_page {
         mma_pure<false>(x, rows, there ? left[(o.t0 + t) * (h.page.columns_left / 2) + c] : 0, 0);
     }
 
-    /* Adds the products of the probabilities and the left factor of an octet's values. */
+    /* Adds the products of probabilities and the left low-rank factor of an octet's values. */
     __device__ __forceinline__ void add_values(const octet &o, uint32_t high, uint32_t low,
                                                attention &s, int lane) const
     {
@@ -589,7 +590,7 @@ template <bool ATTEND> struct gear_page {
         mma_pure<false>(s.more, rows, high, low);
     }
 
-    /* Multiplies the outputs at the left factor's columns by the right factor of values. */
+    /* Multiplies the sums at the left factor's columns by the right factor of values. */
     __device__ __forceinline__ void end(attention &s, int lane) const
     {
 #pragma unroll 1
@@ -613,8 +614,8 @@ template <bool ATTEND> struct gear_page {
     }
 
     /*
-     * Writes the outliers of the thread's key channel in the page that begins with token t0, and
-     * loads the next ones, which are needed in the next page.
+     * Writes the outliers of the thread's key channel to the page that begins with token t0, and
+     * loads the channel's next outliers for the next page.
      */
     __device__ __forceinline__ void put_prompt_keys(const octet &o, int t0)
     {

@@ -19,8 +19,8 @@ enum {
     THREADS = 32 * OCTETS,
     D_MAX = KVD_WIDTH_NARROW,
     /*
-     * bf16 numbers from a block of 8 tokens and 8 channels to the next one. The 8 numbers of
-     * padding avoid bank conflicts when the lanes of a warp have adjacent channels.
+     * Distance in bf16 numbers from a block of 8 tokens and 8 channels to the next one. The 8
+     * numbers of padding avoid bank conflicts when the lanes of a warp have adjacent channels.
      */
     BLOCK = 72,
     OCTET = D_MAX / 8 * BLOCK, /* numbers from an octet to the next one */
@@ -29,7 +29,7 @@ enum {
 
 /*
  * An octet: tokens t0 .. t0 + 7 of page p of KV head g of request b, which has m tokens. `codes` is
- * the copy of the page's codes in shared memory. keys and values are the octet's blocks in shared
+ * the copy of the page in shared memory; `keys` and `values` receive the decoded octet in shared
  * memory, [d / 8][BLOCK].
  */
 struct octet {
@@ -54,13 +54,13 @@ __device__ __forceinline__ uint16_t *tile_of(const octet &o, int side)
     return side ? o.values : o.keys;
 }
 
-/* Returns the index of channel i of token t of an octet. */
+/* Returns the index of channel i of token t in a decoded octet (8 tokens) in shared memory. */
 __device__ __forceinline__ int tile_index(int t, int i)
 {
     return i / 8 * BLOCK + 8 * t + i % 8;
 }
 
-/* Writes channel i of the tokens from .. to - 1 of an octet. x has two tokens per word. */
+/* Writes channel i of tokens from .. to - 1 to an octet. x has two tokens per word. */
 __device__ __forceinline__ void put_pairs(uint16_t *tile, int i, const uint32_t (&x)[4], int from,
                                           int to)
 {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void put_channel(uint16_t *tile, int i, const float (
     put_pairs(tile, i, pairs, from, to);
 }
 
-/* Returns the float16 of two bf16 numbers. Numbers beyond its range become its largest numbers. */
+/* Converts two bf16 numbers to float16. Numbers beyond its range become its largest numbers. */
 __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
 {
     constexpr float MOST = 65504;
@@ -97,8 +97,8 @@ __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
 }
 
 /*
- * Copies the octet's tokens from number `coded` of the request on from the ring buffer, as float16
- * if HALF is true. Tokens after the last one become 0.
+ * Copies the octet's uncoded tokens, from the request's token `coded` on, from the ring buffer to
+ * shared memory, as float16 if HALF. Tokens after the last one become 0.
  */
 template <bool HALF>
 __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded, int lane)
@@ -116,7 +116,7 @@ __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded,
     }
 }
 
-/* Copies K or V of an octet to the bf16 rows. */
+/* Copies K or V of a decoded octet from shared memory to the bf16 pages. */
 __device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
 {
     uint16_t *const rows = in_rows(o.a, page_number(o.a, o.b, o.p), o.g);
@@ -154,7 +154,8 @@ __device__ __forceinline__ void clear(attention &s)
 
 /*
  * Query heads first .. first + n - 1 of request b, which attend to KV head g. If a KV head has more
- * than HEADS query heads, they are divided into equal shares, number `share` of `shares`.
+ * than HEADS query heads, they are divided into `shares` equal shares, of which this is number
+ * `share`.
  */
 struct query_heads {
     int b, g, first, n, share, shares;
@@ -167,12 +168,12 @@ __device__ __forceinline__ query_heads heads_of(const packed_params &p, int b, i
     return {b, g, g * p.a.map.group + share * n, n, share, shares};
 }
 
-/* Registers of the queries as A operands of mma with query heads in rows, in shared memory. */
+/* Queries as A operands of mma, with query heads in rows, in shared memory. */
 typedef uint32_t query_words[D_MAX / 8][32];
 
 /*
- * Loads registers `first`, `first` + `step` and so on of the queries with one warp, as float16.
- * Returns the power of two by which they were divided.
+ * Loads registers `first`, `first` + `step` and so on of the queries' mma operands as float16, with
+ * one warp. Returns the power of two by which they were divided.
  */
 __device__ __forceinline__ float load_queries(const packed_params &p, const query_heads &h,
                                               query_words &q, int first, int step)
@@ -195,7 +196,7 @@ __device__ __forceinline__ float load_queries(const packed_params &p, const quer
     return unit;
 }
 
-/* Adds the products of query head lane / 4 and the keys of tokens 2 c and 2 c + 1. */
+/* Adds the scores of query head lane / 4 and tokens 2 c and 2 c + 1, c = lane % 4, to x. */
 __device__ __forceinline__ void add_products(const octet &o, const query_words &q, float (&x)[4],
                                              int lane)
 {
@@ -216,9 +217,9 @@ __device__ __forceinline__ void load_transposed(const uint16_t *blocks, uint32_t
 }
 
 /*
- * Adds the tokens from .. to - 1 of an octet to the attention; there is at least one. `page` is the
- * object that restored them. Probabilities are sums of two float16 numbers, whose products with V
- * are one product of mma.
+ * Adds tokens from .. to - 1 of an octet, at least one, to the attention. `page` is the object that
+ * decoded them. A probability is a sum of two float16 numbers, whose products with V are one
+ * product of mma.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_octet(const packed_params &p, const octet &o,
@@ -271,7 +272,7 @@ __device__ __forceinline__ void attend_octet(const packed_params &p, const octet
     }
 }
 
-/* Pages from .. to - 1 of KV head g of request b, which have a CTA, number `part` of `parts`. */
+/* Pages from .. to - 1 of a KV head of a request, which CTA number `part` of `parts` reads. */
 struct run_of {
     int from, to, part, parts;
 };
@@ -285,7 +286,7 @@ __device__ __forceinline__ run_of run_at(const kvd_packed_args &a, int m, int pa
     return {from, min(from + each, pages), part, (pages - first + each - 1) / each};
 }
 
-/* Returns the memory for part `part` of `ctas` of the result of query heads. */
+/* Returns the workspace for the result of CTA number `part` of `ctas` for the query heads *h. */
 __device__ __forceinline__ float *slot_of(const packed_params &p, const query_heads &h, int part,
                                           int ctas)
 {
@@ -295,8 +296,8 @@ __device__ __forceinline__ float *slot_of(const packed_params &p, const query_he
 }
 
 /*
- * Adds up the results of the CTA's warps. If the run has all pages of the head, writes the
- * attention output, otherwise a partial result. `shared` is memory of the CTA.
+ * Merges the results of the CTA's warps. Writes the attention output if the CTA has all pages of
+ * the head, else a partial result. `shared` is shared memory.
  */
 __device__ void put_attention(const packed_params &p, const query_heads &h, const run_of &run,
                               const attention &s, float *shared)
@@ -335,7 +336,7 @@ __device__ void put_attention(const packed_params &p, const query_heads &h, cons
     }
 }
 
-/* Adds up partial results. Grid: shares of KV heads, requests, query heads of a share. */
+/* Merges partial results of CTAs. Grid: shares of KV heads, requests, query heads of a share. */
 __global__ void __launch_bounds__(D_MAX)
     merge_parts_kernel(const __grid_constant__ packed_params p, int ctas)
 {
@@ -450,7 +451,7 @@ __global__ void __launch_bounds__(THREADS, ATTEND ? PAGE::CTAS : 3)
         put_attention(p, heads_of(p, b, g, share, shares), run, s, reinterpret_cast<float *>(smem));
 }
 
-/* ---- launches ---- */
+/* ---- launches of kernels ---- */
 
 template <class PAGE> int stage_bytes(const kvd_packed_args *a)
 {
@@ -492,7 +493,7 @@ inline void launch_merge(const packed_params &p, int ctas, cudaStream_t stream)
         merge_parts_kernel<<<grid, D_MAX, 0, stream>>>(p, ctas);
 }
 
-/* Restores pages with `ctas` CTAs per head. `d` may be NULL if ATTEND is false. */
+/* Launches the kernel that restores pages. `d` may be NULL if ATTEND is false. */
 template <class PAGE, bool ATTEND>
 cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, int ctas,
                    cudaStream_t stream)
@@ -508,7 +509,7 @@ cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, in
     return cudaGetLastError();
 }
 
-/* Returns the largest number of CTAs per share of a KV head whose partial results have room. */
+/* Returns the largest number of CTAs per share of a KV head that have room for partial results. */
 inline int most_ctas(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 {
     const int heads = a->n * a->map.n_kv_heads * shares_of(&a->map);
@@ -516,8 +517,8 @@ inline int most_ctas(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 }
 
 /*
- * Returns the number of CTAs per share of a KV head. There are several times as many as run at
- * once, unless they would have few pages.
+ * Returns the number of CTAs per share of a KV head: several times as many as run at once, unless
+ * each would have few pages.
  */
 inline int ctas_of(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 {

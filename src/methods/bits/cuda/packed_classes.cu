@@ -14,7 +14,7 @@ namespace
 
 enum { CHOOSE = 512, RANGE = 128, CODE = 256, LANES = CODE / KVD_PAGE_TOKENS, RECEIVE = 128 };
 
-/* KV head g of request b: `prompt` tokens are its first block, `last` its last coded page. */
+/* KV head g of request b: its first `prompt` tokens are a block, `last` is its last coded page. */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt, last;
@@ -52,7 +52,7 @@ __device__ __forceinline__ member member_of(const head_of &o, int t)
     return {salient, salient ? before : t - before};
 }
 
-/* Returns the record of keys (side 0) or values (side 1); a valid one also in unwritten pages. */
+/* Returns the record of a token's key (side 0) or value (side 1), valid also in unwritten pages. */
 __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const member &m)
 {
     const unsigned room = (unsigned)o.a.classes.of.room[m.salient], number = (unsigned)m.number;
@@ -67,7 +67,7 @@ __device__ __forceinline__ uint32_t *area_of(const head_of &o, int first)
                     kvd_packed_class_area(&o.a.classes.of, &o.page, first));
 }
 
-/* Returns the first token of the block that contains the coded token t. */
+/* Returns the first token of the block of jointly coded tokens that contains token t. */
 __device__ __forceinline__ int block_of(const head_of &o, int t)
 {
     return t < o.prompt ? 0 : t / o.a.k_block * o.a.k_block;
@@ -80,9 +80,9 @@ __device__ __forceinline__ float *received_of(const kvd_packed_args &a, int b, i
            ((size_t)a.slot[b] * (size_t)a.map.n_kv_heads + (size_t)g) * (size_t)room + t % room;
 }
 
-/* ---- classes ---- */
+/* ---- choice of salient tokens ---- */
 
-/* Stores the sum of received probabilities over query heads for each prompt token. */
+/* Stores the attention that each prompt token received, summed over query heads. */
 __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_span &s,
                            float *score)
 {
@@ -98,7 +98,7 @@ __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_s
     __syncthreads();
 }
 
-/* Chooses the salient tokens of a block, and stores the classes. */
+/* Chooses the salient tokens of a block, which get more bits, and stores each token's class. */
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
     }
 }
 
-/* ---- scales of channels ---- */
+/* ---- scales of channels in a block ---- */
 
 /* Writes the scales of 8 key channels, or the largest magnitudes of 8 value channels. */
 __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kvd_packed_args a)
@@ -202,9 +202,9 @@ __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kv
                                                                                        << 16;
 }
 
-/* ---- codes ---- */
+/* ---- quantisation ---- */
 
-/* Returns the square root of `most` (largest magnitude of a channel), or 1 for 0. */
+/* Returns a channel's scale, the square root of its largest magnitude `most`, or 1 if that is 0. */
 __device__ __forceinline__ float channel_scale(float most)
 {
     return most > 0 ? __fsqrt_rn(most) : 1;
@@ -297,7 +297,7 @@ __device__ void code_value(const head_of &o, int t, const member &m, const uint1
         record[o.page.words[1][m.salient] - 1] = half_bits(step) | half_bits(zero) << 16;
 }
 
-/* Codes the tokens of a block. LANES threads share a token. */
+/* Quantises the tokens of a block. LANES threads share a token. */
 __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ ranges r;
@@ -336,7 +336,7 @@ __device__ __forceinline__ uint32_t code_at(const uint32_t *record, int bits, in
     return code;
 }
 
-/* Returns elements 8 u .. 8 u + 7 of the K or V of a token in bf16. */
+/* Returns channels 8 u .. 8 u + 7 of K or V of a token, decoded to bf16. */
 template <int SIDE>
 __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, const uint32_t *record,
                                           const uint32_t *area, int u)
@@ -357,7 +357,7 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, con
                       bf16_pair(y[6], y[7]));
 }
 
-/* Writes K or V of the `left` tokens of a page, of which `done` are coded. */
+/* Writes K or V of the `left` tokens of a page to the bf16 rows; the first `done` are decoded. */
 template <int SIDE>
 __device__ void restore_side(const head_of &o, uint16_t *rows, int p, int left, int done)
 {
@@ -393,8 +393,8 @@ __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ k
 /* ---- probabilities of decode steps ---- */
 
 /*
- * Adds the probabilities that tokens received in decode steps. Shared memory: float queries
- * [group][d_qk].
+ * Adds to a->received the attention probabilities of a decode step for the tokens not yet coded.
+ * Shared memory: float queries [group][d_qk].
  */
 __global__ void __launch_bounds__(RECEIVE)
     receive_kernel(const __grid_constant__ kvd_packed_args a, const uint16_t *all, const float *lse)

@@ -20,11 +20,11 @@ enum {
     FEW = 24 /* CTAs up to which code_kernel codes single tokens */
 };
 
-/* ---- one token per decode step: its value and, with a level table, its key ---- */
+/* ---- one token per decode step: its value and, with a table of levels, its key ---- */
 
 /*
- * Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16,
- * with its dimension in the upper half. Ties: lowest dimension.
+ * Returns the smallest (sign 1) or largest (sign -1) of a vector's numbers outside the mask
+ * `taken`, as float16, with its dimension in the upper half. Ties: lowest dimension.
  */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
@@ -50,7 +50,7 @@ __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lan
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/* Quantises dimensions 4 part .. 4 part + 3 of a value. */
+/* Quantises dimensions 4 part .. 4 part + 3 of V of token t. */
 __device__ void code_value_part(const page_of &o, int t, int part, int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -65,7 +65,7 @@ __device__ void code_value_part(const page_of &o, int t, int part, int lane)
         x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0),
         x[3] = bf16_of(v.y, 1);
     }
-    /* Padding is marked in the mask, so that it is neither an outlier nor in the range. */
+    /* Padding is marked as taken, so that it is neither an outlier nor in the range. */
     uint32_t taken = 0xfu & ~0u << min(max((int)a.width[1][o.g] - 4 * part, 0), 4);
     uint32_t *const list =
         reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
@@ -164,7 +164,7 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Writes bits below .. below + W - 1 of a lane's codes in the mask `put`. */
+/* Writes W bits, from bit `below` on, of those of a lane's 32 codes that `put` selects. */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -186,7 +186,7 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes a lane's 32 codes of B bits, except codes outside the mask `put`. */
+/* Writes those of a lane's 32 codes of B bits that the mask `put` selects, without gaps. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -208,7 +208,7 @@ __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[
             at[i] = mask[i] == ~0u ? word[i] : (at[i] & ~mask[i]) | word[i];
 }
 
-/* Writes a lane's 32 codes, except codes outside the mask `put`. */
+/* Writes those of a lane's 32 codes that the mask `put` selects. */
 __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
                                          const uint32_t (&code)[32], uint32_t put)
 {
@@ -243,15 +243,15 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
 }
 
 /*
- * A lane holds 8 tokens of 4 dimensions. Returns the index of token j, dimension e among these 32
- * codes.
+ * Returns the index of token j, dimension e among a lane's 32 codes, which are for 8 tokens and 4
+ * dimensions.
  */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-/* Widens the ranges [lo, hi] of four channels by tokens of other pages that share the scales. */
+/* Widens the ranges [lo, hi] of four channels by other pages' tokens that share the scales. */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -361,7 +361,7 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Quantises tokens from .. to - 1 in 16 dimensions with scales per channel. */
+/* Quantises 16 dimensions of tokens from .. to - 1, with scales per channel. */
 __device__ void code_channels(const page_of &o, int side, int u, int from, int to, int lane)
 {
     const int bits = o.a.form.bits;
@@ -393,11 +393,11 @@ __device__ __forceinline__ int clamped(int t, int p)
     return min(max(t - KVD_PAGE_TOKENS * p, 0), (int)KVD_PAGE_TOKENS);
 }
 
-/* Tokens to code: keys k_from .. k_to - 1 and values v_from .. v_to - 1. */
+/* Tokens of a request to quantise: keys k_from .. k_to - 1 and values v_from .. v_to - 1. */
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true for at most one value and no key or, with a level table, one key. */
+    /* Returns true if there is at most one value and no key or, with a level table, one key. */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));
@@ -414,7 +414,7 @@ __device__ __forceinline__ coded_tokens tokens_of(const kvd_packed_args &a, int 
             v_to};
 }
 
-/* Fills the middles between adjacent levels. Ends with a barrier of the CTA. */
+/* Computes the midpoints between adjacent levels. Ends with a barrier of the CTA. */
 __device__ __forceinline__ void make_middles(const kvd_packed_args &a, float *middle)
 {
     const int levels = 1 << a.form.bits;
@@ -441,7 +441,7 @@ __device__ __forceinline__ page_of make_page(const kvd_packed_args &a, int b, in
             before};
 }
 
-/* Codes the value (warp 0) and the key (warp 1) of a request with a single token to code. */
+/* Quantises a single value (in warp 0) and a single key (in warp 1) of a request. */
 __device__ void code_token(const kvd_packed_args &a, int b, int g, const coded_tokens &now,
                            float *middle)
 {
@@ -460,7 +460,7 @@ __device__ void code_token(const kvd_packed_args &a, int b, int g, const coded_t
     code_key(o, t % KVD_PAGE_TOKENS, lane);
 }
 
-/* Codes the requests of decode steps that have a single token to code. */
+/* Quantises, in decode steps, the requests that have a single token to quantise. */
 __global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ float middle[2 << 8];
@@ -470,7 +470,7 @@ __global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ 
         code_token(a, (int)blockIdx.y, (int)blockIdx.x, now, middle);
 }
 
-/* If `others`, code_token_kernel codes the requests that have a single token to code. */
+/* Quantises the tokens of all requests or, if `others`, those that code_token_kernel leaves. */
 __global__ void __launch_bounds__(32 * WARPS)
     code_kernel(const __grid_constant__ kvd_packed_args a, bool others)
 {
@@ -524,7 +524,7 @@ __global__ void __launch_bounds__(32 * WARPS)
                     (int)gridDim.z * WARPS, lane);
 }
 
-/* Replaces code t of `bits` bits in words that only the calling thread writes. */
+/* Writes code t of `bits` bits to words in which only the calling thread writes. */
 __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32_t code)
 {
     const int at = t * bits / 32, shift = t * bits % 32;
@@ -534,7 +534,7 @@ __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32
         words[at + 1] = (words[at + 1] & ~(mask >> (32 - shift))) | code >> (32 - shift);
 }
 
-/* Quantises dimensions with their own numbers of bits (allot), one per thread. */
+/* Quantises K and V with its own number of bits per dimension (allot), one per thread. */
 __global__ void __launch_bounds__(2 * KVD_WIDTH_NARROW)
     code_allotted_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -597,7 +597,7 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         code_allotted_kernel<<<grid, 2 * KVD_WIDTH_NARROW, 0, stream>>>(*a);
         return cudaGetLastError();
     }
-    /* Methods that code every key at once code single tokens in steps. */
+    /* Methods that quantise each key at once have a single token per decode step. */
     const bool all_single = !a->q_len && a->level && a->k_block == 1 && !a->v_newest;
     /* A multiprocessor has registers for one CTA of code_kernel only. */
     const bool apart = all_single || (!a->q_len && grid.x * grid.y > FEW);

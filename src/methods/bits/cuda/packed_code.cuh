@@ -12,12 +12,12 @@ struct page_of {
     const uint16_t *rows; /* bf16 numbers of the page: K, then V */
     char *codes;
     kvd_packed_parts parts;
-    /* [2][2^bits] midpoints between neighbouring levels of keys and of values */
+    /* Midpoints between neighbouring levels of keys and of values, [2][2^bits]. */
     const float *middle;
     int before;
 };
 
-/* Returns the index of the nearest of n levels, n a power of 2. */
+/* Returns the index of the level nearest to x, by the middles between n = 2^bits levels. */
 __device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
     int at = 0;
@@ -32,7 +32,7 @@ __device__ __forceinline__ uint32_t even_code(float x, float zero, float step, f
     return (uint32_t)(q < 0 ? 0 : q > top ? top : q);
 }
 
-/* Returns round(x / step) + top, with top = 2^(bits - 1) - 1. */
+/* Returns the code of x without zero point: round(x / step) + top, with top = 2^(bits - 1) - 1. */
 __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
 {
     const float q = step > 0 ? rintf(x / step) : 0;
@@ -40,7 +40,8 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
 }
 
 /*
- * Returns `one`, entry i of an outlier list, or after the list's end a zero in a padding dimension.
+ * Returns the word `one` of the i-th outlier or, after the list's end, a zero in a padding
+ * dimension.
  */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
@@ -68,7 +69,7 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
 }
 
 /*
- * Appends an outlier to the page's list, or counts the overflow in o.a.beyond if the list is full.
+ * Appends an outlier of a key to the page's list, or counts it in o.a.beyond if the list is full.
  */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {

@@ -7,7 +7,7 @@
 namespace
 {
 
-/* V of 16 tokens in one lane, as A operands of mma. v[i]: dimensions from 16 (u0 + i) on. */
+/* V of 16 tokens in a lane, as mma operands A. v[i] has dimensions from 16 (u0 + i) on. */
 struct sixteen {
     uint32_t v[8][4];
     int u0, units;
@@ -23,7 +23,7 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
     return 16 * (s.u0 + i) + 8 * db + lane / 4;
 }
 
-/* Returns a mask of the lane's padding dimensions, from `width` on. */
+/* Returns a mask of the lane's dimensions from `width` on, which are padding. */
 __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int lane)
 {
     uint32_t mask = 0;
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int 
     return mask;
 }
 
-/* Sets lo and hi to the range of the token's dimensions outside the mask `taken`. */
+/* Sets lo and hi to a token's least and largest number in dimensions outside the mask `taken`. */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -52,8 +52,8 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
 }
 
 /*
- * Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16,
- * with its dimension in the upper half. Ties: lowest dimension.
+ * Returns a token's smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as
+ * float16, with its dimension in the upper half. Ties: lowest dimension.
  */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
@@ -111,7 +111,7 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
     }
 }
 
-/* Writes a lane's 8 codes, which fill whole bytes, so lanes do not race. */
+/* Writes a lane's 8 codes as whole bytes, so that lanes do not write to the same byte. */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
 {
@@ -133,7 +133,8 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
 }
 
 /*
- * Quantises values of tokens 16 k .. 16 k + 15 (those in from .. to - 1) in one group of channels.
+ * Quantises V of tokens 16 k .. 16 k + 15, as far as they are in from .. to - 1, in one group of
+ * channels.
  */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {

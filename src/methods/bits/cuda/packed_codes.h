@@ -22,11 +22,11 @@
 extern "C" {
 #endif
 
-/* Codes whose bits differ by dimension (allot); device memory. */
+/* Numbers of bits per dimension of method allot, and places of the codes, in device memory. */
 typedef struct {
     int32_t wide;
     const uint8_t *bits; /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
-    /* [n_kv_heads][2][wide] first word of the dimension in the head's codes of a page */
+    /* First word of each dimension's codes in a page of the KV head, [n_kv_heads][2][wide]. */
     const uint16_t *word;
     const float *scale; /* [n_kv_heads][2][wide][2] mean and standard deviation */
     const float *level; /* [2][9][256] ascending levels of each number of bits */
@@ -34,14 +34,14 @@ typedef struct {
 
 typedef struct {
     kvd_gear of;
-    /* number of outliers of a prompt's key channel per page */
+    /* Number of outliers that a page holds of each of the prompt's key channels. */
     int32_t k_room;
     /*
      * Right low-rank factors of prompts, float16, device [slots][map.page_elements / 64][columns]:
      * keys, then values of each KV head.
      */
     uint16_t *right;
-    /* Device [partial_room]: partial sums of the power method, one part per CTA. */
+    /* Partial sums of the power method, one part per CTA, device [partial_room]. */
     float *partial;
     size_t partial_room;
 } kvd_packed_gear;
@@ -51,24 +51,25 @@ enum { KVD_GEAR_PART = (KVD_WIDTH_NARROW + 2 * KVD_GEAR_RANK) * KVD_GEAR_RANK };
 
 typedef struct {
     kvd_packed_rows of;
-    /* number of KV heads whose keys are rotated together; 0: none */
+    /* Number of KV heads whose keys are rotated together, or 0 if keys are not rotated. */
     int32_t turned;
-    /* factor that shrinks a vector's range (rotatekv); 0: none */
+    /* Factor that narrows a vector's range before quantisation (method rotatekv), or 0 for none. */
     float clip;
-    /* Device [n_kv_heads * d_head]: channel of each code of rotated keys. NULL: ascending. */
+    /* Device [n_kv_heads * d_head]: channel of each code of rotated keys. NULL: in order. */
     const uint32_t *order;
 } kvd_packed_row_codes;
 
 typedef struct {
     kvd_packed_classes of;
     /*
-     * Sums of attention probabilities, device [slots][n_kv_heads][64 * ring_pages], token t at t %
-     * (64 * ring_pages).
+     * Sums of attention probabilities that each token received, device [slots][n_kv_heads][64 *
+     * ring_pages], token t at t % (64 * ring_pages).
      */
     float *received;
     /*
-     * For prompts, device: mass [n_heads][n_q8] received probabilities; score [n_kv_heads][n_q8]
-     * scratch; q_start [n] first row of each prompt.
+     * Device memory for prompts: attention probabilities received per query head, mass
+     * [n_heads][n_q8]; scratch memory score [n_kv_heads][n_q8]; first row of each prompt, q_start
+     * [n].
      */
     const float *mass;
     float *score;
@@ -78,11 +79,11 @@ typedef struct {
 
 typedef struct {
     kvd_packed_split of;
-    /* device: for each length m, the cosines and sines of 2 pi i / m, from index m * (m - 1) on */
+    /* Device: cosines and sines of 2 pi i / m for each length m, from index m * (m - 1) on. */
     const double *wave;
     /*
-     * Turboquant's tables for the chosen [0] and the other [1] channels: matrices [m][m] of m
-     * channels, level [3][256].
+     * Tables of turboquant for the chosen channels [0] and the others [1]: matrices [m][m] for m
+     * channels, and levels [3][256].
      */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
@@ -91,72 +92,72 @@ typedef struct {
     kvd_attn_map map;
     kvd_packed_form form;
     int32_t head_at[KVD_HEADS_MAX]; /* byte offset of each KV head in a page */
-    /* Stored dimensions of each KV head, of keys and values, without padding. */
+    /* Number of stored dimensions of each KV head, for keys and for values, without padding. */
     uint16_t width[2][KVD_HEADS_MAX];
-    /* number of outliers per value vector of each KV head, at most form.v_apart */
+    /* Number of outliers per value vector of each KV head, at most form.v_apart. */
     uint8_t v_apart[KVD_HEADS_MAX];
-    /* form.allotted: bits of a token of each KV head, of keys and of values */
+    /* Bits of a token in each KV head, for keys and for values, if form.allotted is set. */
     uint16_t allotted[2][KVD_HEADS_MAX];
     kvd_packed_allot allot;
     kvd_packed_gear gear;
     kvd_packed_row_codes row;
     kvd_packed_class_codes classes;
     kvd_packed_split_codes split;
-    /* device [slots]: tokens coded as one block at the prompt's end */
+    /* Device [slots]: number of a prompt's first tokens that are coded as one block. */
     int32_t *prompt;
     size_t page_bytes;
     char *codes;    /* device [pages][page_bytes] */
     uint16_t *ring; /* newest tokens, device [slots][ring_pages][map.page_elements] */
     uint16_t *rows; /* working pages in bf16, device [pages][map.page_elements] */
     int32_t ring_pages, k_block, v_newest;
-    /* number of tokens per scale of a key channel: form.k_group or a multiple of 64 */
+    /* Number of tokens per scale of a key channel: form.k_group or a multiple of 64. */
     int32_t span;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
     const int32_t *q_len;         /* device [n] lengths of prompts; NULL: decode steps */
     const int32_t *page_table;    /* device [n][max_pages] */
-    /* number of CTAs that share the pages of a KV head of one request */
+    /* Number of CTAs among which the pages of a KV head of a request are divided. */
     int32_t pages_side_by_side;
     /*
-     * Device [2][2][2^bits]: for K and for V, ascending levels to compare with, then decoded
-     * numbers. NULL: equal steps.
+     * Tables of levels, device [2][2][2^bits]: for K and for V, ascending levels to compare with,
+     * then decoded numbers. NULL: equal steps.
      */
     const float *level;
     /* Scales of floating-point keys and values, device [n_kv_heads][2]; NULL: 1. */
     const float *scale;
-    /* middle and half width of each key channel's range, device [n_kv_heads][range_width][2] */
+    /* Middle and half width of each key channel's range, device [n_kv_heads][range_width][2]. */
     const float *range;
     int32_t range_width;
-    /* number of first tokens of a request kept in float16 */
+    /* Number of first tokens of a request that are stored as float16. */
     int32_t n_sink;
     /*
-     * Float16 first tokens, device [slots][n_sink][map.page_elements / 64]: key and value per KV
-     * head.
+     * First tokens stored as float16, device [slots][n_sink][map.page_elements / 64]: key and value
+     * of each KV head.
      */
     uint16_t *sink;
-    /* device [slots]: number of key outliers of each slot */
+    /* Number of key outliers of each slot, device [slots]. */
     uint32_t *apart;
     uint32_t *beyond;
-    /* device: Q, K and V before RoPE, the source of keys if before_rope */
+    /* Q, K and V before RoPE, device; if before_rope is set, keys are quantised from these. */
     const uint16_t *x;
-    /* elements between adjacent tokens of x */
+    /* Distance in elements between adjacent tokens in x. */
     size_t ld;
-    /* device [n]: first token of each prompt in x. NULL: token i belongs to request i */
+    /* First token of each prompt in x, device [n]. NULL: token i belongs to request i. */
     const int32_t *start;
     int32_t x_key, d_head, interleaved;
     bool before_rope;
     const float *cosine, *sine; /* device [positions][d_head / 2]; NULL: no RoPE */
     /*
-     * Transposed matrices [d][d]: rotation before quantisation, rotation of outputs back. NULL:
-     * none.
+     * Transposed matrices [d][d] that rotate vectors before quantisation, and rotate outputs back.
+     * NULL: none.
      */
     const float *turn_rows, *turn_outputs;
     /*
-     * Sketch matrices [d][d] (form.sketch): sketch_rows is the transpose of S, sketch_back
-     * multiplies the signs.
+     * Sketch matrices [d][d] (form.sketch): sketch_rows is the transpose of S; sketch_back
+     * multiplies the signs when keys are restored.
      */
     const float *sketch_rows, *sketch_back;
-    /* RoPE rotations of kvd_packed_rope_table, device, or NULL */
+    /* Table of RoPE rotations made by kvd_packed_rope_table, device memory, or NULL. */
     const uint32_t *turn;
 } kvd_packed_args;
 
@@ -166,12 +167,10 @@ typedef struct {
  */
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Kernels for turboquant, for the head sizes of kvd_packed_decode.
- * kvd_packed_turn_prompts quantises prompts from a->rows.
- * kvd_packed_turn_steps must precede attention. It quantises and rotates the newest tokens in the
- * ring buffer, and rotates q [n][q_pitch] bf16. sketched [n][q_pitch] bf16 receives S q; NULL
- * without form.sketch.
- * kvd_packed_turn_outputs rotates o [n][o_pitch] bf16 back.
+ * Kernels of turboquant, for the head sizes of kvd_packed_decode. kvd_packed_turn_prompts quantises
+ * prompts from a->rows. kvd_packed_turn_steps, called before attention, quantises the newest tokens
+ * and rotates them and q [n][q_pitch] (bf16); sketched [n][q_pitch] receives S q, or is NULL
+ * without form.sketch. kvd_packed_turn_outputs rotates o [n][o_pitch] back.
  */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,
@@ -180,28 +179,29 @@ cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStrea
 /* Quantise and restore turboquant's pages, for heads of one width, a multiple of 32. */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
-/* Quantises gear's tokens. Outliers become NaN in a->rows (prompts) and 0 in the ring buffer. */
+/* Quantises tokens (gear). Outliers become NaN in a->rows (prompts) and 0 in the ring buffer. */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
-/* Quantise and restore the pages of vidkv, and of turboquant with fractional bits. */
+/* Quantise and restore the pages of methods vidkv and turboquant with fractional bits. */
 cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream);
-/* Quantise and restore the pages of zipcache. */
+/* Quantise and restore the pages of method zipcache. */
 cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Adds a decode step's probabilities to a->classes.received for uncoded tokens. q [n][map.q_pitch]
- * bf16. lse [n][n_heads]: natural logs of the softmax denominators.
+ * Adds the attention probabilities of a decode step to a->classes.received, for tokens not yet
+ * coded. q [n][map.q_pitch] is bf16; lse [n][n_heads] has the natural logs of the softmax
+ * denominators.
  */
 cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,
                                cudaStream_t stream);
-/* Quantise and restore the pages of hetero and rotatekv. */
+/* Quantise and restore the pages of methods hetero and rotatekv. */
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);
-/* Restores the pages of allot and gear. */
+/* Restores the pages of methods allot and gear to bf16. */
 cudaError_t kvd_packed_restore_pages(const kvd_packed_args *a, cudaStream_t stream);
-/* Writes K and V of all tokens (from the window's first page on) to the bf16 pages a->rows. */
+/* Restores K and V of all tokens (from the window's first page on) to the bf16 pages a->rows. */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
-/* Makes pages of random bytes valid for timing, with `per_page` outliers each. */
+/* Turns pages of random bytes into valid ones for timing, with `per_page` outliers each. */
 cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
                                       cudaStream_t stream);
 /* Fills table [n][max_pages] with the ring-buffer page of every page of a request. */

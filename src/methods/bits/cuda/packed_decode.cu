@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(32 * MERGERS)
     output_of(p, b, head)[dim] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
 }
 
-/* Returns the number of pages with the newest `window` of m tokens (0: all tokens). */
+/* Returns how many pages hold the newest `window` of m tokens; window 0 means all m tokens. */
 __device__ __forceinline__ int pages_read(int m, int window)
 {
     return (m + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS -
@@ -115,7 +115,7 @@ bool is_uneven(const kvd_attn_map *map)
     return !has_width(map, 64) && !has_width(map, 128);
 }
 
-/* Makes every share of query heads a KV head that reads the same pages. */
+/* Describes each share of query heads as a KV head of its own that reads the same pages. */
 void divide_groups(packed_params *p)
 {
     kvd_attn_map *const map = &p->a.map;
@@ -137,7 +137,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     /* packed_turn.cu rotates the queries of a KV head together. */
     if (a->form.norms && a->map.group > HEADS)
         return NULL;
-    /* Kernels for codes without k_group require all tokens but the newest to be quantised. */
+    /* If keys have no scales (k_group 0), all tokens but the newest must be quantised. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))
@@ -164,7 +164,7 @@ int log2_of(int x)
     return n;
 }
 
-/* Sets `*p` with as many warps per CTA as fit. Returns false if none fits. */
+/* Fills *p with as many warps per CTA as fit into shared memory. Returns false if none fits. */
 bool lay_out(const kvd_packed_args *a, packed_params *p)
 {
     *p = {};
@@ -207,7 +207,7 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
         table[(size_t)b * (size_t)max_pages + (size_t)p] = slot[b] * ring_pages + p % ring_pages;
 }
 
-/* Makes 8-bit codes finite, and sets block scales to 1. */
+/* For timing, makes 8-bit floating-point codes finite and sets scales of blocks to 1. */
 __device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
 {
     uint32_t *const word = reinterpret_cast<uint32_t *>(codes);

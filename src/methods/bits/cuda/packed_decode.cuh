@@ -32,8 +32,8 @@ template <int UNITS> struct state {
 };
 
 /*
- * Members of code readers (see attend_page) for heads of 16 N dimensions: operands without a
- * factor, nothing shared by the CTA, and all tokens but the newest quantised.
+ * Default members of code readers (see attend_page) for heads of 16 N dimensions: operands have no
+ * factor, the CTA shares nothing, and all tokens but the newest are quantised.
  */
 template <int N> struct code_reader {
     static constexpr int UNITS = N, WARPS = 8;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor
     }
 }
 
-/* Raises the running maximum and rescales the state if `top` exceeds the maximum by LAZY. */
+/* Raises the running maximum of the scores and rescales the state, if `top` exceeds it by LAZY. */
 template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, const float (&top)[2])
 {
     if (!__any_sync(~0u, !(top[0] - st.max[0] <= LAZY && top[1] - st.max[1] <= LAZY)))
@@ -127,7 +127,7 @@ template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, con
     }
 }
 
-/* Replaces scores by 2^(score - running maximum + TOP), and adds them to the softmax sum. */
+/* Replaces scores by 2^(score - running maximum + TOP), and adds these to the softmax sum. */
 template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[4][4])
 {
     float top[2];
@@ -233,7 +233,7 @@ __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int 
            p.a.map.o_offset[head];
 }
 
-/* Returns the attention sink's part of the softmax denominator. max: largest score (base-2 log). */
+/* Returns an attention sink's term of the softmax denominator. max: largest score (base-2 log). */
 __device__ __forceinline__ float sink_term(const packed_params &p, int head, float max)
 {
     constexpr float LOG2E = 1.4426950408889634f;
@@ -241,8 +241,8 @@ __device__ __forceinline__ float sink_term(const packed_params &p, int head, flo
 }
 
 /*
- * Writes a head's output. If `slot` is not NULL, writes there the largest scores, the sums of
- * probabilities, and outputs that are not yet divided by the sums.
+ * Writes a head's attention output. If `slot` is not NULL, writes a partial result there: largest
+ * scores, sums of probabilities, and outputs not yet divided by the sums.
  */
 template <class PAGE>
 __device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
@@ -303,7 +303,7 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e] = kvd_exp2(s[e] - (st.max[e] - TOP));
-        /* Lanes with equal lane % 4 are summed later, so only lanes 0 .. 3 add. */
+        /* Sums of lanes with equal lane % 4 are added later, so only lanes 0 .. 3 add the score. */
         st.sum[e] += lane < 4 ? s[e] : 0;
     }
 #pragma unroll
@@ -320,7 +320,7 @@ __device__ __forceinline__ float sum_of_head(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* Adds the newest token, whose copy is in shared memory at `row`. */
+/* Adds the newest token, whose copy is in shared memory at `row`, to the softmax state. */
 template <class PAGE>
 __device__ __forceinline__ void attend_newest(const packed_params &p, const cursor &at,
                                               const PAGE &page, const char *row,

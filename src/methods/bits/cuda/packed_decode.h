@@ -21,14 +21,14 @@ extern "C" {
 
 typedef struct {
     const void *q; /* device [n][q_pitch] bf16 */
-    /* device [n][q_pitch] bf16: products S q of the sketch, if form.sketch */
+    /* Device [n][q_pitch] bf16: queries times the sketch matrix S, if form.sketch is set. */
     const void *sketched;
     void *o; /* device [n][o_pitch] bf16 */
-    /* device [n + 1], from kvd_packed_decode_plan: pages read by requests before request i */
+    /* Device [n + 1], from kvd_packed_decode_plan: number of pages of the requests before i. */
     int32_t *pages_before;
-    /* device: number of leading requests that are not padding; NULL: all n */
+    /* Device: number of requests before the padding; NULL: all n requests. */
     const int32_t *live;
-    /* device [n_heads]: logits of attention sinks; NULL: no sinks */
+    /* Device [n_heads]: logits of attention sinks; NULL: no sinks. */
     const float *sinks;
     float *partial;
     int32_t n_ctas;
@@ -51,8 +51,8 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
                               cudaStream_t stream);
 
 /*
- * Computes RoPE rotations for keys quantised before RoPE, from RoPE tables [positions >= 2][d / 2];
- * d a multiple of 32.
+ * Compute tables of RoPE rotations for keys that are quantised before RoPE, from tables [positions
+ * >= 2][d / 2] of cosines and sines; d is a multiple of 32.
  */
 size_t kvd_packed_rope_table_bytes(int d);
 cudaError_t kvd_packed_rope_table(const float *cosine, const float *sine, int d, uint32_t *turn,

@@ -9,7 +9,7 @@ namespace
 
 enum { WIDEST = 8 };
 
-/* Log2 of the factor by which codes in registers 1 and 3 of an mma operand are too large. */
+/* Returns log2 of the factor by which codes in registers 1 and 3 of an operand are too large. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -36,14 +36,18 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/* FINE: a scale per 16 numbers. CHANNELS: values have scales per channel. ANY: any head widths. */
+/*
+ * Reads pages of equal-step codes. FINE: a scale per 16 numbers. CHANNELS: values have scales per
+ * channel. ANY: heads of any widths.
+ */
 template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : code_reader<N> {
     using code_reader<N>::code_reader;
-    /* SHARE: number of adjacent tiles of 16 tokens that always have the same scales. */
+    /* Number SHARE of adjacent tiles of 16 tokens that always have the same scales. */
     static constexpr int SHARE = FINE ? 1 : 2;
     static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
     /*
-     * CODE: value of the float16 bit pattern 1. ROWS: factor by which rows 8 .. 15 are too large.
+     * Value CODE of the float16 bit pattern 1, and factor ROWS by which rows 8 .. 15 of an operand
+     * are too large.
      */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
@@ -127,7 +131,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : c
     }
 
     /*
-     * Adds the values of SHARE tiles of 16 tokens in 16 dimensions. all: sums of the tiles'
+     * Adds V of SHARE tiles of 16 tokens, in 16 dimensions, to the output. all: sums of the tiles'
      * probabilities.
      */
     static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,

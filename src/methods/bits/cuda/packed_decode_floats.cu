@@ -15,15 +15,15 @@ __device__ __forceinline__ uint32_t times_bf16_pair(uint32_t x, uint32_t y)
     return *reinterpret_cast<const uint32_t *>(&z);
 }
 
-/* Returns a pair of bfloat16 numbers 2^n. */
+/* Returns the bfloat16 number 2^n twice, in both halves of a word. */
 __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 {
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
 /*
- * Converts codes to an A operand of mma, exactly in bfloat16 (BF), or too small by a constant
- * factor in float16.
+ * Converts floating-point codes to an mma operand A: exactly in bfloat16 (BF), or too small by a
+ * constant factor in float16.
  */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
@@ -47,16 +47,16 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
                           : times_bf16_pair(two << 4, bf16_powers(120));
 }
 
-/* Warps per CTA. Heads of any widths need more registers. */
+/* Number of warps per CTA; heads of any widths need more registers per thread. */
 template <bool ANY> constexpr int n_warps = ANY ? 8 : FLOATS_WARPS;
 
-/* If ANY, heads have any widths up to 16 N, otherwise 16 N. */
+/* Reads pages of floating-point codes. Heads have 16 N or, if ANY, up to 16 N dimensions. */
 template <class F, int N, bool ANY> struct floats_page : code_reader<N> {
     using code_reader<N>::code_reader;
-    /* UNITS_OF: blocks of 16 dimensions that share a scale. */
+    /* Number UNITS_OF of blocks of 16 dimensions that share a scale. */
     static constexpr int WARPS = n_warps<ANY>, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool BF = F::BLOCK > 0, UNEVEN = ANY;
-    /* factor by which float16 operands are too small */
+    /* Factor by which float16 operands are too small. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;

@@ -19,7 +19,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
     typedef words_ahead<B, N, true> words;
     const char *table;
     /*
-     * RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of 4 dimensions per lane.
+     * Table of RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of 4 dimensions
+     * per lane.
      */
     const uint4 *turn;
     const uint4 *tile; /* shared-memory tile of mma operands for outliers */
@@ -142,8 +143,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
     }
 
     /*
-     * Returns the token's part of a place in the tile (upper half), and the byte offset of the
-     * token's scale (lower half).
+     * Returns, for token t, its part of the index in the outlier tile (upper half), and the byte
+     * offset of its scale (lower half).
      */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
@@ -207,7 +208,7 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return min(max(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, 0), (int)KVD_PAGE_TOKENS);
     }
 
-    /* Adds the page's first n tokens, which are in float16, to the softmax state. */
+    /* Adds the page's first n tokens, which are stored as float16, to the softmax state. */
     static __device__ __forceinline__ void others(const packed_params &p, const cursor &at, int n,
                                                   state<N> &st, int lane)
     {

@@ -6,28 +6,28 @@
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
-/* number of warps per CTA for floating-point codes and rotated vectors */
+/* Number of warps per CTA in the kernels for floating-point codes and for rotated vectors. */
 enum { FLOATS_WARPS = 12 };
 
-/* Members that every kernel reads come first, in few lines of constant memory. */
+/* Parameters of the kernels. Members that all kernels read come first, in few cache lines. */
 struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
     /*
-     * Bytes of shared memory: copy of a page, offset of the newest token in the copy, scratch of a
-     * warp, memory shared by the CTA.
+     * Sizes in bytes of shared memory: copy of a page, offset of the newest token in the copy,
+     * scratch of a warp, memory shared by the CTA.
      */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
-    /* Log2 of: groups of 8 tokens per key scale; blocks of 16 dimensions per value scale. */
+    /* Log2 of groups of 8 tokens per key scale, and of blocks of 16 dimensions per value scale. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
     /*
-     * True: heads differ in width, so their pages differ in weight. weights: sum of the page
-     * weights of all KV heads.
+     * True if heads differ in width, so that their pages differ in weight (time). `weights` is the
+     * sum of the page weights of all KV heads.
      */
     bool uneven;
     int32_t weights;
-    /* Shares of a KV head's query heads. They are KV heads in `a`, but not in its device arrays. */
+    /* Number of equal shares of a KV head's query heads. Each share is a KV head in `a`. */
     int32_t shares;
     kvd_packed_parts parts;
     kvd_packed_decode_args d;
@@ -37,8 +37,8 @@ struct kvd_packed_decode_params {
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
 /*
- * Each *_kernel function returns the attention kernel for a kind of codes, or NULL; each *_lay_out
- * function sets its shared-memory sizes. uneven: heads not all 64 or all 128 wide.
+ * Functions *_kernel return the attention kernel for a kind of codes, or NULL; functions *_lay_out
+ * set its shared-memory sizes. uneven: heads are not all 64 or all 128 wide.
  */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
@@ -49,7 +49,7 @@ kvd_packed_decode_kernel kvd_packed_rows_kernel(const kvd_packed_args *a);
 void kvd_packed_rows_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a, bool uneven);
 void kvd_packed_floats_lay_out(kvd_packed_decode_params *p);
-/* Attention on allot's and gear's codes, whose pages are restored in shared memory. */
+/* Attention on codes of methods allot and gear, whose pages are restored in shared memory. */
 bool kvd_packed_attends(const kvd_packed_args *a);
 cudaError_t kvd_packed_attend(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
@@ -62,12 +62,12 @@ enum {
     HEADS = 8,
     SHORT = 8, /* warps with at most SHORT pages first load their bf16 tokens into L2 */
     /*
-     * The token with the largest score has probability 2^TOP, or up to 2^(TOP + LAZY), which
+     * The token with the largest score has probability 2^TOP, or up to 2^(TOP + LAZY), numbers that
      * float16 can hold.
      */
     TOP = 6,
     LAZY = 2,
-    /* fixed time of a page, in blocks of 16 dimensions */
+    /* Constant part of a page's time, in units of the time of a block of 16 dimensions. */
     PAGE_COST = 2
 };
 
@@ -105,7 +105,7 @@ struct cursor {
     int k_units, v_units, next_units;
 };
 
-/* Returns the weight of a page of KV head g, which grows with its time. */
+/* Returns the weight (modelled time) of a page of KV head g. */
 __device__ __host__ __forceinline__ int page_weight(const packed_params &p, int g)
 {
     return p.uneven ? (p.a.map.d_qk[g] + p.a.map.d_v[g]) / 16 + PAGE_COST : 1;
@@ -155,7 +155,7 @@ template <class PAGE> __device__ __forceinline__ int next_units(const cursor &at
     return PAGE::UNEVEN ? at.next_units : PAGE::UNITS;
 }
 
-/* Returns the address of the page's K, followed by V, in the slot's ring buffer. */
+/* Returns the address of K (V follows) of the cursor's page in the slot's ring buffer. */
 __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const cursor &at)
 {
     const size_t page = (size_t)p.a.slot[at.b] * (size_t)p.a.ring_pages +
@@ -183,7 +183,7 @@ __device__ __forceinline__ void begin_request(const packed_params &p, cursor &at
     at.values = values_coded(p.a, at.m - 1);
 }
 
-/* Moves to the next page. */
+/* Moves the cursor to the next page in the list of pages. */
 __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int lane)
 {
     at.place += at.weight;
@@ -202,7 +202,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* Returns the first page whose place is at least x, or sets `place` to the sum of all weights. */
+/* Returns a cursor at the first page whose place is at least x, or at the list's end. */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     int lo = 0, hi = p.a.n - 1;
@@ -243,7 +243,7 @@ __device__ __forceinline__ void prefetch_head(const packed_params &p, const curs
             p.a.range + 2 * (size_t)(at.g / p.shares) * (size_t)p.a.range_width + 32 * lane));
 }
 
-/* Prefetches bytes into L2; `from` and `bytes` are multiples of 16. */
+/* Prefetches `bytes` bytes into L2; `from` and `bytes` are multiples of 16. */
 __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int lane)
 {
 #if __CUDA_ARCH__ >= 900
@@ -255,7 +255,7 @@ __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int 
 #endif
 }
 
-/* Prefetches the page's bf16 tokens into L2. */
+/* Prefetches the unquantised (bf16) tokens of the cursor's page into L2. */
 __device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
 {
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
@@ -269,7 +269,7 @@ __device__ __forceinline__ void prefetch_ring(const packed_params &p, const curs
     prefetch_bytes(from + 8 * k_bytes + values * v_bytes, (end - values) * v_bytes, lane);
 }
 
-/* Prefetches the bf16 tokens of all pages before place `to` into L2. */
+/* Prefetches the unquantised (bf16) tokens of all pages before place `to` into L2. */
 __device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at, int to, int lane)
 {
 #pragma unroll 1
@@ -313,7 +313,7 @@ __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int by
         copy_16(to + (uint32_t)i, from + i);
 }
 
-/* Starts a cp.async group to shared memory. All threads of the CTA must call it. */
+/* Starts copying bytes to shared memory as a cp.async group. All threads of the CTA call it. */
 __device__ __forceinline__ void copy_by_all(const char *to, const uint32_t *from, int bytes)
 {
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
@@ -345,7 +345,7 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
     }
 }
 
-/* Words of codes that a lane loads ahead of use. */
+/* Words of quantised numbers that a lane loads ahead of their use. */
 template <int B, int N, bool PAIRS> struct words_ahead {
     static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
     uint32_t w[AHEAD][B];
@@ -369,7 +369,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* Reloads the registers of block i with the next words. */
+    /* Reloads the registers of block i, which has been used, with the next words. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {
@@ -382,7 +382,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     }
 };
 
-/* Returns a power of two that makes the query fit in float16. */
+/* Returns the power of two by which a query is divided to fit in float16. */
 __device__ __forceinline__ float unit_of(float most)
 {
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
@@ -404,8 +404,8 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
 }
 
 /*
- * Writes to y the numbers x of query heads 2 c and 2 c + 1, c = lane % 4. Lane l passes the x of
- * head l / 4.
+ * Sets y to the numbers x of query heads 2 c and 2 c + 1, c = lane % 4. Lane l passes the x of
+ * query head l / 4.
  */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
@@ -413,14 +413,14 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
     y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
 }
 
-/* Query heads of one KV head as B operand of mma in float16, divided by `unit`. */
+/* Query heads of one KV head as an mma operand B in float16, divided by `unit`. */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    /* powers of two that divided heads 2 c and 2 c + 1, c = lane % 4 */
+    /* Powers of two by which query heads 2 c and 2 c + 1, c = lane % 4, are divided. */
     float unit[2];
 };
 
-/* Loads the first `units` blocks of 16 dimensions; the rest become 0. */
+/* Loads the first `units` blocks of 16 dimensions of the queries; the rest become 0. */
 template <int UNITS>
 __device__ void load_queries(const packed_params &p, const void *queries_of_all, int b, int g,
                              int lane, queries<UNITS> &q, int units = UNITS)

@@ -1,4 +1,7 @@
-/* Which codes the GPU stores packed, and the layout of their pages (packed.h). */
+/*
+ * Decides which codes the GPU stores in packed form, and computes the layout of their pages
+ * (packed.h).
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +63,7 @@ static size_t beyond(size_t end, size_t from)
     return end > from ? end - from : 0;
 }
 
-/* Returns the bits of a token's scales and padding, or of its norm. */
+/* Returns the bits of a token's scales and of the padding of its last block, or of its norm. */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)
@@ -69,7 +72,7 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-/* Returns the bits of a token that is coded alone. Joint keys of all heads count for head 0. */
+/* Returns the bits of a token coded by itself. Keys coded jointly for all heads are in head 0. */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;
@@ -128,7 +131,7 @@ static double split_block_bits(const kvd_packed_split *s, int d_qk, int d_v, int
            groups * (s->ternary ? 16 : 32) * d_v;
 }
 
-/* Returns the bits of a block of n tokens (zipcache). */
+/* Returns the bits of a block of n tokens coded by method zipcache in one KV head. */
 static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, int n)
 {
     const int salient = kvd_packed_salient(c, n), others = n - salient;
@@ -136,7 +139,7 @@ static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, i
            32.0 * d_qk * ((salient > 0) + (others > 0)) + 16.0 * d_v + 32.0 * n;
 }
 
-/* Returns the bits of one block of n coded tokens in KV head g. */
+/* Returns the bits of a block of n jointly coded tokens in KV head g. */
 static double block_of_bits(const kvd_packed_args *a, int g, size_t n, bool prompt)
 {
     const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];
@@ -173,7 +176,7 @@ static void set_class_room(kvd_packed_classes *c)
         c->room[k] += c->room[k] == 0;
 }
 
-/* Sets the number of outliers of a key channel per page. */
+/* Sets how many outliers of a key channel a page has room for (method gear). */
 static void set_room(kvd_packed_gear *a)
 {
     for (int n = a->of.buffer; n <= KVD_GEAR_TOKENS; n += a->of.buffer) {

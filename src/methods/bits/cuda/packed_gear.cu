@@ -27,9 +27,9 @@ enum {
     APART = 0x7fff
 };
 
-/* ---- outliers and codes ---- */
+/* ---- outliers and quantisation ---- */
 
-/* Numbers from .. to - 1 of a line: keys of channel `line`, or the value of token `line`. */
+/* Line of numbers in which outliers are searched: keys of a channel, or values of a token. */
 struct line_of {
     const head_of &o;
     int side, line, from, to;
@@ -69,7 +69,7 @@ __device__ __forceinline__ int order_of(uint16_t x)
     return x == 0x8000 ? 0x8000 : x & 0x8000 ? 0xffff - x : x | 0x8000;
 }
 
-/* Returns the bin of the k-th smallest (top: largest) number. *before: sum of the bins before. */
+/* Returns the bin of the k-th smallest (top: largest) number. *before: sum of bins before it. */
 __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &before)
 {
     const int flip = top ? 255 : 0;
@@ -165,14 +165,14 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
-/* Replaces an outlier's NaN in the ring buffer by 0. */
+/* Replaces the NaN that marks an outlier in the ring buffer by 0. */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
     if (!a.q_len && *number == APART)
         *number = 0;
 }
 
-/* Quantises positions from .. to - 1 of a line, which share a scale. */
+/* Quantises numbers from .. to - 1 of a line, which share a scale. */
 __device__ void code_group(const line_of &l, int from, int to, float middle, int lane)
 {
     const int bits = l.o.a.gear.of.bits;
@@ -238,14 +238,14 @@ __global__ void __launch_bounds__(32 * WARPS)
         keep_newest(a, b, g, s.to, s.m, z * WARPS + warp, workers, lane);
 }
 
-/* ---- low-rank part ---- */
+/* ---- low-rank part of the quantisation error ---- */
 
 struct shared_factors {
     float right[D_MAX][RANK], sums[D_MAX][RANK];
     double of_warp[ROW_WARPS][RANK][RANK], gram[RANK][RANK], turn[RANK][RANK];
 };
 
-/* Makes the first r columns of x [d] orthonormal, as orthonormalise in gear.c. One warp. */
+/* Makes the first r columns of x [d] orthonormal with one warp, as orthonormalise() in gear.c. */
 __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 {
     for (int c = 0; c < r; c++) {
@@ -292,7 +292,7 @@ __device__ void orthonormal_turn(shared_factors &s, int r)
     }
 }
 
-/* Addresses in K or V of one token: bf16 numbers, codes, scales. */
+/* Addresses of one token's K or V: bf16 numbers, codes, scales. */
 struct row_of {
     const uint16_t *number;
     const uint32_t *planes, *scale;
@@ -304,7 +304,7 @@ __device__ __forceinline__ row_of make_row(const head_of &o, int side, int t)
             side ? value_scale(o, t, 0) : key_scales(o, t)};
 }
 
-/* Returns the quantisation error of channel i of token t, 0 for outliers. */
+/* Returns the quantisation error of channel i of token t; it is 0 for outliers. */
 __device__ __forceinline__ float error_of(const head_of &o, const row_of &r, int side, int t, int i)
 {
     const int bits = o.a.gear.of.bits;
@@ -316,7 +316,7 @@ __device__ __forceinline__ float error_of(const head_of &o, const row_of &r, int
     return bf16_of(pattern, 0) - decoded(r.scale[side ? i / o.a.gear.of.group : i], (float)code);
 }
 
-/* Returns x[at] by constant indices, so that x stays in registers. */
+/* Returns x[at], reading x with constant indices, so that it stays in registers. */
 __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
 {
     float y = 0;
@@ -326,7 +326,7 @@ __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
     return y;
 }
 
-/* Multiplies row t of the quantisation error by s.right. x: the product. */
+/* Multiplies row t of the quantisation error by the right factor s.right. x: product. */
 __device__ __forceinline__ void multiply_row(const shared_factors &s, const head_of &o, int side,
                                              int t, float (&e)[D_MAX / 32], float (&x)[RANK],
                                              int lane)
@@ -348,12 +348,12 @@ __device__ __forceinline__ void multiply_row(const shared_factors &s, const head
             x[c] += __shfl_xor_sync(~0u, x[c], i);
 }
 
-/* Rows that a CTA multiplies: warp w takes tokens from + w, from + w + every, ... */
+/* Tokens whose errors a CTA multiplies: warp w takes tokens from + w, from + w + every, ... */
 struct rows_of {
     int side, from, to, every;
 };
 
-/* Stores rows of the left factor: quantisation error times s.right. */
+/* Stores rows of the left low-rank factor: the quantisation error times s.right. */
 __device__ void put_left(const shared_factors &s, const head_of &o, const rows_of &rows,
                          int columns)
 {
@@ -414,7 +414,7 @@ __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_o
     __syncthreads();
 }
 
-/* Returns element (i, c) of the matrix product x * s.turn. */
+/* Returns element (i, c) of the matrix product x s.turn. */
 __device__ __forceinline__ float turned(const shared_factors &s, const float (*x)[RANK], int i,
                                         int c, int r)
 {
@@ -455,7 +455,8 @@ __device__ void put_right(const shared_factors &s, const head_of &o, int side, i
 }
 
 /*
- * Memory in which a head's CTAs exchange factors, sums and Gram matrices; two halves, used in turn.
+ * Global memory in which the CTAs of a head exchange factors, sums and Gram matrices. It has two
+ * halves, used in turn.
  */
 struct exchange {
     float *right, *part;
@@ -502,7 +503,7 @@ __device__ void load(shared_factors &s, const exchange &x)
 }
 
 /*
- * Computes passes first .. last of the power method of one head; the pass a.gear.of.iterations
+ * Computes passes first .. last of the power method for one head. Pass number a.gear.of.iterations
  * stores the factors.
  */
 __global__ void __launch_bounds__(32 * ROW_WARPS)

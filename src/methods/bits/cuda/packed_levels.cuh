@@ -17,15 +17,15 @@ template <int B> __device__ __host__ constexpr int table_bytes()
     return (B == 3 ? 64 : 256) * ROW;
 }
 
-/* Returns the quantisation level that the lane holds: of keys in lanes 0 .. 15, else of values. */
+/* Returns the quantisation level of this lane: a level of keys in lanes 0 .. 15, else of values. */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
     return level[((lane < 16 ? 1 : 3) << B) + lane % (1 << B)];
 }
 
 /*
- * Fills the table of quantisation levels, with a copy per memory bank. An entry decodes several
- * codes.
+ * Fills the table from codes to quantisation levels in shared memory, with a copy per memory bank.
+ * An entry decodes several codes.
  */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
@@ -42,7 +42,7 @@ template <int B> __device__ __forceinline__ void fill_table(float level, char *t
     }
 }
 
-/* Returns two adjacent 3-bit codes of 16 tokens in bits 8 .. 13; other bits are arbitrary. */
+/* Returns a pair of adjacent 3-bit codes in bits 8 .. 13; other bits are arbitrary. */
 __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int r)
 {
     const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
@@ -51,7 +51,7 @@ __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int 
                           : w[i] >> from;
 }
 
-/* Looks up the quantisation levels of 16 tokens as an A operand of mma. */
+/* Looks up the quantisation levels of 16 tokens' codes, and returns them as an mma operand A. */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
                                         int m, uint32_t (&x)[4])
@@ -79,7 +79,7 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
 
 enum {
     QUICK = 4, /* outliers of a page's list that a lane keeps in registers */
-    /* float16 numbers in the outlier tile: 64 dimensions of 64 tokens */
+    /* Number of float16 numbers in the tile of outliers: 64 dimensions of 64 tokens. */
     PASS = 4096
 };
 
@@ -119,7 +119,7 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float deco
     return half_bits(x - decoded) | place << 16;
 }
 
-/* Writes an outlier, or 0 if `away`, to the tile, if it belongs to pass `pass`. */
+/* Writes an outlier (or 0, if `away`) to the shared-memory tile, if it belongs to pass `pass`. */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
@@ -136,7 +136,7 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /* Writes the lane's outliers of a pass, or 0 if `away`, to the tile. */
+    /* Writes the lane's outliers of a pass, or zeros in their places if `away`, to the tile. */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -145,7 +145,7 @@ struct few_outliers {
     }
 };
 
-/* Returns entries lane, lane + 32, ... of a list of n outliers, at most QUICK of them. */
+/* Loads entries lane, lane + 32, ... of a list of n outliers, at most QUICK of them. */
 template <class NUMBER>
 __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, NUMBER number)
 {
@@ -160,8 +160,8 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
 }
 
 /*
- * Writes the outliers that few_outliers has no room for, or 0 if `away`, to the tile in pass
- * `pass`.
+ * Writes to the tile, in pass `pass`, the outliers for which few_outliers has no room, or zeros in
+ * their places if `away`.
  */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
@@ -174,7 +174,7 @@ __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool aw
     }
 }
 
-/* Rotates queries by 16 positions. step: cosines and sines of 16 positions. */
+/* Rotates queries by 16 positions of RoPE. step: cosines and sines of 16 positions. */
 __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], uint32_t (&high)[2])
 {
 #pragma unroll
@@ -185,7 +185,7 @@ __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], u
     }
 }
 
-/* Prefetches the first tokens stored in float16, and their RoPE rotations, into L2. */
+/* Prefetches a request's first tokens, stored as float16, and their RoPE rotations into L2. */
 template <int D>
 __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cursor &at, int lane)
 {
@@ -202,7 +202,7 @@ __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cur
         }
 }
 
-/* Returns the lane's part of the score of token t < n_sink, which is stored in float16. */
+/* Returns the lane's part of the score of token t < n_sink, which is stored as float16. */
 template <int D>
 __device__ __forceinline__ float sink_score(const packed_params &p, const cursor &at, int t,
                                             int lane)

@@ -30,7 +30,7 @@ __device__ __forceinline__ int place_of(const token_of &o, int g, int i)
            page_index(o.t % KVD_PAGE_TOKENS, i, width(o, g));
 }
 
-/* Calls f(head, channel, index in shared memory) for all channels of all KV heads. */
+/* Calls f(head, channel, index in shared memory) for all channels of all KV heads of a token. */
 template <class F> __device__ __forceinline__ void for_channels(const token_of &o, F f)
 {
     for (int g = 0, base = 0; g < o.a.map.n_kv_heads; base += width(o, g), g++)
@@ -38,7 +38,7 @@ template <class F> __device__ __forceinline__ void for_channels(const token_of &
             f(g, i, base + i);
 }
 
-/* A token's numbers that are coded together: `word` is in the page, `x` in shared memory. */
+/* Vector of a token's numbers, quantised together from x in shared memory to the page's `word`. */
 struct vector_of {
     uint32_t *word;
     float *x;
@@ -79,8 +79,8 @@ __device__ __forceinline__ vector_of vector_at(const token_of &o, int v, float *
 }
 
 /*
- * Multiplies vectors of n numbers of x [all] by the normalised Walsh-Hadamard matrix. Begins and
- * ends with a barrier.
+ * Multiplies vectors of n numbers, stored one after another in x [all], by the normalised
+ * Walsh-Hadamard matrix. Begins and ends with a barrier.
  */
 __device__ void rotate(float *x, int all, int n)
 {
@@ -107,13 +107,13 @@ __device__ void rotate_token(const token_of &o, float *x)
         rotate(x, o.a.map.n_kv_heads * d, o.side ? d : heads * d);
 }
 
-/* Returns the word of a scale: float16 step, zero point in the upper half. */
+/* Returns a scale's word: float16 step in the lower half, zero point in the upper half. */
 __device__ __forceinline__ uint32_t scale_word(float step, uint32_t zero)
 {
     return half_bits(step) | zero << 16;
 }
 
-/* Codes numbers from .. to - 1 of a vector, which share a scale. One warp. */
+/* Quantises numbers from .. to - 1 of a vector, which share a scale, with one warp. */
 __device__ void code_group(const kvd_packed_args &a, const vector_of &v, int bits, int from, int to,
                            int group, int lane)
 {
@@ -169,7 +169,7 @@ __device__ __forceinline__ uint16_t *sink_at(const token_of &o, int g, int i)
     return in_sink(o.a, o.b, g, o.t) + (o.side ? o.a.map.d_qk[g] : 0) + i;
 }
 
-/* Reads a token's numbers to shared memory x. */
+/* Reads a token's K or V of all KV heads to x in shared memory. */
 __device__ void load_token(const token_of &o, int before, float *x)
 {
     const kvd_packed_args &a = o.a;
@@ -205,12 +205,12 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Scale for decoding: x = step ((RAISED + code) - zero) + add. */
+/* Scale with which codes are decoded: x = step ((RAISED + code) - zero) + add. */
 struct scale_of {
     float step, zero, add;
 };
 
-/* Converts a stored scale. `add` is -0 if there is nothing to add, because x + -0 = x. */
+/* Unpacks a stored scale. `add` is -0 if there is nothing to add, because x + -0 = x. */
 __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
     const float step = half_of(word, 0);
@@ -222,11 +222,11 @@ __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_
 __device__ __forceinline__ int scale_at(const kvd_packed_args &a, int i)
 {
     const uint32_t group = (uint32_t)a.row.of.group;
-    /* Exactly i / group, because both are below 2^16 and group is above 1. */
+    /* The product is exactly i / group, because both are below 2^16 and group is above 1. */
     return group ? (int)__umulhi((uint32_t)i, 0xffffffffu / group + 1) : 0;
 }
 
-/* Decodes numbers i .. i + 7 of a vector, i a multiple of 8. */
+/* Decodes numbers i .. i + 7 of a quantised vector, i a multiple of 8. */
 __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t *words, int bits,
                                        int planes, int i, float (&y)[8])
 {
@@ -252,7 +252,7 @@ __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t 
         y[e] = __fadd_rn(__fmul_rn(s.step, y[e] - s.zero), s.add);
 }
 
-/* ---- restoring bf16 rows: lane l of a warp has token l % 8 and part l / 8 of its channels ---- */
+/* ---- restoring bf16 pages: lane l has token l % 8 and part l / 8 of its channels ---- */
 
 enum {
     PIECES = KVD_WIDTH_NARROW / 32,
@@ -260,7 +260,7 @@ enum {
     MOST_SHARED = 112 << 10
 };
 
-/* Copies n words, n a multiple of 4, to shared memory. One warp. */
+/* Copies n words, n a multiple of 4, to shared memory with one warp. */
 __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n, int lane)
 {
     __syncwarp();
@@ -321,7 +321,7 @@ __device__ __forceinline__ uint4 eight_of_sink(const token_of &o, int g, int i)
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/* Returns x * scale in bf16; 0 from index n on. */
+/* Returns eight products x * scale as bf16 numbers, with zeros from index n on. */
 __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int n)
 {
     uint32_t y[4];
@@ -332,7 +332,7 @@ __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int 
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/* Restores K or V of the warp's tokens in KV head g of a page. o.t: the lane's token. */
+/* Decodes K or V of a warp's tokens in KV head g to the bf16 page. o.t is the lane's token. */
 template <bool TURNED>
 __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, uint32_t *words,
                                               int lane)
@@ -368,7 +368,7 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
     }
 }
 
-/* Restores values, and keys unless joint (one vector of all heads). */
+/* Decodes values to bf16 pages, and also keys unless they are joint (one vector over all heads). */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
     restore_heads_kernel(const __grid_constant__ kvd_packed_args a)
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(THREADS, 3)
                                   lane);
 }
 
-/* Decodes joint keys of `tokens` tokens from o.t on to x [tokens][pitch], in channel order. */
+/* Decodes `tokens` joint keys (vectors of all heads) from o.t on to x, in channel order. */
 __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, float *x)
 {
     const kvd_packed_args &a = o.a;
@@ -413,7 +413,7 @@ __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, flo
     }
 }
 
-/* Rotates the keys in x within each KV head, without normalisation. */
+/* Rotates the keys in x back within each KV head, without normalisation. */
 __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, float *x)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = a.d_head;
@@ -440,7 +440,8 @@ __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, fl
 }
 
 /*
- * Rotates x across groups of `heads` KV heads, after rotate_heads. Begins and ends with a barrier.
+ * Rotates the keys in x back across groups of `heads` KV heads, after rotate_heads. Begins and ends
+ * with a barrier.
  */
 __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int heads, int pitch,
                                   float *x)
@@ -465,7 +466,8 @@ struct channels_of {
 };
 
 /*
- * Reads the lane's channels of SPAN adjacent KV heads, and rotates each channel across the heads.
+ * Reads the lane's channels of SPAN adjacent KV heads, and rotates each channel back across the
+ * heads.
  */
 template <int SPAN>
 __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&y)[SPAN])
@@ -492,7 +494,7 @@ __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&
                 }
 }
 
-/* Applies RoPE to the key channels y and stores them. */
+/* Applies RoPE to the key channels y and stores them in the bf16 page. */
 __device__ __forceinline__ void put_key(const token_of &o, int g, int i, channels_of y,
                                         const rope_of &rope)
 {
@@ -505,7 +507,7 @@ __device__ __forceinline__ void put_key(const token_of &o, int g, int i, channel
     *reinterpret_cast<uint32_t *>(to + 4 * a.d_head) = bf16_pair(y.high[0], y.high[1]);
 }
 
-/* Copies an uncoded token's key channels; zeros after the last token. */
+/* Copies channels of a key that is not quantised; writes zeros after the last token. */
 __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
 {
     const kvd_packed_args &a = o.a;
@@ -516,7 +518,7 @@ __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
             o.t < m ? *reinterpret_cast<const uint32_t *>(in_ring(a, o.b, p, g) + at) : 0;
 }
 
-/* Stores the keys in x, rotated across SPAN KV heads. a.d_head: a power of two. */
+/* Stores the keys in x, rotated back across SPAN KV heads. a.d_head is a power of two. */
 template <int SPAN>
 __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens, int m, int pitch,
                          const float *x)
@@ -554,7 +556,8 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
 }
 
 /*
- * Returns the words between two tokens' keys in shared memory: 4 modulo 32 avoids bank conflicts.
+ * Returns the number of words between the keys of two tokens in shared memory. 4 modulo 32 avoids
+ * bank conflicts.
  */
 __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
 {

@@ -15,10 +15,11 @@ namespace
 
 enum { CHOOSE = 1024 };
 
-/* ---- choice of channels ---- */
+/* ---- choice of the channels that get more bits ---- */
 
 /*
- * Adds tokens from, from + step, ... to the sums of squares (SQUARES) or ranges of eight channels.
+ * Adds tokens from, from + step, ... to the sums of squares (SQUARES) or to the ranges of eight
+ * channels.
  */
 template <bool SQUARES>
 __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, int side, int u,
@@ -48,8 +49,8 @@ __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, 
 }
 
 /*
- * Chooses and stores the channels of a block with the largest ranges or sums of squares; ties:
- * lowest index.
+ * Chooses the channels of a block with the largest ranges or sums of squares (ties: lowest index),
+ * and stores the choice.
  */
 template <bool SQUARES>
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
@@ -101,9 +102,9 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
         mask_of(make_group(a, b, g, s.from + i / words * group), side)[i % words] = mask[i % words];
 }
 
-/* ---- codes ---- */
+/* ---- quantisation ---- */
 
-/* Loads K or V of the group to x [channels][group]. Ends with a CTA barrier. */
+/* Loads K or V of a group of tokens to x [channels][group]. Ends with a barrier of the CTA. */
 __device__ void load_group(const group_of &o, int side, float *x)
 {
     const int n = o.a.split.of.group, units = (o.a.width[side][o.g] + 7) / 8;
@@ -145,8 +146,8 @@ __device__ float mean_magnitude(const float *x, int n)
 }
 
 /*
- * Returns coefficient q of the discrete Fourier transform of m channels. Order: real part 0, then
- * real and imaginary parts 1, 2, ... x [channels][n].
+ * Returns coefficient q of the discrete Fourier transform over m channels of token t. Order: real
+ * part 0, then real and imaginary parts 1, 2, ... x is [channels][n].
  */
 __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, const double *wave,
                              int q, int t)
@@ -164,7 +165,7 @@ __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, 
     return (float)sum;
 }
 
-/* Codes the keys of a group of tokens (vidkv). x, y: shared scratch [channels][group]. */
+/* Quantises the keys of a group of tokens (vidkv). x, y: shared scratch [channels][group]. */
 __device__ void code_keys(const group_of &o, const uint8_t *list, float *x, float *y)
 {
     const int n = o.a.split.of.group, chosen = o.part.channels[0][0], m = o.part.channels[0][1];
@@ -212,9 +213,9 @@ __device__ void code_values(const group_of &o, float *x, uint8_t *digit)
     __syncthreads();
 }
 
-/* ---- rotation of a part's channels (turboquant) ---- */
+/* ---- rotation of the channels of a part (turboquant) ---- */
 
-/* Computes y [m][n] = A x or, if transposed, A^T x. Begins and ends with a barrier. */
+/* Computes the product y [m][n] = A x or, if transposed, A^T x. Begins and ends with a barrier. */
 __device__ void multiply_part(const float *__restrict__ matrix, bool transposed, const float *x,
                               float *y, int m, int n)
 {
@@ -260,7 +261,7 @@ __device__ __forceinline__ const float *levels_of(const group_of &o, int side, i
     return o.a.split.level[part] + 256 * (level_bits(o, side, part) - o.a.split.of.bits + 1);
 }
 
-/* Stores the norms of n tokens x [m][n] in float16. Ends with a barrier. */
+/* Stores the norms of n tokens, columns of x [m][n], as float16. Ends with a barrier. */
 __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *norm)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
@@ -273,7 +274,7 @@ __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *nor
     __syncthreads();
 }
 
-/* Codes x [m][n], one part of the channels. Overwrites x, y and norm [n]. Ends with a barrier. */
+/* Quantises x [m][n], one part of the channels. Overwrites x, y, norm [n]. Ends with a barrier. */
 __device__ void code_part(const group_of &o, int side, int part, float *x, float *y, float *norm)
 {
     const kvd_packed_split_codes &s = o.a.split;
@@ -306,7 +307,7 @@ __device__ void code_part(const group_of &o, int side, int part, float *x, float
     __syncthreads();
 }
 
-/* Codes both parts of K or V of a group. tile [3][d_head][group]: scratch. Ends with a barrier. */
+/* Quantises both channel parts of K or V. tile [3][d_head][group]: scratch. Ends with a barrier. */
 __device__ void code_side(const group_of &o, int side, uint8_t *list, float *tile, float *norm)
 {
     const int n = o.a.split.of.group;
@@ -325,8 +326,8 @@ __device__ void code_side(const group_of &o, int side, uint8_t *list, float *til
 }
 
 /*
- * Codes one group of tokens. Dynamic shared memory: [2][d_head][group] floats, turboquant
- * [3][d_head][group].
+ * Quantises one group of tokens. Dynamic shared memory: float32 numbers [2][d_head][group], for
+ * turboquant [3][d_head][group].
  */
 __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -350,7 +351,7 @@ __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ k
                     (int)gridDim.z * (THREADS / 32), (int)threadIdx.x % 32);
 }
 
-/* ---- restoring bf16 rows ---- */
+/* ---- restoring bf16 pages ---- */
 
 __device__ __forceinline__ uint32_t code_of(const group_of &o, int side, int part, int channel,
                                             int t)
@@ -368,7 +369,7 @@ __device__ __forceinline__ void put(const group_of &o, uint16_t *rows, int side,
         (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-/* Restores a part of K or V of turboquant. x, y [m][n]: scratch. Ends with a barrier. */
+/* Restores a channel part of K or V (turboquant). x, y [m][n]: scratch. Ends with a barrier. */
 __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int part,
                              const uint8_t *list, float *x, float *y)
 {
@@ -396,7 +397,8 @@ __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int pa
 }
 
 /*
- * Restores K or V of a group (turboquant). tile [3][d_head][group]: scratch. Ends with a barrier.
+ * Restores K or V of a group of tokens (turboquant). tile [3][d_head][group]: scratch. Ends with a
+ * barrier.
  */
 __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8_t *list,
                               float *tile)
@@ -413,7 +415,7 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
     __syncthreads();
 }
 
-/* Writes tokens from .. to - 1 of a page: copies of the ring buffer below `left`, then zeros. */
+/* Writes tokens from .. to - 1 of a page: below `left` copies from the ring buffer, then zeros. */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)
 {
@@ -428,7 +430,7 @@ __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_
     }
 }
 
-/* Dynamic shared memory: vidkv_memory, or for turboquant floats [3][d_head][group]. */
+/* Restores groups. Dynamic shared memory: vidkv_memory; turboquant: floats [3][d_head][group]. */
 template <bool VIDKV>
 __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant__ kvd_packed_args a)
 {

@@ -12,7 +12,7 @@ namespace
 
 enum { THREADS = 256, WIDE = KVD_WIDTH_MAX };
 
-/* A group of tokens of KV head g of request b, from token `first` on. */
+/* Group of tokens of KV head g of request b, from token `first` on, stored in one record. */
 struct group_of {
     const kvd_packed_args &a;
     int b, g, first;
@@ -33,13 +33,13 @@ __device__ __forceinline__ group_of make_group(const kvd_packed_args &a, int b, 
                 first % KVD_PAGE_TOKENS / a.split.of.group * part.bytes};
 }
 
-/* Returns the mask of a record's chosen channels of keys or of values. */
+/* Returns the address of the bit mask of the chosen channels of keys or values in a record. */
 __device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
 {
     return as_words(o.record + side * o.part.v_mask);
 }
 
-/* Lists the channels of a group, chosen then others, ascending. Ends with a barrier. */
+/* Lists a group's channels: chosen ones, then others, both ascending. Ends with a barrier. */
 __device__ void list_channels(const group_of &o, int side, uint8_t *list)
 {
     const uint32_t *const mask = mask_of(o, side);
@@ -82,8 +82,8 @@ __device__ __forceinline__ const uint32_t *as_pair(const uint16_t *at)
 }
 
 /*
- * Shared memory for restoring vidkv: inverse transform [wide][pitch], coefficients [group][pitch],
- * page, record. digits: five ternary digits per byte.
+ * Shared memory for restoring pages of vidkv: inverse transform [wide][pitch], coefficients
+ * [group][pitch], page, record. digits: table of five ternary digits per byte.
  */
 struct vidkv_memory {
     uint16_t *inverse, *y, *tile;
@@ -94,8 +94,8 @@ struct vidkv_memory {
 };
 
 /*
- * Fills `inverse` with the inverse transform of m coefficients, without the factor 1 / m, and fills
- * `digits`.
+ * Fills `inverse` with the matrix of the inverse Fourier transform of m coefficients, without the
+ * factor 1 / m, and fills `digits`.
  */
 __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory &s)
 {
@@ -112,7 +112,7 @@ __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory
             (uint16_t)(i % 3 | i / 3 % 3 << 2 | i / 9 % 3 << 4 | i / 27 % 3 << 6 | i / 81 % 3 << 8);
 }
 
-/* Decodes 8 numbers of a channel with 2 bits, from token 8 j on, and writes them to the tile. */
+/* Decodes 8 numbers of a 2-bit channel, from token 8 j on, and writes them to the tile. */
 __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s, int side,
                                         int part, int channel, int j, int i, int d)
 {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s
     }
 }
 
-/* Multiplies the inverse transform by the coefficients, 16 channels per warp. */
+/* Multiplies the inverse Fourier transform by the coefficients, 16 channels per warp. */
 __device__ void put_inverse(const group_of &o, const vidkv_memory &s)
 {
     const int n = o.a.split.of.group, m = o.part.channels[0][1], lane = (int)threadIdx.x % 32;
@@ -227,7 +227,7 @@ __device__ void restore_vidkv(group_of o, const vidkv_memory &s, uint16_t *rows)
     restore_side(o, s, 1, rows);
 }
 
-/* Returns the number of 16-bit elements of vidkv_memory that depend on the head size. */
+/* Returns how many 16-bit elements of vidkv_memory depend on the head size. */
 __host__ __device__ __forceinline__ int vidkv_numbers(int d_head, int group)
 {
     const int wide = (d_head + 15) / 16 * 16;

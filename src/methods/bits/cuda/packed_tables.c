@@ -143,7 +143,7 @@ static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
     return 0;
 }
 
-/* Copies turboquant's tables (fractional bits) for chosen and other channels to the device. */
+/* Copies turboquant's tables of chosen and other channels (fractional bits) to the device. */
 static int copy_parts(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                       kvd_device_memory *memory, kvd_err *err)
 {
@@ -214,7 +214,7 @@ int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salie
 {
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
-    /* Scores use whole keys, even if the cache stores fewer dimensions. */
+    /* Attention scores use whole keys, even if the cache stores fewer dimensions. */
     kvd_evict_prompts_args of = {.map = c->whole ? c->whole[r->layer].map : a->map,
                                  .rule = {.ranking = KVD_EVICT_ATTENTION, .smooth = 1},
                                  .hopper = c->hopper,

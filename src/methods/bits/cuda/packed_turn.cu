@@ -12,14 +12,14 @@ namespace
 
 enum { ROWS = 16, D_MAX = KVD_WIDTH_NARROW };
 
-/* Vectors that a CTA rotates, transposed: element j of vector r is x[j][r]. */
+/* Vectors that a CTA rotates, in shared memory, transposed: element j of vector r is x[j][r]. */
 struct shared_rows {
     float x[D_MAX][ROWS];
     double square[D_MAX / 32][ROWS];
     float norm[ROWS];
 };
 
-/* Computes the lengths of ROWS vectors. x: element i of every vector, in thread i. */
+/* Computes the lengths of ROWS vectors to s.norm. Thread i has element i of every vector in x. */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
 #pragma unroll
@@ -89,7 +89,7 @@ __device__ __forceinline__ int number_of(int side, int t, int i)
     return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
 }
 
-/* Stores a vector's norm in the page. */
+/* Stores the norm of token t's key or value in the page. */
 __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
                                          int t, float norm)
 {
@@ -105,14 +105,14 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
     }
 }
 
-/* Codes of ROWS vectors; thread i has element i. */
+/* Codes of ROWS vectors, of which thread i has element i. */
 struct coded_rows {
     uint32_t code[ROWS];
-    /* norms of vector i and of its residual, in thread i < ROWS */
+    /* Norm of vector i and norm of its residual, in thread i < ROWS. */
     float norm, rest;
 };
 
-/* Codes the vectors x; the mask `keys` marks the keys. Begins and ends with a barrier. */
+/* Quantises the vectors x, keys among them by the mask `keys`. Begins and ends with a barrier. */
 __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args &a, uint32_t keys,
                                           const float (&x)[ROWS], coded_rows &c, int i)
 {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/* Stores the norm of a vector and, with a sketch, of a key's residual. */
+/* Stores the norm of a vector in the page and, if keys have a sketch, of a key's residual. */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)
@@ -153,7 +153,7 @@ __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
             (uint16_t)half_bits(rest);
 }
 
-/* Writes number i of each rotated query, in bf16, to the queries of KV head g. */
+/* Writes element i of each rotated query of KV head g to `queries` in bf16. */
 __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *queries, int b,
                                             int g, const float (&x)[ROWS], int i)
 {
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(D_MAX)
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + page_index(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    /* The last two vectors are the key and the value, the others queries. */
+    /* The last two vectors are the newest token's key and value, the others are queries. */
     float x[ROWS] = {}, y[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS - 2; r++)
@@ -322,16 +322,16 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-/* ---- restored pages ---- */
+/* ---- restoring bf16 pages ---- */
 
 enum { RESTORE = 256, PITCH = D_MAX + 8 /* a pitch without bank conflicts */ };
 
-/* A page's decoded numbers, and signs of the residuals of keys, in float16. */
+/* Decoded numbers of a page and, for keys, signs of the residuals, as float16 in shared memory. */
 struct shared_page {
     uint16_t x[KVD_PAGE_TOKENS][PITCH], sign[KVD_PAGE_TOKENS][PITCH];
 };
 
-/* Decodes K or V of a page of width d. Tokens without codes get finite numbers. */
+/* Decodes K or V of a page, d numbers per token. Tokens without codes get finite numbers. */
 __device__ __forceinline__ void decode_page(shared_page &s, const kvd_packed_args &a,
                                             const char *codes, int side, int d)
 {
@@ -361,7 +361,7 @@ __device__ __forceinline__ void decode_page(shared_page &s, const kvd_packed_arg
 
 /*
  * Multiplies 64 vectors by the transpose of a matrix [d][d]. Calls put(t, i, a, b) with numbers i
- * and i + 1 of product t.
+ * and i + 1 of the product for vector t.
  */
 template <class PUT>
 __device__ __forceinline__ void multiply_page(const uint16_t (&x)[KVD_PAGE_TOKENS][PITCH],

@@ -18,7 +18,7 @@ static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int
     return a.form.v_channels ? keys_coded(a, m) : m > a.v_newest ? m - a.v_newest : 0;
 }
 
-/* Returns the first token to which the newest of m tokens attends. */
+/* Returns the first of m tokens to which the newest token attends. */
 static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m)
 {
     return a.map.window ? max(m - a.map.window, 0) : 0;
@@ -56,7 +56,8 @@ static __device__ __forceinline__ int place_in_page(const kvd_packed_args &a, in
 }
 
 /*
- * Returns the address of a number in bf16: in the pages for prompts, in the ring buffer for steps.
+ * Returns the address of a bf16 number not quantised: in the pages for prompts, in the ring buffer
+ * for decode steps.
  */
 static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, int b, int g,
                                                     int side, int t, int i)
@@ -67,12 +68,12 @@ static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, in
     return rows + place_in_page(a, g, side, t % KVD_PAGE_TOKENS, i);
 }
 
-/* Tokens from .. to - 1 of a request that an iteration codes. */
+/* Tokens from .. to - 1 of a request that are quantised in an iteration. */
 struct coded_span {
     int from, to, prompt, m;
 };
 
-/* Returns the tokens of request b that the iteration codes as one block. */
+/* Returns the tokens of request b that are quantised as one block in this iteration. */
 static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a, int b)
 {
     const int m = a.kv_len[b], to = keys_coded(a, m);
@@ -82,7 +83,7 @@ static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a,
     return {from, to, min(a.prompt[a.slot[b]], from), m};
 }
 
-/* Returns the address of the float16 K, followed by V, of sink token t. */
+/* Returns the address of K (V follows) of one of the first tokens t, stored as float16. */
 static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, int b, int g, int t)
 {
     const int wide = a.map.page_elements / KVD_PAGE_TOKENS;
@@ -158,7 +159,7 @@ static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
     return x ^ t ^ t << 14;
 }
 
-/* Returns bit j of eight codes. */
+/* Returns a byte with bit j of each of eight codes. */
 static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], int j)
 {
     uint32_t byte = 0;
@@ -168,7 +169,7 @@ static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], i
     return byte;
 }
 
-/* Unpacks codes 8 q .. 8 q + 7 from bit planes; code e is byte e % 4 of code[e / 4]. */
+/* Unpacks codes 8 q .. 8 q + 7 from bit planes. Code e is byte e % 4 of code[e / 4]. */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
                                                        uint32_t (&code)[2])
 {
@@ -198,16 +199,16 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
         }
 }
 
-/* Number that raised_byte and raised_pair add, for faster conversion to floats. */
+/* Number that raised_byte and raised_pair add to codes, to make floats without conversion. */
 static constexpr float RAISED = 1 << 23;
 
-/* Returns RAISED + (byte e of x) as a float, exact. */
+/* Returns RAISED + (byte e of x) as a float. The result is exact. */
 static __device__ __forceinline__ float raised_byte(uint32_t x, int e)
 {
     return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7540u + (uint32_t)e));
 }
 
-/* Returns RAISED + byte e of `low` + 256 byte e of `high`, exact. */
+/* Returns RAISED + byte e of `low` + 256 * byte e of `high` as a float. The result is exact. */
 static __device__ __forceinline__ float raised_pair(uint32_t low, uint32_t high, int e)
 {
     const uint32_t both = __byte_perm(low, high, 0x40u + 0x11u * (uint32_t)e);
@@ -227,7 +228,7 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
     }
 }
 
-/* Unpacks a lane's 32 codes in pairs: codes 2 p and 2 p + 1 to pair[p]. */
+/* Unpacks the 32 codes of a lane in pairs: pair[p] receives codes 2 p and 2 p + 1. */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
 {
@@ -253,7 +254,7 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
         add_plane<1>(words + (bits & 6), bits & 6, pair);
 }
 
-/* Replaces the n-th code of a lane, with atomics: lanes share words. */
+/* Replaces the n-th code of a lane by atomic operations, because lanes share words. */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
                                                 uint32_t code)
 {
@@ -267,7 +268,7 @@ static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, in
     }
 }
 
-/* Returns the index of the level nearest to x; ties: the lower. */
+/* Returns the index of the quantisation level nearest to x; ties: the lower level. */
 static __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
 {
     int lo = 0, hi = (1 << bits) - 1;
@@ -411,7 +412,7 @@ static __device__ __forceinline__ float decoded(uint32_t scale, float code)
     return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));
 }
 
-/* Returns the grid of most kernels: KV heads, requests, CTAs per head of a request. */
+/* Returns the grid of most kernels here: KV heads, requests, CTAs per head of a request. */
 static inline dim3 grid_of(const kvd_packed_args *a)
 {
     return dim3((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);

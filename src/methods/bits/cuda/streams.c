@@ -15,13 +15,13 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_stream_side side[KVD_N_SIDES];
     /*
-     * Transform to components, as a sum of two bf16 matrices [2][wide][pitch] (16 significant
-     * bits), device.
+     * Device: transform from K or V to components, as a sum of two bf16 matrices [2][wide][pitch]
+     * (16 significant bits).
      */
     const uint16_t *to[KVD_N_SIDES];
     /*
-     * Inverse transform, device: [d_head][rank] per side and KV head; if joint, [rank / 8][wide][8]
-     * per side.
+     * Device: inverse transform from components to K or V, [d_head][rank] per side and KV head; if
+     * joint, [rank / 8][wide][8] per side.
      */
     const uint16_t *from;
     const kvd_latent_head *head;
@@ -32,7 +32,7 @@ typedef struct {
     kvd_gpu_method method;
     size_t wide, pitch; /* pitch: elements between adjacent rows of `to` and of y */
     int32_t n_sink;
-    /* true: random tables (timing), whose blocks may exceed their memory */
+    /* True if tables are random (for timing), so that blocks may exceed their memory. */
     bool drawn;
     bool joint; /* true: kvd_latent_restore_joint restores all KV heads together */
     size_t lookup_room;
@@ -40,7 +40,7 @@ typedef struct {
     size_t latent_page; /* number of bf16 elements of a page of latents */
     uint16_t *latents;
     float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
-    /* Stream that decodes the next layer, and two events that order it with the main stream. */
+    /* CUDA stream that decodes the next layer, and two events that order it with the main one. */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
     kvd_stream_slots slots;
@@ -107,7 +107,7 @@ static int decode(const streams *k, const kvd_paged_rows *r, int layer, cudaStre
         err);
 }
 
-/* Makes stream `later` wait for all current work of stream `earlier`. */
+/* Makes CUDA stream `later` wait for all current work of CUDA stream `earlier`. */
 static int follow(cudaStream_t earlier, cudaEvent_t event, cudaStream_t later, kvd_err *err)
 {
     return kvd_cuda_check(cudaEventRecord(event, earlier), what, err) ||
@@ -161,7 +161,7 @@ static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Restores all earlier tokens of the layer in decode steps. */
+/* In decode steps, restores K and V of all earlier tokens of the layer. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     return !r->steps ? 0
@@ -176,7 +176,7 @@ static float *components(const streams *k, int side)
     return k->y + (size_t)side * k->method.cache->batch->max_tokens * k->pitch;
 }
 
-/* Computes y = x * to for n bf16 rows x of K and of V. */
+/* Computes the components y = x * to of n bf16 rows x of K and of V. */
 static int transform(const streams *k, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -310,7 +310,7 @@ static kvd_stream_room room_of(const kvd_stream_coder *c, size_t room)
                              (int32_t)c->n_groups};
 }
 
-/* Host copies of the tables of one layer and side. */
+/* Tables of one layer for K or V, in host memory. */
 typedef struct {
     uint16_t *to;   /* [2][wide][pitch] */
     uint16_t *from; /* [n_kv_heads][d_head][rank] */
@@ -345,7 +345,7 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
                 t->from + (k->joint ? (j / 8 * c->wide + i) * 8 + j % 8 : i * (size_t)rank + j), 1);
 }
 
-/* Device arrays of the tables of all layers; the pointers advance by layer and side. */
+/* Device arrays of the tables of all layers. The pointers are advanced by layer and side (K, V). */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
     float *bias;
@@ -376,7 +376,7 @@ static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tab
     return status ? -1 : 0;
 }
 
-/* Copies the tables of kvd_stream_lookups to the device, and advances the pointers of `at`. */
+/* Copies the lookup tables of kvd_stream_lookups to the device, and advances *at. */
 static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_coder *c,
                         device_tables *at, kvd_err *err)
 {
@@ -392,7 +392,7 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/* Copies the tables of one layer and side, and advances the pointers of `at`. */
+/* Copies the tables of one layer for K or V to the device, and advances the pointers in *at. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {
@@ -525,8 +525,8 @@ static int copy_tables(streams *k, kvd_err *err)
 }
 
 /*
- * Returns true if blocks have a page's size (waterfill), or if lanes code every token without a
- * window (kvtc).
+ * Returns true if blocks of codes have a page's size (waterfill), or if lanes code all tokens
+ * without a window (kvtc).
  */
 static bool fits(const kvd_plan *plan)
 {
@@ -560,7 +560,7 @@ static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_
     return 0;
 }
 
-/* Returns true if text generation counts the bits of one stream of all tokens. */
+/* Returns true if text generation counts the bits of one stream of all tokens (waterfill). */
 static bool whole(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_waterfill && !(kvd_stream_value(plan, "block") > 0);
@@ -615,7 +615,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
     k->joint = kvd_latent_joins(cache->config->n_kv_heads, cache->config->d_head);
-    /* From here on, the cache releases the method, also after a failure. */
+    /* Once *m is set, the cache releases the method, also after a failure. */
     *m = &k->method;
     return copy_tables(k, err);
 }

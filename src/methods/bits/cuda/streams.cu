@@ -22,15 +22,15 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
     return __popc(mask & ((1u << lane) - 1));
 }
 
-/* Stream that grows: the lane's coder state, numbers of words and of exceptions. */
+/* Stream of codes that grows: the lane's coder state, numbers of words and of exceptions. */
 struct growing {
     uint32_t x;
     int words, exceptions;
 };
 
 /*
- * Adds one symbol in each lane where `here` is true. f: frequency of the symbol. low: cumulative
- * frequency.
+ * Encodes one symbol in each lane where `here` is true. f: frequency of the symbol; low: sum of the
+ * frequencies of smaller symbols.
  */
 __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const block_of &to,
                                      int room, int lane, growing &g)
@@ -53,13 +53,13 @@ struct code_args {
     uint32_t *units, *beyond;
 };
 
-/* Returns the components of K or V of new token t of request b. */
+/* Returns the address of the components of K or V of new token t of request b. */
 __device__ __forceinline__ float *row_of(const code_args &a, int side, int b, int t, int old)
 {
     return a.y[side] + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
 }
 
-/* Returns scale and zero point for a warp's range lo .. hi, rounded as kvd_quantise_codes does. */
+/* Returns step and zero point for a warp's range lo .. hi, rounded as kvd_quantise_codes does. */
 __device__ __forceinline__ __half2 scale_of(float lo, float hi, float top)
 {
 #pragma unroll
@@ -77,7 +77,7 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/* Replaces a group's components by codes, and stores its scale in the token's page. */
+/* Replaces a group's components by codes, and stores the group's scale in the token's page. */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_const
     }
 }
 
-/* Codes one group of components of a token, one per lane. */
+/* Encodes one group of components of a token, one component per lane. */
 __device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
                                            int t, const float *y, int lane, growing &g)
 {
@@ -134,7 +134,7 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     push(here, low, f, to, side.room.words, lane, g);
 }
 
-/* Codes the new tokens of stream s of page p, of K (z = 0) or V (z = 1). */
+/* Encodes the new tokens of stream s of page p, for K (z = 0) or V (z = 1). */
 __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int lane)
 {
     const kvd_stream_side &side = a.side[z];
@@ -245,7 +245,7 @@ __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *f
     return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
 }
 
-/* Returns the steps from the anchor to channel j of token t, 0 beyond the last channel. */
+/* Returns channel j of token t as steps from the anchor, 0 beyond the last channel. */
 __device__ __forceinline__ int difference_of(const head_page &h, const uint16_t *from, int t, int j,
                                              float anchor)
 {
@@ -255,7 +255,7 @@ __device__ __forceinline__ int difference_of(const head_page &h, const uint16_t 
     return (int)fminf(fmaxf(q, -KVD_CACHEGEN_ZERO), KVD_CACHEGEN_ZERO);
 }
 
-/* Codes the first token t of a group, and writes its decoded numbers to `anchor`. */
+/* Quantises the first token t of a group, and writes its decoded numbers to `anchor`. */
 __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t, int lane,
                                 float (&anchor)[CHANNELS], int (&code)[CHANNELS])
 {
@@ -277,7 +277,7 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
     }
 }
 
-/* Pushes the codes of one token, with the tables of anchors (`first`) or of differences. */
+/* Encodes a token's quantised numbers, with the tables of anchors (`first`) or of differences. */
 __device__ __forceinline__ void push_token(const head_page &h, bool first,
                                            const int (&code)[CHANNELS], int lane, growing &g)
 {
@@ -294,7 +294,7 @@ __device__ __forceinline__ void push_token(const head_page &h, bool first,
     }
 }
 
-/* Codes a full page from its newest token to its oldest. Returns the number of words. */
+/* Encodes a full page from its newest token to its oldest. Returns the number of words. */
 __device__ int code_page(const head_page &h, const uint16_t *from, int lane)
 {
     growing g = {KVD_STREAM_LEAST, 0, 0};
@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the bits of code s in the table `start`. */
+/* Returns the bits that symbol s costs with the cumulative frequencies `start`. */
 __device__ __forceinline__ float cost_of(const uint16_t *start, int s)
 {
     return (float)KVD_STREAM_SHIFT - __log2f((float)(start[s + 1] - start[s]));
@@ -360,7 +360,7 @@ __device__ __forceinline__ uint16_t bf16_of(float x)
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-/* Replaces a group of tokens from t0 on by their decoded numbers. Returns the bits of the lane. */
+/* Replaces the group of tokens from t0 on by decoded numbers. Returns the bits of this lane. */
 __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, int b, int t0,
                                int lane)
 {
@@ -386,7 +386,7 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
     return bits;
 }
 
-/* Adds sixteenths of a bit to a slot's units and part. */
+/* Adds sixteenths of a bit to a slot's counters: whole 16-bit units, and the rest. */
 __device__ __forceinline__ void add_bits(uint32_t *units, uint32_t *part, int slot, int sixteenths)
 {
     atomicAdd(units + slot, (uint32_t)sixteenths / (16 * KVD_STREAM_WORD_BITS));
@@ -415,13 +415,13 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the row of new token t of request b, whose first new token is `old`. */
+/* Returns the row of new token t of request b, whose first new token is token `old`. */
 __device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int t, int old)
 {
     return (size_t)(a.start ? a.start[b] + t - old : b);
 }
 
-/* A warp per token. */
+/* Rounds the components of new tokens, one warp per token, and counts the bits of their codes. */
 __global__ void __launch_bounds__(32 * WARPS)
     round_kernel(const __grid_constant__ kvd_stream_batch a,
                  const __grid_constant__ kvd_whole_stream s, uint32_t *units, uint32_t *part)
@@ -466,7 +466,7 @@ __global__ void keep_kernel(const __grid_constant__ kvd_stream_batch a, const ui
         to[row * ld + (size_t)i] = x[row * ld_x + (size_t)i];
 }
 
-/* Codes one group of a token's components y; writes the bytes and the decoded components. */
+/* Quantises a group of a token's components y; writes codes to `to`, and decoded components. */
 __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const float *bias,
                            uint16_t *decoded, uint8_t *to, int lane)
 {
@@ -490,7 +490,7 @@ __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const
     }
 }
 
-/* Grid: warps of tokens and groups, prompts. Item n_groups of a token is the constant 1. */
+/* Quantises components of prompts, a warp per token and group. Group n_groups is the constant 1. */
 __global__ void __launch_bounds__(32 * WARPS)
     pack_kernel(const __grid_constant__ kvd_kvtc_prompts p)
 {
@@ -519,7 +519,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the CTAs per request, for `times` requests with work for `items` warps each. */
+/* Returns the number of CTAs per request, for `times` requests with work for `items` warps each. */
 unsigned ctas(size_t items, size_t times, int n_sms)
 {
     const size_t want = (items + WARPS - 1) / WARPS, most = (32 * (size_t)n_sms + times) / times;

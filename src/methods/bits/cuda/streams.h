@@ -17,7 +17,8 @@ extern "C" {
 #endif
 
 /*
- * Memory of a coded block: streams, and room for words (a multiple of 8) and exceptions per stream.
+ * Room in a block of codes: number of streams, and room for words (a multiple of 8) and exceptions
+ * per stream.
  */
 typedef struct {
     int32_t n_streams, words, exceptions;
@@ -52,30 +53,30 @@ typedef struct {
     kvd_stream_tables tables;
     kvd_stream_room room;
     double step;
-    /* added to the magnitude of every decoded nonzero integer */
+    /* Number added to the magnitude of every decoded nonzero integer. */
     float offset;
-    /* [tables.kept] subtracted from each component before rounding */
+    /* Numbers subtracted from the components before rounding, [tables.kept]. */
     const float *bias;
-    /* If room.scales > 0: groups of components that share a scale, and each component's group. */
+    /* If room.scales > 0: groups of components that share a scale, and each component's group */
     const kvd_stream_group *group;
     const uint16_t *group_of;
     const uint32_t *lookup; /* lookup tables written by kvd_stream_lookups */
     kvd_stream_lookup_size lookup_size;
     char *blocks; /* [pages][bytes of kvd_stream_parts] */
     int32_t rank; /* components of a latent, at least tables.kept + 1 */
-    /* offset of K or V in a page of latents, in elements */
+    /* Offset of K or V in a page of latents (decoded components), in elements. */
     int32_t latent_at;
 } kvd_stream_side;
 
-/* Tokens of the requests of a batch; device memory. */
+/* New and cached tokens of the requests of a batch; device memory. */
 typedef struct {
     int32_t n, max_pages, n_sink;
     const int32_t *kv_len, *slot; /* [n] */
-    /* [n] number of new tokens of each request; NULL: decode steps */
+    /* Number of new tokens of each request, [n]; NULL means decode steps. */
     const int32_t *q_len;
-    /* [n] row of each request's first new token. NULL: row b for request b */
+    /* Row of each request's first new token, [n]. NULL: row b for request b. */
     const int32_t *start;
-    /* [1] number of leading requests that are not padding; NULL: all */
+    /* Number of requests before the padding, [1]; NULL: all requests. */
     const int32_t *live;
     const int32_t *page_table; /* [n][max_pages] */
     int32_t n_sms;
@@ -128,7 +129,7 @@ typedef struct {
     kvd_stream_lookup_size lookup_size;
 } kvd_cachegen_layer;
 
-/* Restores all tokens into l->rows, from coded blocks and from the ring buffer. */
+/* Restores K and V of all tokens in l->rows, from blocks of codes and from the ring buffer. */
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
 /*
@@ -154,7 +155,7 @@ typedef struct {
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /* [wide] sixteenths of a bit by which an integer without a frequency is longer than 0 */
+    /* Sixteenths of a bit by which an integer without a frequency is longer than 0, [wide]. */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
@@ -171,12 +172,12 @@ cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_st
 cudaError_t kvd_whole_stream_keep(const kvd_stream_batch *b, const uint16_t *x, size_t ld_x,
                                   uint16_t *to, size_t ld, size_t width, cudaStream_t stream);
 
-/* Components of a token that share a scale: codes of `bits` bits, or 0 without bits. */
+/* Components of a token that share a scale: codes of `bits` bits, or nothing if `bits` is 0. */
 typedef struct {
     uint16_t first, size;
     uint32_t bits, at; /* at: bytes of earlier groups of a token */
 } kvd_kvtc_packed_group;
-/* Prompts of kvtc with DEFLATE: K or V of one layer; device memory. Sizes are multiples of 8. */
+/* Prompts that kvtc codes with DEFLATE: K or V of one layer; device memory, multiples of 8. */
 typedef struct {
     int32_t n, n_groups, wide;
     int32_t n_sink;               /* first tokens of each prompt, which have no codes */
@@ -186,10 +187,10 @@ typedef struct {
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld, most;       /* most: largest number of tokens of a prompt */
     size_t token_bytes, gap;
-    /* Prompt b from byte token_bytes start[b] + gap b on, as kvd_kvtc_deflate reads it. */
+    /* Codes for kvd_kvtc_deflate; prompt b begins at byte token_bytes start[b] + gap b. */
     uint8_t *packed;
 } kvd_kvtc_prompts;
-/* Quantises the tokens to code: writes their codes to `packed`, and the numbers to `decoded`. */
+/* Quantises y of the tokens to code: writes codes to `packed`, decoded numbers to `decoded`. */
 cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream);
 
 /* Fills n blocks with random words and states for timing. */
@@ -214,7 +215,7 @@ typedef struct {
     double held;
 } kvd_stream_slots;
 
-/* Allocates the arrays of n slots. The caller must release *s, also after a failure. */
+/* Allocates the counters of n slots. The caller must release *s, also after a failure. */
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
 /*
@@ -232,7 +233,7 @@ int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
  */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
-/* Returns a description of the batch's decode steps or, with `prompts`, of its prompts. */
+/* Returns a description of the batch's decode steps or, if `prompts`, of its prompts. */
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
 /*
@@ -246,17 +247,20 @@ int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_
  * CPU compresses the packed codes.
  */
 typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
-/* Returns NULL on failure. x: device [max_tokens] rows of the method's cache, as kvd_host_rows. */
+/*
+ * Creates a coder of prompts, or returns NULL on failure. x: device [max_tokens] rows of the
+ * method's cache, as in kvd_host_rows.
+ */
 kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
                                                  size_t before, kvd_err *err);
 void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);
-/* Returns the number of tokens of a prompt of n that are coded. */
+/* Returns how many of a prompt's n tokens the GPU codes. */
 size_t kvd_kvtc_prompt_coder_ready(const kvd_kvtc_prompt_coder *k, size_t n);
-/* Queues the codes of a layer, after the attention of its prompts. */
+/* Queues the coding of a layer's K and V, after the attention of its prompts. */
 int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err);
-/* Sets the bits of each prompt of the iteration. The GPU must have finished. */
+/* Sets bits [n] to the bits of the iteration's prompts. The GPU must have finished. */
 int kvd_kvtc_prompt_coder_bits(kvd_kvtc_prompt_coder *k, double *bits, kvd_err *err);
-/* Returns device memory of random numbers: a cache for timing. */
+/* Returns new device memory filled with random numbers, which serves as a cache for timing. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the plan's quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
@@ -280,7 +284,7 @@ struct block_of {
     __half2 *scale; /* [KVD_PAGE_TOKENS][room.scales] scale and zero point */
 };
 
-/* Returns the parts of stream s of the block at address `from`. */
+/* Returns the addresses of the parts of stream s in the block of codes at `from`. */
 __device__ __forceinline__ block_of parts_of(char *from, kvd_stream_room room, int s)
 {
     const kvd_stream_parts p = kvd_stream_parts_of(room);
@@ -303,7 +307,7 @@ __device__ __forceinline__ int page_number(const kvd_stream_batch &a, int b, int
     return __ldg(a.page_table + (size_t)b * (size_t)a.max_pages + p);
 }
 
-/* Index of token t and dim i in a BLOCKED matrix [64][d] (kernels/layout.h). */
+/* Returns the index of dimension i of token t in a page, a matrix [64][d] of 8 x 8 blocks. */
 __device__ __forceinline__ int blocked(int t, int i, int d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
@@ -319,7 +323,7 @@ struct head_page {
     const kvd_cachegen_layer &l;
     int g, side, d;
     block_of block;
-    /* [64 / group] scale and zero point of each group's anchor */
+    /* Scale and zero point of each group's anchor token, [64 / group]. */
     __half2 *scale;
     const uint16_t *table; /* [1 + wide][KVD_STREAM_TABLE] */
     const float *step;
@@ -348,7 +352,7 @@ __device__ __forceinline__ uint16_t *rows_of(const head_page &h, uint16_t *pages
 
 enum { CHANNELS = KVD_WIDTH_NARROW / KVD_LANES /* most channels of a lane */ };
 
-/* Copies the first n tokens of a page, and zeros up to a multiple of 8. */
+/* Copies the first n tokens of a page, followed by zeros up to a multiple of 8 tokens. */
 __device__ void copy_page(const uint16_t *from, uint16_t *to, int n, int d, int lane)
 {
     for (int i = lane; i < (n + 7) / 8 * d; i += KVD_LANES) {

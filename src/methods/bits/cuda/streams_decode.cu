@@ -1,6 +1,6 @@
 /*
- * Decoders of blocks of an entropy code, a warp per stream of a page. CTAs decode one stream of
- * many pages with its tables in shared memory.
+ * Decodes blocks of an entropy code, with a warp per stream of a page. A CTA decodes one stream of
+ * many pages, with its tables in shared memory.
  */
 #include <cuda_bf16.h>
 
@@ -17,24 +17,24 @@ enum {
     RING = 4 * CHUNK,
     TILE = 4,                  /* tokens that a warp collects before it writes them */
     OCTETS = KVD_LANES / TILE, /* groups of 8 components that a warp writes at once */
-    /* Elements of a token in a tile, padded against bank conflicts. */
+    /* Distance in elements between tokens of a tile, padded against bank conflicts. */
     TILE_PITCH = KVD_STREAM_GROUPS * KVD_LANES + 16,
     LARGE_LOOKUP = 1 << 16
 };
 
-/* Shared memory of a warp. Ring buffers come first, aligned to their size. */
+/* Bytes of shared memory of a warp. Ring buffers come first, aligned to their size. */
 enum {
     RING_BYTES = RING * sizeof(uint16_t),
     TILE_BYTES = TILE * TILE_PITCH * sizeof(uint16_t),
     WARP_BYTES = RING_BYTES + TILE_BYTES
 };
 
-/* Words of a stream, popped from the last to the first. */
+/* Words of a stream of codes, popped from the last to the first. */
 struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* shared-memory address; word i is at i % RING */
     int end, at;
-    /* index of the lowest chunk of CHUNK words whose copy has started */
+    /* Index of the lowest chunk of CHUNK words whose copy to the ring buffer has started. */
     int low;
 };
 
@@ -53,7 +53,7 @@ __device__ __forceinline__ void request(const word_stack &w, int chunk, int lane
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for the started copies of all chunks but the lowest. */
+/* Waits for all started copies of chunks but the latest. */
 __device__ __forceinline__ void await(void)
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -72,7 +72,7 @@ __device__ __forceinline__ word_stack words_of(const block_of &from, int room, u
     return w;
 }
 
-/* Ensures that the words of the next token are in the ring. */
+/* Ensures that the words that the next token may need are in the ring buffer. */
 __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
 {
     static_assert(KVD_STREAM_GROUPS * KVD_LANES <= 2 * CHUNK && CHUNK == 1 << 7, "chunks");
@@ -134,7 +134,7 @@ __device__ __forceinline__ kvd_stream_lookup group_at(kvd_stream_at image, int k
     return g;
 }
 
-/* Copies one stream's tables to shared memory. All threads of the CTA must call it. */
+/* Copies the lookup tables of one stream to shared memory. All threads of the CTA must call it. */
 __device__ void load_image(const uint32_t *lookup, int i, uint4 *to)
 {
     const uint32_t first = __ldg(lookup + i), end = __ldg(lookup + i + 1);
@@ -192,11 +192,11 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
     }
 }
 
-/* Stream s of a page, of which tokens first .. end - 1 are decoded. */
+/* Stream s of codes in a page, of which tokens first .. end - 1 are decoded. */
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
-    /* shared-memory address of the bf16 number of each integer */
+    /* Address in shared memory of the table with the bf16 number of each integer. */
     uint32_t value;
     int page, s, n, first, end;
     uint16_t *to;
@@ -236,7 +236,7 @@ __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
-/* Copies components of tokens t0 .. t0 + 3 from the tile to the page. SCALES: converts codes. */
+/* Copies components of tokens t0 .. t0 + 3 from the tile to the page, if SCALES decoded. */
 template <bool SCALES>
 __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t *tile, int t0,
                                            int lane)
@@ -269,8 +269,8 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
 }
 
 /*
- * Decodes the lane's component of a group: the code if SCALES, else bf16. WHOLE: all tables are in
- * shared memory.
+ * Decodes this lane's component of group k: a code if SCALES, else a bf16 number. WHOLE: all tables
+ * are in shared memory.
  */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
@@ -316,7 +316,7 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
 }
 
 /*
- * Writes a page's components that have no codes (the constant 1 and zeros after it), and the
+ * Writes those components of a page that have no codes: the constant 1, zeros after it, and
  * exceptions.
  */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
@@ -337,8 +337,8 @@ struct decode_args {
 };
 
 /*
- * Table of the bf16 number of each integer, for K and V. The table precedes the lookup tables in
- * shared memory.
+ * Size of the table with the bf16 number of each integer, for K and V, which precedes the lookup
+ * tables in shared memory.
  */
 enum { VALUES = 2 * KVD_STREAM_HALF, VALUE_BYTES = VALUES * sizeof(uint16_t) };
 
@@ -387,12 +387,12 @@ struct restore_args {
 };
 
 /*
- * Bytes of shared memory before the tables: quantisation steps of all channels, and an anchor token
- * per warp.
+ * Bytes of shared memory before the tables, for the quantisation steps of all channels and an
+ * anchor token per warp.
  */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
-/* Decodes the code of channel 32 k + lane from the lane's state x. */
+/* Decodes the quantised number of channel 32 k + lane from the lane's coder state x. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ float code_of_channel(const head_page &h, kvd_stream_at image,
                                                  const kvd_stream_lookup &g, int k, int lane,
@@ -504,7 +504,7 @@ cudaError_t most_memory(size_t *bytes)
     return e;
 }
 
-/* Launches a grid [CTAs of a stream][y][z]. A CTA decodes one stream of many pages. */
+/* Launches a grid [CTAs of a stream][y][z], in which a CTA decodes one stream of many pages. */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
                    cudaStream_t stream)
@@ -517,7 +517,7 @@ cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, uns
     const cudaError_t e = most_memory(&most);
     if (e != cudaSuccess || bytes > most)
         return e != cudaSuccess ? e : cudaErrorInvalidValue;
-    /* Each CTA loads the lookup tables, so no more CTAs are launched than run at once. */
+    /* Each CTA loads the lookup tables, so no more CTAs are launched than can run at once. */
     const size_t at_once = most / bytes * sms / tables, want = (pages + warps - 1) / warps,
                  x = want < at_once ? want : at_once;
     return kvd_launch(kernel, dim3((unsigned)(x ? x : 1), y, z), (unsigned)(32 * warps), bytes,

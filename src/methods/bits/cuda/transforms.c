@@ -16,9 +16,12 @@ enum { LISTS = 4 /* start in y, tokens that are coded, first row in x and first 
 
 enum { PAD = 8 /* components of a decoded row after the last, the first of which is 1 */ };
 
-/* Transform of K or V of one layer; device memory. */
+/* Transform of K or V of one layer to components and back; device memory. */
 typedef struct {
-    /* `to` as a sum of two bf16 matrices [2][wide][wide]; `from`, mean, 0 [wide + PAD][wide] */
+    /*
+     * Matrix `to` as a sum of two bf16 matrices [2][wide][wide]. Rows of `from` [wide + PAD][wide]:
+     * inverse transform, mean, zeros.
+     */
     uint16_t *to, *from;
     float *bias; /* [wide] mean times `to` */
 } transform;
@@ -63,7 +66,7 @@ void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k)
     free(k);
 }
 
-/* Writes x [n] as a sum of bf16 numbers. rest [n]: scratch. */
+/* Splits x [n] into a sum of two bf16 numbers, `high` and `low`. rest [n]: scratch. */
 static void split(const float *x, size_t n, uint16_t *high, uint16_t *low, float *rest)
 {
     kvd_from_f32(KVD_BF16, x, high, n);
@@ -73,7 +76,7 @@ static void split(const float *x, size_t n, uint16_t *high, uint16_t *low, float
     kvd_from_f32(KVD_BF16, rest, low, n);
 }
 
-/* Host copies of the arrays of transforms of `wide` dimensions. */
+/* Arrays of transforms of `wide` dimensions in host memory. */
 typedef struct {
     size_t wide;
     uint16_t *to, *from;
@@ -99,7 +102,7 @@ static void free_tables(host_tables *t)
     free(t->rest);
 }
 
-/* Makes a transform from to [wide][wide] and from [wide][wide]; NULL: the transpose of `to`. */
+/* Creates a transform from matrices [wide][wide]; if `from` is NULL, it is `to` transposed. */
 static int make_transform(transform *s, const float *to, const float *from, const float *mean,
                           const host_tables *t, kvd_device_memory *memory, kvd_err *err)
 {
@@ -138,7 +141,7 @@ static int multiply(const kvd_gpu_worker *w, size_t rows, size_t columns, size_t
         what, err);
 }
 
-/* Computes y [n][wide] = x `to` of n rows x. */
+/* Computes the components y [n][wide] = x `to` of n rows x. */
 static int apply(const kvd_gpu_worker *w, const transform *s, size_t wide, size_t n,
                  const uint16_t *x, size_t ld, float *y, kvd_err *err)
 {
@@ -147,7 +150,7 @@ static int apply(const kvd_gpu_worker *w, const transform *s, size_t wide, size_
         multiply(w, wide, n, wide, s->to + wide * wide, x, ld, 1, y, CUDA_R_32F, wide, err));
 }
 
-/* Computes n rows x from decoded components [n][wide + PAD]. */
+/* Computes n rows x of K or V from decoded components [n][wide + PAD]. */
 static int invert(const kvd_gpu_worker *w, const transform *s, size_t wide, size_t n,
                   const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err)
 {
@@ -246,7 +249,7 @@ kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16
 }
 
 /*
- * Sets and uploads the lists of an iteration's prompts. kvd_append clears rows up to a multiple of
+ * Fills and uploads the lists of an iteration's prompts. kvd_append clears rows up to a multiple of
  * 8, so these are written too, and prompts without codes are copied whole.
  */
 static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err)
@@ -272,7 +275,7 @@ static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err
                          err);
 }
 
-/* Codes K or V of the prompts, whose rows are x, and writes decoded rows to k->x. */
+/* Quantises K or V of the prompts, whose rows are x, and writes the decoded rows to k->x. */
 static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int side,
                 const uint16_t *x, kvd_err *err)
 {
@@ -324,7 +327,7 @@ static int copy_rows(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, co
              : 0;
 }
 
-/* Copies tokens without codes: the first ones, and those after the last code. */
+/* Copies rows of tokens without codes: the first tokens, and those after the last code. */
 static int copy_exact(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
                       kvd_err *err)
 {
@@ -398,7 +401,7 @@ int kvd_kvtc_prompt_coder_bits(kvd_kvtc_prompt_coder *k, double *bits, kvd_err *
     return status;
 }
 
-/* One stream of all tokens (waterfill with block=0). */
+/* Codes of all tokens in one stream, of which only the bits are counted (waterfill, block=0). */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, ld, x_ld; /* elements from one decoded row, or one row of x, to the next */
@@ -439,7 +442,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return kvd_stream_slots_note(&of(m)->slots, m, it, 0, err);
 }
 
-/* Replaces K and V of decode steps or prompts in the pages by rows of k->x. */
+/* Replaces K and V of decode steps or prompts in the cache pages by the decoded rows k->x. */
 static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts, kvd_err *err)
 {
     kvd_paged_cache *const c = k->method.cache;
@@ -458,7 +461,7 @@ static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts,
     return n ? kvd_paged_cache_rewrite(c, r->layer, &w, err) : 0;
 }
 
-/* Rounds K or V of decode steps or prompts. */
+/* Replaces K or V of decode steps or prompts by decoded numbers, in rows of k->x. */
 static int round_rows(const whole_stream *k, const kvd_paged_rows *r, bool prompts, int side,
                       kvd_err *err)
 {
@@ -520,7 +523,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Copies n bytes to a new device array, which *to receives. */
+/* Copies n bytes to a new device array, whose address *to receives. */
 static int copy_new(whole_stream *k, const void *from, size_t bytes, void *to, kvd_err *err)
 {
     void *const p = kvd_device_new(&k->memory, bytes, what, err);
@@ -607,7 +610,7 @@ int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_
     k->ld = k->wide + PAD;
     k->x_ld = (size_t)(cache->share->n_heads * cache->config->d_head) + 2 * k->wide;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
-    /* From here on, the cache releases the method, also after a failure. */
+    /* Once *m is set, the cache releases the method, also after a failure. */
     *m = &k->method;
     return make_whole(k, err);
 }

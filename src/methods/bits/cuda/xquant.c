@@ -1,6 +1,7 @@
 /*
- * Method xquant in the CUDA engine. Layer inputs become vectors Y, stored quantised; a decode step
- * multiplies a layer's Y by `up` into shared bf16 pages of K and V.
+ * Method xquant in the CUDA engine: stores vectors Y computed from layer inputs, quantised. A
+ * decode step multiplies a layer's Y by `up`, which gives K and V in bf16 pages that all layers
+ * share.
  */
 #include "methods/bits/cuda/xquant.h"
 
@@ -16,21 +17,21 @@ static const char what[] = "coded inputs";
 
 typedef struct {
     kvd_gpu_method method;
-    /* Page tables of the decoded vectors; store.pool holds those of one layer at a time. */
+    /* Page tables of the decoded vectors Y. store.pool holds those of one layer at a time. */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_xquant_form form;
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
     /*
-     * bf16 matrices of all layers: `down` [pitch][d_model] (absent if inputs are stored), then `up`
-     * for K and V [wide][rank].
+     * bf16 matrices of all layers: `down` [pitch][d_model] (none if layer inputs are stored), then
+     * `up` for K and V [wide][rank].
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
-    /* Biases of K and V, gains of K's norm, device [n_layers][2 wide + d_head], or NULL. */
+    /* Biases of K and V and gains of K's norm, device [n_layers][2 wide + d_head], or NULL. */
     float *finish;
-    /* Vectors of new tokens [max_tokens][pitch]; NULL: the layer inputs. */
+    /* Vectors Y of new tokens, [max_tokens][pitch]; NULL if layer inputs are stored. */
     uint16_t *rows;
     int32_t *table;
     uint32_t *codes;
@@ -141,7 +142,7 @@ static int put_steps(const xquant *q, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
 }
 
-/* Stores Q, K and V of prompts, uncompressed, in the pages that their attention reads. */
+/* Stores K and V of prompts, not compressed, in the pages that their attention reads. */
 static int put_prompts(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
     kvd_paged_rows rest = *r;
@@ -381,7 +382,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     q->w = cache->worker;
     cache->hook.wants_input = 1;
-    /* From here on, the cache releases the method, also after a failure. */
+    /* Once *m is set, the cache releases the method, also after a failure. */
     *m = &q->method;
     return describe(q, plan, err);
 }

@@ -60,7 +60,7 @@ __device__ __forceinline__ uint32_t scale_word(const scale &s)
     return half_bits(s.step) | half_bits(s.zero) << 16;
 }
 
-/* Codes numbers first .. first + 31 of token t, one per lane. */
+/* Quantises numbers first .. first + 31 of token t, one per lane, and writes the codes. */
 __device__ __forceinline__ void put_words(uint32_t *words, int t, int first, int bits, float x,
                                           const scale &s, bool there, int lane)
 {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int first, int
     }
 }
 
-/* Codes numbers from .. from + n - 1 of token t, with scales per token, n >= 32. One warp. */
+/* Quantises numbers from .. from + n - 1 of token t, n >= 32, with scales per token. One warp. */
 __device__ void code_unit(const kvd_xquant_args &a, int b, int t, int from, int n, int lane)
 {
     const kvd_xquant_form &f = a.form;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(THREADS) code_tokens(const __grid_constant__ k
         code_unit(a, b, before + task / units, task % units * n, n, lane);
 }
 
-/* Codes channel i of the K vectors of a group of tokens from `first` on. */
+/* Quantises channel i of the K vectors of a group of tokens from token `first` on. */
 __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
 {
     const int group = a.form.group, bits = a.form.bits, end = first + group,
@@ -144,7 +144,7 @@ __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
     }
 }
 
-/* Codes the K vectors; a thread codes one channel of several tokens. */
+/* Quantises the K vectors. A thread has one channel of several tokens. */
 __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__ kvd_xquant_args a)
 {
     const int b = (int)blockIdx.y, m = a.kv_len[b], group = a.form.group,
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_x
     }
 }
 
-/* Returns the CTAs per request: one per task, limited to what fills the device. */
+/* Returns the number of CTAs per request: one per task, but no more than fill the device. */
 unsigned ctas(const kvd_xquant_args *a, size_t tasks)
 {
     const size_t enough = (size_t)(8 * a->n_sms / a->n + 1);

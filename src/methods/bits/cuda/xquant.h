@@ -30,7 +30,7 @@ extern "C" {
 typedef struct {
     int32_t rank; /* a multiple of 16 */
     int32_t bits; /* 1 .. 16 */
-    /* tokens or channels per scale: a multiple or a divisor of KVD_PAGE_TOKENS */
+    /* Number of tokens or channels per scale: a multiple or a divisor of KVD_PAGE_TOKENS. */
     int32_t group;
     bool channels;
     int32_t ring_pages;
@@ -63,11 +63,11 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /* vectors Y of prompts, device [tokens][rank], or [tokens][2 rank] with form.channels */
+    /* Vectors Y of prompts, device [tokens][rank], or [tokens][2 rank] if form.channels is set. */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
-    /* device [n]: first row of each prompt in `rows`. NULL: decode steps of one token */
+    /* First row of each prompt in `rows`, device [n]. NULL: decode steps of one token. */
     const int32_t *start;
     const int32_t *page_table; /* device [n][max_pages] */
     int32_t longest;
