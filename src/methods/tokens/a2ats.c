@@ -35,14 +35,14 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
-    /* [n_layers][n_kv_heads][d][d] Cholesky factors L of the queries' second moments */
+    /* Cholesky factors L of the queries' second moments, [n_layers][n_kv_heads][d][d]. */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] Centroids times the factors L, for distances in k-means. */
+    /* Centroids times the factors L, for distances in k-means, [n_layers][n_kv_heads][size][d]. */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
 
-/* Applies RoPE to x [d] by `positions`, which may be negative. table [d] is scratch memory. */
+/* Applies RoPE by `positions` positions, which may be negative, to x [d]. table [d]: scratch. */
 static void turn(const kvd_config *c, int layer, double positions, float *table, float *x)
 {
     const size_t half = (size_t)c->d_head / 2;
@@ -58,7 +58,7 @@ static void turn(const kvd_config *c, int layer, double positions, float *table,
     kvd_rope_apply(c, table, table + half, &zero, 1, 1, x);
 }
 
-/* Writes the Cholesky factor L of h [d][d] = L L^T. Overwrites h. */
+/* Computes the Cholesky factor L of the matrix h [d][d] = L L^T to `factor`. Overwrites h. */
 static void factorise(double *h, size_t d, float *factor)
 {
     double trace = 0;
@@ -101,7 +101,7 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
                 1.0f, k, (blasint)x->d, factor, (blasint)x->d, 0.0f, y, (blasint)x->d);
 }
 
-/* Runs k-means on y [n][d] = k L, where k [n][d] are keys. */
+/* Runs k-means on y [n][d] = k L, for keys k [n][d], and stores the centroids of set `at` in *x. */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
 {

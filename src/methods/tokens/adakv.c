@@ -17,7 +17,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Chooses `budget` tokens of all heads, at least `floor` of each. Overwrites `score` and `all`. */
+/* Chooses `budget` tokens over all heads, at least `floor` per head. Overwrites `score`, `all`. */
 static int choose(double *score, size_t n_heads, size_t old, size_t budget, size_t floor,
                   uint8_t *all, uint8_t *const *level, kvd_err *err)
 {

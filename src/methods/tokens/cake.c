@@ -81,7 +81,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Divides `total` tokens equally among n budgets, or removes as many if negative. */
+/* Adds `total` tokens in equal parts to n budgets (at most `most`), or removes them if negative. */
 static void spread(long *budget, int n, long total, long most)
 {
     const long amount = labs(total), sign = total > 0 ? 1 : -1;

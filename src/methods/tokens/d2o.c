@@ -18,10 +18,10 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* State of one KV head. `sum` has the attention sums of h2o. */
+/* State of one KV head. `sum` has the attention sums by which h2o ranks tokens. */
 typedef struct {
     double threshold;
-    /* 1 after the first drop, which begins the running mean */
+    /* 1 after the first dropped token, with which the running mean begins. */
     double begun;
     double sum[];
 } state_of_head;

@@ -22,7 +22,7 @@ static const kvd_parameter parameters[] = {
 
 typedef struct {
     size_t old; /* number of prompt tokens before the last `window` */
-    /* [old] Importance of tokens before the last `window`. Tokens with 0 are never merged. */
+    /* Importance of the tokens before the last `window`, [old]. Tokens with 0 are never merged. */
     double importance[];
 } state_of_head;
 

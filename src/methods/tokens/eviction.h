@@ -11,22 +11,22 @@
 struct kvd_parameter_values;
 
 /*
- * Number of tokens that stay in each KV head. After a prompt, the `keep_new` newest stay, and the
- * `keep_old` with the largest scores. Above `limit`, a step drops at least `drop` tokens with the
- * smallest scores, but never the `recent` newest.
+ * Number of tokens that stay in each KV head. After a prompt, the `keep_new` newest tokens stay,
+ * and `keep_old` others with the largest scores. Above `limit` tokens, a decode step drops at least
+ * `drop` tokens with the smallest scores, but never the `recent` newest.
  */
 typedef struct {
     int32_t keep_new, keep_old;
     int32_t limit, recent;
     int32_t drop; /* number of entries dropped at once, where 0 means one */
     /*
-     * For kvd_evict_rule.fixed. at: index, by age, of the entry to drop. share: if above 0, `limit`
-     * is this fraction of all tokens, rounded up. place: index in the pages of the entry to drop,
+     * For kvd_evict_rule.fixed. at: index, by age, of the token to drop. share: if above 0, `limit`
+     * is this fraction of all tokens, rounded up. place: index in the pages of the token to drop,
      * set by the engine, or -1.
      */
     int32_t at, place;
     double share;
-    /* Prompt tokens, and steps in which the temperature rises from tau0 to tau1. */
+    /* Number of prompt tokens, and of steps in which the temperature rises from tau0 to tau1. */
     int32_t prompt, steps;
     /* Part of `keep_old` that each KV head chooses by its own scores; all heads share the rest. */
     int32_t keep_own;
@@ -35,12 +35,12 @@ typedef struct {
 /* Score by which a KV head's tokens are ranked. Tokens with the largest scores stay. */
 typedef enum {
     KVD_EVICT_ATTENTION, /* sum of received attention probabilities */
-    /* No scores: the first limit - recent stay, the newest replaces the oldest of `recent`. */
+    /* No scores: the first limit - recent tokens stay, the newest replaces the oldest other. */
     KVD_EVICT_FIRST,
     KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key, after prompts only */
-    /* Minus (key / |key|) . m, m: mean of the prompt's normalised keys. After prompts only. */
+    /* Minus (key / |key|) . m, m being the mean of normalised keys. After prompts only. */
     KVD_EVICT_ODD_KEYS,
-    /* ln of expected attention probability times |v| (expectedattention.c). After prompts only. */
+    /* Log of expected attention probability times |v| (expectedattention.c). After prompts only. */
     KVD_EVICT_EXPECTED,
     /*
      * Mean + gamma variance of the last `window` rows' probabilities (cake.c). After prompts only.
@@ -92,18 +92,18 @@ typedef enum {
 } kvd_merge_kind;
 
 /*
- * Scoring rule. If tau is 0, scores sum attention probabilities. Otherwise they sum those of
- * softmax((x + noise) / tau), where x are attention scores.
+ * Scoring rule. If tau0 is 0, scores sum attention probabilities. Otherwise they sum the
+ * probabilities softmax((x + noise) / tau), where x are attention scores.
  */
 typedef struct {
     /* Softmax temperature of the prompt and of the last step. Between them it changes linearly. */
     float tau0, tau1;
     uint64_t seed;
-    /* Number in the model of this GPU's first query head, which selects the noise. */
+    /* Number, in the whole model, of this GPU's first query head, which selects the noise. */
     int32_t first_head;
     int32_t window; /* number of prompt rows to sum, or 0 for all */
     int32_t smooth; /* odd number of neighbouring tokens to sum */
-    /* a kvd_evict_ranking */
+    /* Score by which tokens are ranked, a kvd_evict_ranking. */
     int32_t ranking;
     /*
      * 1 if the KV heads of a layer keep equal tokens, by summed scores. A step then ranks tokens
@@ -118,7 +118,7 @@ typedef struct {
     int32_t future;
     /* KVD_EVICT_EXPECTED: 1 uses mean and covariance of queries, 0 only the mean. */
     int32_t covariance;
-    /* KVD_EVICT_EXPECTED: added to the expected attention probability. */
+    /* KVD_EVICT_EXPECTED: number added to the expected attention probability. */
     float epsilon;
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
     /*
@@ -140,7 +140,7 @@ typedef struct {
     int32_t merge; /* a kvd_merge_kind */
     /* KVD_MERGE_LIKE: weight of the newest step in the running mean. */
     double beta;
-    /* KVD_MERGE_IMPORTANT, KVD_MERGE_RUNS: smallest cosine of merged keys */
+    /* KVD_MERGE_IMPORTANT, KVD_MERGE_RUNS: smallest cosine of keys that are merged. */
     double cosine;
     double most; /* KVD_MERGE_IMPORTANT: number of merged tokens as a multiple of keep_old */
     /* 1 if every decode step drops the token at one fixed index. */
@@ -151,23 +151,23 @@ typedef struct {
 typedef enum {
     KVD_READ_BOUNDS, /* pages, ranked by bounds of q k (quest.c) */
     KVD_READ_RECENT, /* tokens, ranked by attention of the last `history` rows (alisa.c) */
-    /* tokens, ranked by q times the centroid nearest to their key (a2ats.c) */
+    /* Tokens, ranked by the product of q and the centroid nearest to their key (a2ats.c). */
     KVD_READ_CODES,
-    /* clusters at two levels, without prompt tokens that got little attention (mpcache.c) */
+    /* Clusters at two levels, without prompt tokens that got little attention (mpcache.c). */
     KVD_READ_CLUSTERS,
-    /* prompt pages, ranked by q times their mean key, with low-rank keys (shadowkv.c) */
+    /* Prompt pages, ranked by q times their mean key; keys have low rank (shadowkv.c). */
     KVD_READ_LANDMARKS
 } kvd_read_ranking;
 
 /*
- * How many tokens a step reads: `budget` (below 1: a fraction of the cached ones), rounded up to
- * pages of `page` tokens.
+ * Rule for the number of tokens that a decode step reads: `budget` (below 1: a fraction of the
+ * cached tokens), rounded up to pages of `page` tokens.
  */
 typedef struct {
     double budget;
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
-    /* KVD_READ_RECENT: share of the budget for newest tokens, and number of rows counted. */
+    /* KVD_READ_RECENT: share of the budget for the newest tokens, and number of queries counted. */
     double local;
     int32_t history;
     /* KVD_READ_CODES: numbers of first and of newest tokens, read in addition to the budget. */
@@ -190,7 +190,7 @@ typedef struct {
 typedef struct {
     int32_t size;     /* number of centroids of a KV head */
     int32_t relative; /* RoPE position at which queries are compared with centroids */
-    /* [n_layers][n_kv_heads][d][d] L. The centroid c nearest to key k minimises |k L - c L|. */
+    /* Factors L [n_layers][n_kv_heads][d][d]. The centroid c of key k minimises |k L - c L|. */
     const float *factor;
     const float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
     const float *centroid; /* [n_layers][n_kv_heads][size][d] */
@@ -204,7 +204,7 @@ typedef struct {
 typedef struct {
     size_t n;
     int n_layers;
-    /* [n_layers][each] attention's entropy and variance, or token scores summed over heads */
+    /* Entropy and variance of attention, or token scores summed over heads, [n_layers][each]. */
     const double *x;
     /* Number of statistics per layer: 2 with KVD_EVICT_SPREAD, otherwise n. */
     size_t each;
@@ -220,7 +220,7 @@ typedef struct {
      */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);
-    /* True if ranking needs unprojected keys, which excludes methods that remove dimensions. */
+    /* True if ranking needs keys before projection, so that no method may remove dimensions. */
     bool whole_keys;
 } kvd_tokens_eviction;
 

@@ -30,13 +30,13 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* RoPE tables [n + future][d / 2], then their means over `future` positions [d / 2]. */
+    /* RoPE tables [n + future][d / 2], followed by their means over `future` positions [d / 2]. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /* [n][d] R^T k and C R^T k of keys. R: mean rotation, C: covariance of queries. */
+    /* Keys rotated back, R^T k, and C R^T k, [n][d]. R: mean rotation, C: covariance of queries. */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
-    /* [n] Exponents z of one query head, and scores summed over query heads. */
+    /* Exponents z of one query head [n], and scores summed over query heads [n]. */
     double *z, *score;
     uint32_t *position;
 } buffers;
@@ -94,7 +94,7 @@ static void measure_queries(const kvd_tokens_self *e, const kvd_prompt_attention
     const size_t turned = kvd_config_rope_dims(e->config);
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
-        /* Rotating forth and back multiplies by the square of the tables' constant factor. */
+        /* Rotating forth and back multiplies by the square of the RoPE tables' constant factor. */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
     for (size_t c = 0; c < d; c++) {
@@ -172,7 +172,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->epsilon = (float)v->value[EPSILON];
 }
 
-/* Returns the budget. The first `sink` tokens always stay and count in it. */
+/* Returns the token budget. The first `sink` tokens always stay and count in it. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),

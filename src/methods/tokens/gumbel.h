@@ -22,7 +22,7 @@ KVD_ANYWHERE static inline uint64_t kvd_gumbel_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Returns the argument `head` for kvd_gumbel_bits and kvd_gumbelf. */
+/* Returns the number that kvd_gumbel_bits and kvd_gumbelf take as `head`. */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_head(uint64_t seed, int layer, int head)
 {
     return kvd_gumbel_mix(seed ^ kvd_gumbel_mix((uint64_t)layer << 32 | (uint64_t)head));
@@ -39,7 +39,7 @@ static inline double kvd_gumbel(uint64_t head, uint32_t token)
     return -log(-log(((double)kvd_gumbel_bits(head, token) + 0.5) * 0x1p-53));
 }
 
-/* Returns a Gumbel number. u > 1/2: computed from 1 - u, as float32 is finer near 0. */
+/* Returns a Gumbel number, for u > 1/2 computed from 1 - u, as float32 is finer near 0. */
 KVD_ANYWHERE static inline float kvd_gumbelf(uint64_t head, uint32_t token)
 {
     const uint64_t bits = kvd_gumbel_bits(head, token), rest = ((uint64_t)1 << 53) - 1 - bits;

@@ -57,7 +57,7 @@ int kvd_tokens_layers(const kvd_parameter_values *v)
     return (int)v->value[LAYERS];
 }
 
-/* Gives KVD_LEVEL_HIGH to the fraction `share` of n tokens with the largest values. */
+/* Sets level to KVD_LEVEL_HIGH for the fraction `share` of n tokens with the largest values. */
 static void mark(double share, size_t n, kvd_ranked *order, uint8_t *level)
 {
     const size_t important = (size_t)lround(share * (double)n);
@@ -99,7 +99,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
         classify(v, p, l, order, level + (size_t)l * p->n);
     free(order);
     const int together = kvd_tokens_layers(v);
-    /* From the last layer down, as layers need their own sets. l to end - 1 use the sets of l. */
+    /* Layers are visited from the last one down. Layers l to end - 1 use the sets of layer l. */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
         const uint8_t *const before = l > 0 ? own - p->n : NULL;
@@ -115,7 +115,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* entry_bits is 1 bit per cached token, which marks important tokens. */
+/* entry_bits is 1 bit per cached token, which marks whether the token is important. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info = {.name = "importance",
              .summary = "ZDC's important tokens by softmax denominators",

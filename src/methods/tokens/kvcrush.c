@@ -21,7 +21,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"anchor", "crush", 0, 0}, {NULL, NULL, 0, 0}};
 
-/* Writes the Hamming distance of each token's bits from the anchor's bits. */
+/* Computes the Hamming distances of tokens' bits (one per query head) from the anchor's bits. */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
                      size_t old, size_t budget, uint8_t *bit, size_t *distance, kvd_err *err)
 {
@@ -41,7 +41,7 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n dropped tokens, evenly spaced by rank of distance. Distances: at most `most`. */
+/* Keeps n of the dropped tokens, evenly spaced in the order of their distances, up to `most`. */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

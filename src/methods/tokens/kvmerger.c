@@ -18,7 +18,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the bytes of the state: for each token, the index of its run's pivot. */
+/* Returns the bytes of the state: for each token, the index of the token it merges into. */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

@@ -25,7 +25,7 @@ static size_t observed(const void *self, size_t n)
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/* Raises score[i] to the probability from query token t to prompt token i. */
+/* Raises score[i] to the probability with which query token t attends to prompt token i. */
 static void add_row(const kvd_tokens_self *z, const kvd_observed_prompt *r, size_t t,
                     const float *product, double *score)
 {

@@ -23,10 +23,10 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Limits relative to the mean significance: dropped below cut_low, lowered below cut_high. */
+    /* Limits relative to the mean significance: below cut_low drop tokens, below cut_high lower. */
     double cut_low, cut_high;
     size_t room;
-    /* [room] sums of received probabilities, then [room] numbers of them. */
+    /* Sums of received probabilities [room], then the number of probabilities in each [room]. */
     double sum_rows[];
 } significance;
 
@@ -85,7 +85,7 @@ static double significance_of(const significance *s, size_t i)
     return s->sum_rows[i] / s->sum_rows[s->room + i];
 }
 
-/* Returns the least significant token of level `wanted`, or n if there is none. */
+/* Returns the least significant token of precision `wanted`, or n if there is none. */
 static size_t least_of(const significance *s, const uint8_t *level, size_t n, uint8_t wanted)
 {
     size_t least = n;
@@ -104,7 +104,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /* The new token's elements still hold a dropped token's sums. */
+    /* The new token's elements of sum_rows still hold a dropped token's sums. */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)

@@ -61,7 +61,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/* Returns the bits that `select` reads. Extremes of large clusters are computed, not stored. */
+/* Returns the bits that `select` reads. Large clusters' extremes are computed, not stored. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -72,7 +72,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 2 * (double)((n + small - 1) / small * d * number_bits);
 }
 
-/* Writes queries' similarities with clusters of `size` tokens. Returns their number. */
+/* Writes the queries' similarity with each cluster of `size` tokens. Returns their number. */
 static size_t compare(const kvd_tokens_self *m, const kvd_read_choice *c, size_t size,
                       double *likeness)
 {

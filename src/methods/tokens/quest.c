@@ -16,7 +16,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the number of pages with a cached token. */
+/* Returns the number of cache pages that have a cached token. */
 static size_t count_pages(const kvd_parameter_values *v, const uint32_t *position, size_t n)
 {
     const uint32_t page = (uint32_t)v->value[PAGE];

@@ -21,7 +21,7 @@ static const kvd_parameter parameters[] = {
 typedef struct {
     /* Number of prompt queries (rows and query heads) that found the token unimportant. */
     double prompt;
-    /* One bit per decode step, the newest in bit 0. 1: the token was unimportant. */
+    /* History with one bit per decode step, the newest in bit 0: 1 if the token was unimportant. */
     uint64_t rows;
     uint32_t steps; /* decode steps since the token was appended */
 } entry;
@@ -43,8 +43,9 @@ static int count_bits(uint64_t x)
 }
 
 /*
- * Returns `history` times the number of the last `history` queries that gave less than the mean,
- * over `group` query heads. Prompt queries count in proportion. The result is a whole number.
+ * Returns `history` times the number of the last `history` queries that gave the token less than
+ * the mean, over `group` query heads. Prompt queries count in proportion. The result is a whole
+ * number.
  */
 static double unimportant(const entry *e, size_t history, int group)
 {

@@ -25,7 +25,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* State of a KV head, followed by landmarks [chunks][d] and one outlier flag per chunk. */
+/* State of a KV head, followed by mean keys [chunks][d] and one outlier flag per chunk. */
 typedef struct {
     size_t prompt, chunks;
 } shadow;
@@ -47,7 +47,7 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(shadow) + chunks * ((size_t)q->config->d_head * sizeof(float) + 1);
 }
 
-/* Writes the mean of n keys k [n][d]. Returns the smallest cosine of a key with the mean. */
+/* Writes the mean of n keys k [n][d]. Returns the smallest cosine of a key and the mean. */
 static double describe(const float *k, size_t n, size_t d, float *mean)
 {
     double least = 1, length = 0;
@@ -70,7 +70,7 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/* Writes landmarks and outlier flags. exact [n] is 1 if a key stays exact. */
+/* Writes mean keys (landmarks) and outlier flags. exact [n] is 1 if a key stays exact. */
 static int find_landmarks(const kvd_tokens_self *q, shadow *s, const kvd_prompt_keys *p,
                           uint8_t *exact, kvd_err *err)
 {
@@ -104,7 +104,7 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
     kvd_to_f32(type, rounded, x, n);
 }
 
-/* Writes k [n][d] = X V_r V_r^T of one KV head, with X V_r and V_r rounded to the cache's type. */
+/* Writes low-rank keys k [n][d] = X V_r V_r^T of a KV head; X V_r, V_r have the cache's type. */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
     const size_t wide = p->n_kv_heads * p->d, at = (size_t)p->kv_head * p->d;

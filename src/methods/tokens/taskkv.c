@@ -21,7 +21,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Writes each KV head's semantic vector x [d] and its distance from the mean. */
+/* Computes each KV head's semantic vector x [d] and its distance from the mean vector. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -35,7 +35,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* Two heads are equally far from their mean: 0, so that rounding does not decide. */
+        /* With two heads, both distances are equal, so they are set to 0 lest rounding decide. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)
@@ -102,7 +102,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->whole_heads = v->value[HEADS];
 }
 
-/* Returns the budget of the KV heads that do not keep all tokens. */
+/* Returns the token budget of the KV heads that do not keep all tokens. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     size_t sink, middle, last;

@@ -9,33 +9,33 @@
 #include "methods/axis.h"
 #include "methods/tokens/eviction.h"
 
-/* Exact attention statistics of a prompt in one KV head. Row: a prompt token as query. */
+/* Exact attention statistics of a prompt in one KV head. A row is a prompt token as query. */
 typedef struct {
     int layer, kv_head, group; /* group is the number of query heads of the KV head */
     size_t n;
     /* Number of tokens of the whole sequence if known in advance, otherwise n. */
     size_t n_expected;
-    /* [n] Probabilities that a token received, over rows and query heads. */
+    /* Sum of the probabilities that each token received, over rows and query heads, [n]. */
     const double *mass;
-    /* [n] Part of `mass` that a token received from itself. */
+    /* Part of `mass` that each token received from itself, [n]. */
     const double *own;
-    /* Number of rows at the end of the prompt that `recent` covers. */
+    /* Number of rows at the end of the prompt that the array `recent` covers. */
     size_t window;
     const double *recent; /* [group][n] probabilities from the last rows */
-    /* [n] Number of the queries of `recent` that gave a token less than the mean. */
+    /* Number of the queries of `recent` that gave each token less than the mean, [n]. */
     const double *below;
-    /* [n] Log softmax denominator of a row, mean over query heads. */
+    /* Log of the softmax denominator of each row, mean over query heads, [n]. */
     const double *log_denominator;
-    /* [n] `mass` computed from the scores that `regularise` returns. */
+    /* Like `mass` [n], but computed from the scores that the function `regularise` returns. */
     const double *score_mass;
     size_t d;
-    /* Keys after RoPE, and values: [n][d], `ld` floats per token. */
+    /* Keys after RoPE, and values, [n][d], with `ld` floats from token to token. */
     const float *k, *v;
     size_t ld;
-    /* Queries after RoPE: [n][group][d], `ldq` floats per token. */
+    /* Queries after RoPE, [n][group][d], with `ldq` floats from token to token. */
     const float *q;
     size_t ldq;
-    /* [n] Levels that `rank` wrote for this KV head. */
+    /* Levels that the function `rank` wrote for this KV head, [n]. */
     const uint8_t *ranked;
 } kvd_prompt_attention;
 
@@ -54,9 +54,9 @@ typedef struct {
 typedef struct {
     int n_layers;
     size_t n;
-    /* [n_layers][n] Log of the sum over query heads of softmax denominators. */
+    /* Log of the sum over query heads of softmax denominators, [n_layers][n]. */
     const double *log_denominator;
-    /* [n_layers][observed] Numbers from `observe`, if given. */
+    /* Numbers that the function `observe` wrote, if the method has it, [n_layers][observed]. */
     const double *observed;
 } kvd_prompt_layers;
 
@@ -65,17 +65,17 @@ typedef struct {
     int layer, kv_head, group;
     size_t n;
     const uint32_t *position; /* [n] sequence positions, rising */
-    /* [group][n] probabilities */
+    /* Attention probabilities [group][n] of the step's queries. */
     const float *prob;
     const float *score; /* [group][n] q.k / sqrt(d_head) */
     size_t now;         /* position of the newest token */
-    /* Number of tokens of the prompt, and of the whole sequence. */
+    /* Number of tokens of the prompt, and expected number of tokens of the whole sequence. */
     size_t prompt, n_expected;
 } kvd_step_attention;
 
 typedef struct {
     size_t n;
-    /* [n] Level of each cached token. Tokens at KVD_LEVEL_DROPPED may be merged. */
+    /* Level of each cached token [n]. Tokens at KVD_LEVEL_DROPPED may be merged into others. */
     const uint8_t *level;
     const float *k; /* [n][d_k] keys as attention reads them */
     const float *v; /* [n][d_v] values as stored */
@@ -85,10 +85,10 @@ typedef struct {
 typedef struct {
     int layer, kv_head, group; /* group is the number of query heads of the KV head */
     size_t n, d;               /* number of cached tokens, and number of floats of a key */
-    /* [n] Sequence positions, rising, with the newest token last. */
+    /* Positions of cached tokens in the sequence, rising, with the newest token last, [n]. */
     const uint32_t *position;
     const float *k; /* [n][d] keys as attention reads them */
-    /* [group][d] queries of the step, ldq floats apart. */
+    /* Queries of the step, [group][d], ldq floats apart. */
     const float *q;
     size_t ldq;
     kvd_dtype type; /* data type of stored numbers */
@@ -102,7 +102,7 @@ typedef struct {
     kvd_dtype type;          /* data type of stored numbers */
 } kvd_prompt_keys;
 
-/* Bits of rebuilt keys in the cache: for each token, and once per KV head. */
+/* Bits of low-rank keys in the cache: for each token, and once per KV head and prompt. */
 typedef struct {
     double token, prompt;
 } kvd_rebuilt_bits;
@@ -110,26 +110,26 @@ typedef struct {
 typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
-    /* lowers: some tokens get KVD_LEVEL_LOW. only_lowers: and none is dropped. */
+    /* lowers: some tokens get KVD_LEVEL_LOW. only_lowers: some do, and none is dropped. */
     bool lowers, only_lowers;
     /* Bits that the method stores per cached token in addition to K and V. */
     double entry_bits;
-    /* How the CUDA engine drops tokens, or NULL if it does not support the method. */
+    /* How the CUDA engine drops this method's tokens, or NULL if it does not support the method. */
     const kvd_tokens_eviction *eviction;
-    /* Returns how the CUDA engine does `select`. NULL if it does not support the method. */
+    /* Returns the rule by which the CUDA engine does `select`. NULL: it cannot run the method. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
-    /* Returns the centroids of a method with KVD_READ_CODES. `self` is open. */
+    /* Returns the centroids of a method with KVD_READ_CODES. `self` is the open method. */
     kvd_read_codes (*read_codes)(const void *self);
-    /* Returns the number of last rows that kvd_prompt_attention.recent covers. NULL: 0. */
+    /* Returns the number of last prompt tokens that kvd_prompt_attention.recent covers. NULL: 0. */
     size_t (*window)(const kvd_parameter_values *v);
-    /* Returns a score with noise and temperature, for score_mass. May be NULL. */
+    /* Returns an attention score with noise and temperature, for score_mass. May be NULL. */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
     /* Fails for parameters that the method cannot use. May be NULL. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
     /*
-     * Stores private data in *self. On failure frees all of it. `close` is then not called. NULL:
-     * the private data is a kvd_tokens_self.
+     * Opens the method and stores its private data in *self. On failure it frees all of it, and
+     * `close` is not called. NULL: the private data is a kvd_tokens_self.
      */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
@@ -150,7 +150,7 @@ struct kvd_tokens_method {
      * pass.
      */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
-    /* Writes level [n] of a KV head, initially KVD_LEVEL_HIGH, and fills its state. */
+    /* Writes level [n] of a prompt's tokens, KVD_LEVEL_HIGH at first, and the head's state. */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
     /*
@@ -190,7 +190,7 @@ struct kvd_tokens_method {
      */
     int (*select)(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err);
-    /* Returns the bits of side information that each step reads, for n tokens of d numbers. */
+    /* Returns the bits of side information that a decode step reads, for n tokens of d numbers. */
     double (*select_bits)(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits);
 };
@@ -205,7 +205,7 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
 
 /* Returns the fraction of important tokens in a layer. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);
-/* Returns parameter `layers` of method importance. */
+/* Returns parameter `layers` of method importance, the number of layers with equal sets. */
 int kvd_tokens_layers(const kvd_parameter_values *v);
 
 /* Returns a budget in tokens. A value below 1 is a fraction of `of`, rounded down. */
@@ -250,40 +250,40 @@ void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, s
 int kvd_tokens_check_heavy(const kvd_parameter_values *v, kvd_err *err);
 kvd_evict_budget kvd_tokens_heavy_budget(const kvd_parameter_values *v, const kvd_evict_request *r);
 
-/* First parameters of snapkv, pyramidkv and adakv. KVD_WINDOW_KEYS is the next index. */
+/* Indices of snapkv's, pyramidkv's and adakv's first parameters; KVD_WINDOW_KEYS is the next. */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_check_window(const kvd_parameter_values *v, kvd_err *err);
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v);
 void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule);
-/* Serves as `budget` of methods that drop tokens once and keep the last `window`. */
+/* Serves as `budget` of methods that drop tokens once and keep the last `window` tokens. */
 kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 /* Returns the number of tokens before the last `window` of a prompt of n tokens. */
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, size_t n);
 /*
- * Scores the tokens before the last `window`: sums of probabilities over its queries, query heads
- * and `kernel` neighbours.
+ * Scores the prompt tokens before the last `window`: sums of the probabilities that they received
+ * from these, over query heads and `kernel` neighbours.
  */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
-/* Keeps the `budget` tokens with the largest of these scores, and the last `window`. */
+/* Keeps the `budget` tokens with the largest window scores, and the last `window` tokens. */
 int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                            size_t budget, uint8_t *level, kvd_err *err);
 
 int32_t kvd_evict_count(size_t n);
-/* Returns the budget if each step drops all but `recent` newest and `old` older tokens. */
+/* Returns the budget if every step drops all but `recent` newest and `old` older tokens. */
 kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
 /* Returns the budget if, after the prompt, `newest` newest and `old` older tokens stay. */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
-/* Keeps of the first n tokens the k with the largest scores; of equal ones, the later. */
+/* Keeps the k of n tokens with the largest scores; of equal tokens, the later. */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
-/* Writes prompt token t's probabilities for tokens 0 to t to a [n]. product [n]: scratch. */
+/* Writes the probabilities of prompt token t for tokens 0 to t to a [n]. product [n]: scratch. */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 
-/* Serve as `observed` and `observe`: attention received, summed over queries and heads. */
+/* Serve as `observed` and `observe`: attention that tokens received, over queries and heads. */
 size_t kvd_tokens_received_doubles(const void *self, size_t n);
 int kvd_tokens_observe_received(const void *self, const kvd_observed_prompt *r, double *out,
                                 kvd_err *err);

@@ -39,7 +39,7 @@ static size_t observed(const void *self, size_t n)
     return (kvd_tokens_window_old(w->v, n) + review - 1) / review;
 }
 
-/* Returns a window's score. May sort its token scores x [n]. */
+/* Returns the score of a window of tokens from its token scores x [n], which may be sorted. */
 static double score_of(const kvd_tokens_self *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
@@ -60,7 +60,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = kvd_tokens_window_old(w->v, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        /* Only the first layer of a group computes scores. */
+        /* Only the first layer of a group of layers computes scores. */
         return 0;
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
@@ -95,7 +95,7 @@ static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
     return drop < n ? drop : n;
 }
 
-/* Sets level [old] of the windows with the smallest scores to KVD_LEVEL_DROPPED. */
+/* Sets level [old] to KVD_LEVEL_DROPPED in the windows of tokens with the smallest scores. */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {
@@ -139,7 +139,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* Returns the budget. The last window counts as full, so that the budget may exceed what stays. */
+/* Returns the token budget. The last window counts as full, so the budget may exceed what stays. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t review = (size_t)v->value[REVIEW], each = (size_t)v->value[LAYERS],

@@ -1,4 +1,7 @@
-/* Methods of the tokens axis that drop cached tokens (entries), in the CUDA engine. */
+/*
+ * Token-dropping methods in the CUDA engine, in which all KV heads keep equally many cached tokens
+ * (entries).
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,10 +15,10 @@ static const char what[] = "eviction";
 
 typedef struct {
     size_t tokens, entries;
-    /* Cached tokens after the latest iteration. */
+    /* Number of cached tokens of the slot after the latest iteration. */
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before this request */
-    /* For rule.fixed: ring of the entries that may go, position of its oldest entry, and size. */
+    /* For rule.fixed: ring of the tokens that may be dropped, index of its oldest one, and size. */
     int32_t *place;
     size_t oldest, places;
 } evict_slot;
@@ -25,19 +28,19 @@ typedef struct {
     kvd_evict_rule rule;
     kvd_evict_state state;
     bool steps;
-    /* True if steps drop by score, which needs scores and positions. */
+    /* True if decode steps drop tokens by score, which needs scores and positions. */
     bool notes;
     size_t n_slots, max_len, n_q8;
     evict_slot *slot;
     kvd_evict_budget *budget;
     kvd_evict_budget *there;
-    /* `merged` [n_slots] is a copy of merging.merged in pinned host memory. */
+    /* Device data of merging methods. `merged` [n_slots] is a pinned copy of merging.merged. */
     kvd_evict_merging merging;
     int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
     float *distance;
     int32_t *kept;
-    /* `joined` is true if tensor-parallel GPUs add up the scores of their heads. */
+    /* `joined` is true if tensor-parallel GPUs add up the scores of their KV heads. */
     bool joined;
     float *sums;
     /* RoPE data: [1] for layers with rope_local_theta, [0] for all others. */
@@ -51,12 +54,12 @@ typedef struct {
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
-    /* cppcheck is wrong: the returned structure keeps no address of r. */
+    /* cppcheck's finding below is wrong: the returned structure keeps no address of r. */
     /* cppcheck-suppress returnDanglingLifetime */
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
 
-/* Returns the number of cached tokens after a step that begins with n. */
+/* Returns the number of tokens that stay cached after a decode step that begins with n. */
 static size_t left_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t limit = (size_t)b->limit, all = n + 1, recent = (size_t)b->recent;
@@ -86,7 +89,7 @@ static void list_places(const evict *e, size_t slot)
         s->place[i] = (int32_t)(at + i);
 }
 
-/* For rule.fixed: the newest entry replaces the oldest after the first `at` entries. */
+/* For rule.fixed: the newest token gets the place of the oldest one after the first `at`. */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];
@@ -116,7 +119,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             changed = changed || e->rule.fixed;
             continue;
         }
-        /* In timing runs, tokens that were never computed count as the prompt. */
+        /* In timing runs, tokens that were never computed are counted as the prompt. */
         if (set_budget(e, s, s->before ? s->before : s->n, err))
             return -1;
         *slot = (evict_slot){.tokens = s->before,
@@ -275,7 +278,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     a.merging = e->merging;
     if (e->rule.ranking == KVD_EVICT_EXPECTED)
         a.expected = expected_of(e, r->layer);
-    /* Scores are computed from unprojected keys, but kvd_evict_choose moves the stored rows. */
+    /* Scores are computed from whole keys, but kvd_evict_choose moves the stored rows. */
     kvd_evict_prompts_args whole = a;
     if (c->whole) {
         whole.map = c->whole[r->layer].map;
@@ -303,7 +306,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Returns the bytes of score, position and history of a token, 0 if there are no scores. */
+/* Returns the bytes of a token's score, position and, with KVD_EVICT_PIVOTAL, history. */
 static size_t entry_state_bytes(const evict *e)
 {
     return sizeof *e->state.score + sizeof *e->state.position +
@@ -331,7 +334,7 @@ static int make_merging(evict *e, kvd_err *err)
     const kvd_paged_cache *const c = e->method.cache;
     const size_t heads = e->n_slots * (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
     kvd_evict_merging *const g = &e->merging;
-    /* Bytes 0xff make NaN, which means that no token was dropped yet. */
+    /* Bytes 0xff make NaN, which means that no token has been dropped yet. */
     g->threshold = kvd_device_filled(&e->memory, heads * sizeof *g->threshold, 0xff, what, err);
     return kvd_evict_merging_slots(g, &e->memory, e->n_slots, &e->merged, err);
 }
@@ -361,7 +364,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     return d->status || (e->rule.merge && make_merging(e, err)) ? -1 : 0;
 }
 
-/* Fills x->future [positions][half][2]: mean cosine and sine of RoPE over n .. n + future - 1. */
+/* Fills x->future [positions][half][2]: for every n, mean RoPE over n .. n + future - 1. */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -502,7 +505,7 @@ static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int 
            map->kv_offset[kv_head] + t / 8 * 8 * (size_t)map->d_qk[kv_head] + t % 8 * 8;
 }
 
-/* Returns the position of an entry of streaming, whose last `recent` places are a ring. */
+/* Returns the position of a token cached by streaming, whose last `recent` places are a ring. */
 static uint32_t streamed(const kvd_evict_budget *b, size_t tokens, size_t place)
 {
     const size_t limit = (size_t)b->limit, recent = (size_t)b->recent, prompt = (size_t)b->prompt,
@@ -527,7 +530,7 @@ static int entry_positions(const kvd_gpu_method *m, size_t slot, uint32_t *to, c
     if (!e->notes)
         return 0;
     const uint32_t *const from = s->position + slot * each;
-    /* If KV heads keep the same tokens, the first head has their positions. */
+    /* If all KV heads keep the same tokens, only the first head has their positions. */
     for (size_t g = 0; e->rule.whole_layer && g < kv; g++)
         if (kvd_cuda_check(cudaMemcpy2DAsync(to + g * room, pitch, from, pitch, room * sizeof *to,
                                              (size_t)s->n_layers, cudaMemcpyDeviceToHost, stream),

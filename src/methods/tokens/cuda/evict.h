@@ -17,19 +17,19 @@
 extern "C" {
 #endif
 
-/* Scores and positions, device [n_slots][n_layers][kv_head][room]. `layer`: this launch's. */
+/* Scores and positions of cached tokens, device [n_slots][n_layers][kv_head][room]. */
 typedef struct {
     float *score;
     uint32_t *position;
     /*
-     * KVD_EVICT_PIVOTAL: history of each token, newest step in bit 0. A bit is 1 if the probability
-     * was below the mean. `score` then counts the prompt only.
+     * For KVD_EVICT_PIVOTAL: history of each token, newest step in bit 0. A bit is 1 if the token's
+     * probability was below the mean. `score` then counts the prompt only.
      */
     uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
 } kvd_evict_state;
 
-/* Device data of merging rules (kvd_evict_rule.merge). */
+/* Device data of methods that merge dropped tokens into kept ones (kvd_evict_rule.merge). */
 typedef struct {
     /*
      * Scratch [n_kv_heads][n_q8]. into: index of the token that receives token i of `kept`, or -1.
@@ -37,12 +37,12 @@ typedef struct {
      */
     int32_t *into;
     float *weight, *length;
-    /* [slot][layer][kv_head] Running mean of dropped tokens' cosines, NaN at first. */
+    /* Running mean of dropped tokens' cosines, NaN at first, [slot][layer][kv_head]. */
     double *threshold;
     int32_t *merged; /* [slot] number of tokens merged so far, over all requests */
-    /* [slot][n_kv_heads] Number of tokens that stay (KVD_MERGE_RUNS). NULL: the budgets decide. */
+    /* Number of tokens that stay (KVD_MERGE_RUNS), [slot][n_kv_heads]. NULL: see the budgets. */
     int32_t *count;
-    /* Scratch [batch][n_kv_heads]: index of the dropped token, or -1. */
+    /* Scratch memory [batch][n_kv_heads]: index of the dropped token, or -1. */
     int32_t *victim;
     void *near; /* scratch memory of kvd_evict_near_bytes bytes */
 } kvd_evict_merging;
@@ -54,16 +54,16 @@ typedef struct {
 typedef struct {
     int32_t dims, half; /* number of dimensions that RoPE rotates, and d_head / 2 */
     int32_t interleaved;
-    /* Device [positions][half] tables of kvd_rope_tables. NULL without RoPE. */
+    /* Device tables of RoPE made by kvd_rope_tables, [positions][half]. NULL without RoPE. */
     const float *cosine, *sine;
-    /* Device [positions][half][2]. Row n: mean cosine and sine over n .. n + rule.future - 1. */
+    /* Device [positions][half][2]: mean cosine and sine over positions n .. n + rule.future - 1. */
     const float *future;
     /* Square of the constant factor that kvd_rope_tables puts into the tables. */
     float square;
     float *work; /* device memory of kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
 
-/* Arguments for whole prompts of a batch, in one layer. */
+/* Arguments of the kernels that drop prompt tokens: whole prompts of a batch, in one layer. */
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
@@ -71,19 +71,19 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t hopper;
-    /* Model layer, prompts, rows of `q`, pages per page table row, longest prompt in tokens. */
+    /* Layer of the model, number of prompts, rows of `q`, pages per table row, longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
      * Device [batch]: first row in `q`, number of tokens and slot of each prompt. With
      * KVD_EVICT_REPEATED each prompt has twice the rows, as a copy follows.
      */
     const int32_t *q_start, *q_len, *slot;
-    /* Device [batch][max_pages]. */
+    /* Device page tables [batch][max_pages] of the prompts. */
     const int32_t *page_table;
-    /* Device queries, BLOCKED (kernels/layout.h). */
+    /* Device: queries in 8 x 8 blocks (layout BLOCKED of kernels/layout.h). */
     const void *q;
     void *pool; /* device pages with K and V of the layer */
-    /* Device [n_heads][n_q8] ln of softmax denominators. Overwritten with a temperature. */
+    /* Device [n_heads][n_q8]: natural logs of softmax denominators. Overwritten if tau0 > 0. */
     float *lse;
     /* Device scratch [n_heads][n_q8]: probabilities that each token received, summed. */
     float *mass;
@@ -94,18 +94,19 @@ typedef struct {
      * n_heads is the number of query heads of all these GPUs.
      */
     int32_t summed, n_heads;
-    /* Device output [n_kv_heads][n_q8] token scores. Not used with KVD_EVICT_FIRST. */
+    /* Device output [n_kv_heads][n_q8]: score of each token. Not used with KVD_EVICT_FIRST. */
     float *score;
-    /* Device output [n_kv_heads][n_q8]: kept tokens, rising; with merging, then all others. */
+    /* Device output [n_kv_heads][n_q8]: kept tokens, rising; if merging, then the others. */
     int32_t *kept;
     kvd_evict_merging merging;
     kvd_evict_expected expected;
 } kvd_evict_prompts_args;
 
 /*
- * kvd_evict_score_any runs the scoring function for the rule and device, on prompts from position 0
- * on. kvd_evict_choose then moves tokens that stay to the front of the pages. kvd_evict_score_keys
- * and kvd_evict_score_expected write `score`, the other scoring functions `mass`.
+ * kvd_evict_score_any scores the tokens of prompts that begin at position 0, by the function for
+ * the rule and device. kvd_evict_choose then moves the kept tokens to the front of the pages.
+ * kvd_evict_score_keys and kvd_evict_score_expected write `score`, the other scoring functions
+ * write `mass`.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -129,7 +130,7 @@ cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, doub
 cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length,
                              kvd_evict_budget *budget, cudaStream_t stream);
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
-/* Merges dropped prompt tokens into kept ones. `kept` lists kept tokens, then all others. */
+/* Merges dropped prompt tokens into kept ones. `kept` lists the kept tokens, then all others. */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /* For KVD_MERGE_RUNS: fills `kept`, merging.count and weights from `mass`, which is overwritten. */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -141,17 +142,17 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t layer, batch, max_pages, splits;
-    /* Device [batch]: cached tokens with the newest, and slot (n_slots or more: padding). */
+    /* Device [batch]: number of cached tokens with the newest; slot (from n_slots on: padding). */
     const int32_t *kv_len, *slot;
     const uint32_t *at;        /* device [batch]: position of the newest token */
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
     /*
-     * Device [batch][n_heads] ln of softmax denominators; unused with temperature, KVD_EVICT_FIRST.
+     * Device [batch][n_heads]: logs of softmax denominators; unused if tau0 > 0 or KVD_EVICT_FIRST.
      */
     const float *lse;
-    /* Scratch of kvd_evict_steps_bytes bytes for rules with a temperature and KVD_EVICT_PIVOTAL. */
+    /* Scratch memory of kvd_evict_steps_bytes bytes if tau0 > 0, and for KVD_EVICT_PIVOTAL. */
     float *work;
     /*
      * Device [batch][room] if several GPUs divide the heads with rule.whole_layer, otherwise NULL.
@@ -163,16 +164,16 @@ typedef struct {
 } kvd_evict_steps_args;
 
 /*
- * Adds the step's probabilities to the scores (not with KVD_EVICT_FIRST), then drops surplus tokens
- * and moves the last tokens to the freed indices. `splits` is the number of CTAs per KV head: 1, 2,
- * 4 or 8 on sm_90, otherwise 1.
+ * After a decode step, adds its probabilities to the scores (not with KVD_EVICT_FIRST), drops
+ * surplus tokens and moves the last tokens to the freed indices. `splits` is the number of CTAs per
+ * KV head: 1, 2, 4 or 8 on sm_90, otherwise 1.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_sum(const kvd_evict_steps_args *args, cudaStream_t stream);
 /* Returns the bytes of kvd_evict_steps_args.work for `room` cached tokens per KV head. */
 size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room);
-/* Merges the token at merging.victim and moves the newest token to its place. */
+/* Merges the dropped token at index merging.victim and moves the newest token to its place. */
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
@@ -193,11 +194,11 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* Returns the arguments that do not depend on the method, for the prompts of `r` in a layer. */
+/* Returns those arguments of a layer's prompts `r` that do not depend on the method. */
 kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                             int layer);
 
-/* Returns how many of a prompt's n tokens stay in a KV head. */
+/* Returns how many of the n tokens of a prompt stay in a KV head. */
 static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
 {
     const size_t newest = n < (size_t)b->keep_new ? n : (size_t)b->keep_new, old = n - newest;
@@ -207,13 +208,13 @@ static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
 /* The functions from here on are for tests only. */
 
 /*
- * Copies scores and positions of a KV head to host arrays, sized for the longest request. For
- * methods whose steps drop by score.
+ * Copies scores and positions of a KV head's cached tokens to host arrays, sized for the longest
+ * request. For methods whose decode steps drop tokens by score.
  */
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err);
 
-/* Return the cached tokens and the pages of a KV head, of methods where they may differ. */
+/* Return the numbers of cached tokens and pages of a KV head, if these may differ among heads. */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(CHOOSE)
                                                : (g + 1) * group,
                           at, n, score);
     const float *rank = score;
-    /* Smoothed scores overwrite the mass of the KV head's first query head. */
+    /* Smoothed scores overwrite the attention sums `mass` of the KV head's first query head. */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
         float *const to = a.mass + (size_t)(g * group) * a.n_q8 + at;
         smooth<CHOOSE>(score, old, a.rule.smooth, to);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Sums the probabilities that a KV head gave to each token. */
+/* Sums, for each token, the probabilities that the query heads of a KV head gave it. */
 __global__ void __launch_bounds__(CHOOSE)
     local_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(CHOOSE)
                       a.score + (size_t)g * a.n_q8 + at);
 }
 
-/* Replaces the first row of `mass` by the sum over all query heads. */
+/* Replaces the first row of `mass` (received attention) by the sum over all query heads. */
 __global__ void __launch_bounds__(CHOOSE)
     layer_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(CHOOSE)
     sum_heads<CHOOSE>(a, 0, a.map.n_heads, at, a.q_len[b], a.mass + at);
 }
 
-/* At first `score` has sums over the last `window` queries, `mass` over all queries. */
+/* Scores tokens (ems) from `score`, sums over the last `window` queries, and `mass`, over all. */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -102,14 +102,14 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
-    /* The larger of recent probability / recent mean and total probability / total mean. */
+    /* Takes the larger of recent probability / its mean and total probability / its mean. */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
     __syncthreads();
     smooth<CHOOSE>(mass, old, a.rule.smooth, score);
 }
 
-/* `distance` becomes the number of query heads whose `keep_old` choice differs from anchor. */
+/* Sets `distance` to the number of query heads whose `keep_old` choice differs from the anchor. */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
         a.kept[(size_t)g * a.n_q8 + at] = t;
 }
 
-/* Keeps the largest scores and every k-th other token by distance (score[t] of head 0 not 0). */
+/* Keeps the tokens of the largest scores, and every k-th other by distance (then score[t] != 0). */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* A thread counts the dropped tokens of its part, then gives them consecutive numbers. */
+    /* A thread counts the dropped tokens of its part, which then get consecutive numbers. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
@@ -214,7 +214,7 @@ void move(const kvd_evict_prompts_args *a, cudaStream_t stream)
     move_kernel<<<dim3((a->map.n_kv_heads * 2 * slices), a->batch), MOVE, 0, stream>>>(*a);
 }
 
-/* Sums the scores of all tokens but the newest over KV heads. */
+/* Sums the scores of cached tokens, without the newest, over KV heads. */
 __global__ void __launch_bounds__(CHOOSE)
     sums_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {

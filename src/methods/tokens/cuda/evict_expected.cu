@@ -46,8 +46,8 @@ __device__ __forceinline__ float *part_of(const kvd_evict_prompts_args &a, int b
 }
 
 /*
- * Copies `rows` queries from token t on, with RoPE undone, to shared memory x and zeroes its other
- * rows. All threads must call it, then __syncthreads.
+ * Copies `rows` queries from token t on to shared memory x, with RoPE undone, and zeroes x's other
+ * rows. All threads must call it, and then __syncthreads.
  */
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
                               int rows, float (*x)[PITCH])
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(THREADS)
         }
     }
     __syncthreads();
-    /* Covariance: mean of the products minus product of the means. */
+    /* Covariance is the mean of the products minus the product of the means. */
     for (int i = (int)threadIdx.x; i < d * d; i += THREADS)
         sum[i] -= off[i / d] * off[i % d];
     __syncthreads();
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns K (after: 0) or V of token t, dimensions 8 block .. 8 block + 7. */
+/* Returns the address of dimensions 8 block .. 8 block + 7 of K (after: 0) or V of token t. */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
 {
@@ -275,7 +275,7 @@ __device__ float over_cta(float x, bool largest, float *of_warp)
     return x;
 }
 
-/* Returns the sum of x over the four lanes of a token. */
+/* Returns the sum of x over the four lanes that share a token. */
 __device__ __forceinline__ float over_lanes(float x)
 {
     x += __shfl_xor_sync(0xffffffffu, x, 8);

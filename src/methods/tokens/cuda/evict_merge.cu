@@ -29,7 +29,7 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* KV head of n tokens. `list` has the m tokens that stay, then the dropped ones, each in order. */
+/* KV head of n tokens. `list` has the m tokens that stay, then the dropped ones, both in order. */
 struct entries {
     int n, m;
     size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */
@@ -74,7 +74,7 @@ __device__ __forceinline__ float add_square(uint4 x, uint4 y, float sum)
     return sum;
 }
 
-/* Writes 1 / |key| of every prompt token to `length`. */
+/* Writes the inverse length 1 / |key| of every prompt token's key to `length`. */
 __global__ void __launch_bounds__(THREADS)
     lengths_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/* Loads the keys of 32 tokens of the list as mma.sync fragments. */
+/* Loads the keys of 32 tokens of the list into registers as mma.sync fragments. */
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
 {
@@ -112,7 +112,7 @@ __device__ __forceinline__ void hold(const entries &e, int page_elements, int d,
         }
 }
 
-/* Copies the keys of 64 tokens of the list to shared memory, in page layout. */
+/* Copies the keys of 64 tokens of the list to shared memory, in the layout of a page. */
 __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d, int tile, int n,
                                       uint32_t to)
 {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
     }
 }
 
-/* Returns how many kept tokens may receive: with KVD_MERGE_IMPORTANT not the last `window`. */
+/* Returns how many kept tokens may receive others; KVD_MERGE_IMPORTANT: not the last `window`. */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
     return a.rule.merge == KVD_MERGE_IMPORTANT ? e.m - min(e.n, a.budget[a.slot[b]].keep_new) : e.m;
@@ -139,7 +139,7 @@ __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const
 __global__ void __launch_bounds__(THREADS, 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    /* ldmatrix reads up to 128 elements beyond a tile. */
+    /* ldmatrix reads up to 128 elements beyond the end of a tile. */
     __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_NARROW + 128];
     __shared__ float column[2][TILE];
     const int g = (int)blockIdx.y, d = a.map.d_qk[g], lane = (int)threadIdx.x % 32;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     }
 }
 
-/* Merges the dropped tokens whose cosine is at least the KV head's mean. */
+/* Chooses to merge the dropped tokens whose cosine is at least the KV head's mean (d2o). */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(RULE)
     double sum = 0;
     for (int p = e.m + me; p < e.n; p += RULE)
         sum += (double)weight[p];
-    /* NaN if no token was dropped. */
+    /* The mean is NaN if no token was dropped. */
     const double mean = sum_over<RULE>(sum) / (double)(e.n - e.m);
     if (me == 0)
         a.merging.threshold[head_at(a.state, a.map.n_kv_heads, a.slot[b], g)] = mean;
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Merges the dropped tokens with the largest scores if their cosines reach rule.cosine. */
+/* Chooses to merge the dropped tokens with the largest scores, if cosines reach rule.cosine. */
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Merges into the nearest position. The first `sink` tokens and the last receive none. */
+/* Merges dropped tokens into the nearest kept token, except the first `sink` and the last one. */
 __global__ void __launch_bounds__(THREADS)
     nearest_position_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums probabilities over heads. `into` becomes 1 for tokens that must not be merged. */
+/* Sums the attention of tokens over query heads. Sets `into` to 1 for tokens never to be merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.into[row + t] = key(t) >= least;
 }
 
-/* Sets `length` to 1 for a token that joins the run of the token before it, otherwise to 0. */
+/* Sets `length` to 1 for a token that joins the run of the token before it, else to 0. */
 __global__ void __launch_bounds__(THREADS)
     joined_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Run of tokens from .. to - 1, which merge into token `pivot`. m tokens remain in the KV head. */
+/* Run of tokens from .. to - 1, which merge into token `pivot`. The KV head keeps m tokens. */
 struct run {
     int from, to, pivot, j, m;
 };
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.count[a.slot[b] * a.map.n_kv_heads + g] = runs + n - old;
 }
 
-/* Writes exp(-x^2 / y^2). x: distance from the pivot's key; y: mean of x over the run. */
+/* Writes merging weights exp(-x^2 / y^2) for distance x from the pivot's key, y being its mean. */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -468,7 +468,7 @@ __global__ void __launch_bounds__(MERGE)
         atomicAdd(a.merging.merged + a.slot[b], merged);
 }
 
-/* Token that may receive a decode step's dropped token. */
+/* Cached token into which the token that a decode step drops may be merged. */
 struct candidate {
     u64 key; /* sort key: cosine in the upper half, inverted position in the lower */
     int place, unused;
@@ -486,7 +486,7 @@ __device__ __forceinline__ float cosine_of(u64 key)
     return __uint_as_float(rising >> 31 ? rising & 0x7fffffffu : ~rising);
 }
 
-/* Finds the CTA's token with the key most similar to the dropped token's key. */
+/* Finds, in the CTA's part, the token whose key is most similar to the dropped token's key. */
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -541,7 +541,7 @@ __global__ void __launch_bounds__(NEAR)
 }
 
 /*
- * Merges the dropped token into the nearest one if their cosine reaches the running mean. Then
+ * Merges the dropped token into the most similar one if their cosine reaches the running mean. Then
  * moves the newest token to the freed place.
  */
 __global__ void __launch_bounds__(MERGE)

@@ -61,7 +61,7 @@ template <int THREADS> static __device__ double sum_over(double x)
     return part[0];
 }
 
-/* Returns the index in a page of dimensions 8 block .. 8 block + 7 of token t. */
+/* Returns the index, within a page, of dimensions 8 block .. 8 block + 7 of token t. */
 static __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
@@ -86,7 +86,7 @@ static __device__ __forceinline__ size_t head_at(const kvd_evict_state &s, int n
     return ((size_t)slot * s.n_layers + s.layer) * n_kv_heads + g;
 }
 
-/* Returns the index of a KV head's first element in arrays of kvd_evict_state. */
+/* Returns the index at which a KV head begins in the arrays of kvd_evict_state. */
 static __device__ __forceinline__ size_t state_at(const kvd_evict_state &s, int n_kv_heads,
                                                   int slot, int g)
 {
@@ -107,7 +107,7 @@ static __device__ __forceinline__ float over_warp(float x)
     return x;
 }
 
-/* Multiplies the thread's key by ROWS queries. Both are in shared memory, one row per dimension. */
+/* Multiplies this thread's key by ROWS queries, both in shared memory with a row per dimension. */
 template <int KEYS, int ROWS>
 static __device__ __forceinline__ void
 multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (&product)[ROWS])
@@ -129,9 +129,9 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
 }
 
 /*
- * Copies up to 64 rows of K and V, from element `first` of a token list on, and fills up the last
- * group of 8 with zeros. at(i) returns token i of the list, keys(t) the address of K in token t's
- * page.
+ * Copies up to 64 rows of K and V of the tokens in a list, from element `first` on, and fills up
+ * the last group of 8 with zeros. at(i) returns token i of the list, keys(t) the address of K in
+ * token t's page.
  */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
@@ -152,7 +152,7 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
     }
 }
 
-/* Returns the index, counted from page 0, of dimensions 8 block .. 8 block + 7 of token t. */
+/* Returns the index, in the pool, of dimensions 8 block .. 8 block + 7 of token t. */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
 {
@@ -161,9 +161,9 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
 }
 
 /*
- * Moves row kept[i] of K or V of a KV head to i < m, and fills up the last group of 8 with zeros. A
- * CTA of THREADS threads moves 32 dimensions, number `slice`. Each RUN rows are all read before any
- * is written.
+ * Moves rows kept[i] of K or V of a KV head to rows i < m, and fills the last group of 8 with
+ * zeros. A CTA of THREADS threads moves 32 dimensions, number `slice`. It reads RUN rows before it
+ * writes any of them.
  */
 template <int THREADS, int RUN>
 static __device__ __forceinline__ void compact_rows(uint16_t *x, const int32_t *page,
@@ -212,7 +212,7 @@ static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a,
 
 static constexpr float LOG2E = 1.4426950408889634f;
 
-/* Arguments of a scoring kernel, with factors of base-2 logarithms. */
+/* Arguments of a scoring kernel, with factors for base-2 logarithms. */
 struct score_params {
     kvd_evict_prompts_args a;
     /* Factor of the product q k: scale * log2(e) / temperature. */

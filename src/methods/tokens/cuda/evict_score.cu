@@ -27,9 +27,9 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
 
 /* Queries or keys of one head of one prompt, in global memory. */
 struct side {
-    /* First row of the query head, or first key of the KV head in page 0. */
+    /* Address of the first row of the query head, or of the first key of the KV head in page 0. */
     const uint16_t *first;
-    /* Page table of keys. NULL for queries, which are contiguous. */
+    /* Page table of the keys. NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d;
     __device__ __forceinline__ const uint16_t *group(int t8) const
@@ -39,7 +39,7 @@ struct side {
     }
 };
 
-/* Loads 32 tokens as mma.sync fragments. Groups of 8 that begin at n or later become 0. */
+/* Loads 32 tokens as mma.sync fragments. Groups of 8 tokens that begin at n or later become 0. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -81,7 +81,7 @@ __device__ __forceinline__ float below_mean(float p, int t)
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/* Adds the terms of tokens `other` and `other` + 1. MASKED skips keys after the query. */
+/* Adds the terms of tokens `other` and `other` + 1. If MASKED, skips keys after the query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,
@@ -127,7 +127,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* LOGS writes `lse`, other kinds `mass`. WIDTH is the largest width of Q and K. */
+/* Computes a pass. LOGS writes `lse`, other kinds `mass`. WIDTH: largest width of Q and K. */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     constexpr bool TO_MASS = KIND != LOGS;
     constexpr int TILE = WIDTH > KVD_WIDTH_NARROW ? KVD_PAGE_TOKENS / 2 : KVD_PAGE_TOKENS,
                   STEPS = WIDTH / 16;
-    /* ldmatrix reads up to 128 elements beyond the tile. */
+    /* ldmatrix reads up to 128 elements beyond the end of the tile. */
     __shared__ __align__(128) uint16_t tiles[2][TILE * WIDTH + 128];
     __shared__ float column[2][TILE];
     const kvd_evict_prompts_args &a = p.a;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/* Sums all query heads' probabilities for 128 keys, over the prompt's last `rows` rows. */
+/* Sums the probabilities of all query heads for 128 keys, over the prompt's last `rows` queries. */
 __global__ void __launch_bounds__(THREADS, 2)
     mark_kernel(const __grid_constant__ score_params p, double last, float threshold)
 {

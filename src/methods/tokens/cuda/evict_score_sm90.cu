@@ -29,13 +29,13 @@ struct shared {
 
 /* Queries or keys of one head of one prompt in global memory. */
 struct side {
-    /* First row of the query head, or first key of the KV head in page 0. */
+    /* Address of the first row of the query head, or of the first key of the KV head in page 0. */
     const uint16_t *first;
-    /* Page table of keys. NULL for queries, which are contiguous. */
+    /* Page table of the keys. NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Returns the bytes of tokens t .. t + 63 that exist, rounded up to a group of 8 tokens. */
+    /* Returns the bytes of existing tokens among t .. t + 63, rounded up to a group of 8 tokens. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -61,10 +61,10 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/* Result of a pass: log-sum-exp per row, or per key the sum of probabilities or the largest. */
+/* Results of a pass: log-sum-exp per query row; sum of probabilities, or the largest, per key. */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
-/* Sums, maxima and noise of a thread's two tokens, which are 8 apart. */
+/* Sums, maxima and noise for a thread's two tokens, which are 8 apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
@@ -190,7 +190,7 @@ __device__ __forceinline__ void pass(const score_params &p, shared &s, const sid
     }
 }
 
-/* Runs pass with the number of steps of held.d, which is STEPS or more. */
+/* Runs pass() with the number of steps that held.d needs, which is STEPS or more. */
 template <kind KIND, int STEPS>
 __device__ __forceinline__ void pass_of(const score_params &p, shared &s, const side &held,
                                         const side &moves, int block, const float *lse,

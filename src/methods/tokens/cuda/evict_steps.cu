@@ -21,10 +21,10 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/* SUMS adds probabilities, TEMPERED those with noise. COUNTS appends bits to histories. */
+/* SUMS adds probabilities to scores, TEMPERED those with noise. COUNTS appends history bits. */
 enum kind { SUMS, TEMPERED, COUNTS };
 
-/* Waits for all CTAs of a KV head, whose shared memory is then visible. */
+/* Waits for all CTAs of a KV head. Their shared memory is visible afterwards. */
 __device__ __forceinline__ void head_barrier()
 {
 #if __CUDA_ARCH__ >= 900
@@ -45,7 +45,7 @@ template <typename T> __device__ __forceinline__ const T *of_rank(T *x, int rank
 }
 
 struct candidate {
-    /* score in the upper 32 bits, position in the lower 32 */
+    /* Sort key: score in the upper 32 bits, position in the lower 32. */
     unsigned long long key;
     int place;
 };
@@ -63,17 +63,17 @@ struct head {
     uint32_t now;
     const int32_t *page;
     uint16_t *pool; /* the KV head's first element in page 0 */
-    /* [n][wide] attention scores times log2(e), with noise and temperature. */
+    /* Attention scores of cached tokens times log2(e), with noise and temperature, [n][wide]. */
     float *x;
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
-    /* true if a token's score is only this step's probability */
+    /* True if a token's score is only its probability in this step. */
     bool own;
     uint64_t *rows;
 };
 
-/* Returns the temperature of this decode step, as in keyformer.c. */
+/* Returns the softmax temperature of this decode step, as in keyformer.c. */
 __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head &w)
 {
     const float progress = w.budget.steps > 1
@@ -90,7 +90,7 @@ __device__ __forceinline__ step_queries<HALVES, BLOCKS> queries_of(const kvd_evi
             a.map.q_offset + w.g * a.map.group, a.map.group, a.map.d_qk[w.g]};
 }
 
-/* Multiplies queries by keys e .. e + 15, like step_products. */
+/* Multiplies queries by the keys of tokens e .. e + 15, with the result layout of step_products. */
 template <int HALVES, int BLOCKS>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
                                          const step_queries<HALVES, BLOCKS> &q, int e,
@@ -177,7 +177,7 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/* Adds p to the score of token i, which may replace `least` if it may be dropped. */
+/* Adds p to the score of token i. The token may replace `least` if it may be dropped. */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -189,7 +189,7 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
         take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
 }
 
-/* Adds probabilities from w.x (with a temperature). Returns the thread's candidate. */
+/* Adds probabilities from w.x to scores (with a temperature). Returns the thread's candidate. */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -219,7 +219,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
-/* Appends a bit to the history of token i. A new token n - 1 begins its history with the bit. */
+/* Appends a bit to the history of token i. The newest token, n - 1, begins its history with it. */
 __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 {
     const bool old = i < w.n - 1;
@@ -281,7 +281,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Returns the eviction candidate with the smallest score of the KV head, in every thread. */
+/* Returns, in every thread, the eviction candidate with the smallest score of the KV head. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -361,7 +361,7 @@ __global__ void __launch_bounds__(THREADS)
     head_barrier(); /* no CTA may exit while others read its shared memory */
 }
 
-/* Drops one token in all KV heads: the one with the smallest score sum. */
+/* Drops the same token in all KV heads: the one with the smallest sum of scores. */
 __global__ void __launch_bounds__(32 * LAYER_WARPS)
     layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -427,7 +427,7 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
     return (unsigned long long)(0xfffffffeu - count) << 32 | position;
 }
 
-/* Drops the smallest sort keys beyond `limit` and moves tokens to the freed indices. */
+/* Drops the tokens of the smallest sort keys beyond `limit`, and fills their places. */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -463,7 +463,7 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* With equal positions (timing runs) more tokens may stay, hence the minimum. */
+    /* In timing runs all positions may be equal, and more tokens may stay, hence the minimum. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
     const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
@@ -486,7 +486,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* The last `recent` indices are a ring. `turns` is the number of overwritten tokens. */
+    /* The last `recent` indices are a ring. `turns` is the number of overwritten tokens so far. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
@@ -503,7 +503,7 @@ __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_e
                    a.budget[slot].place, c);
 }
 
-/* Returns the query heads per KV head, rounded up to a power of 2. */
+/* Returns the number of query heads per KV head, rounded up to a power of 2. */
 int width_of(const kvd_attn_map *m)
 {
     int wide = 1;

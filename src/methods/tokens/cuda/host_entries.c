@@ -1,7 +1,7 @@
 /*
- * Codes on the CPU of K and V of methods that drop tokens (host_codes.h). Every KV head has a list
- * of its entries (cached tokens) from the oldest to the newest, as the CPU's cache has. The GPU may
- * hold them at other places, and moves them when it drops some.
+ * Quantises K and V on the CPU for methods that drop tokens (host_codes.h). Every KV head has a
+ * list of its entries (cached tokens) from the oldest to the newest, as the CPU's cache has. The
+ * GPU may hold them at other places, and moves them when it drops some.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static const char what[] = "codes on the CPU";
 
 enum { ROWS = 1 << 17 /* rows that are copied together */ };
 
-/* Entries of one KV head of a request. */
+/* Entries (cached tokens) of one KV head of a request. */
 typedef struct {
     size_t m, room;
     size_t first;              /* entries from here on have a row */
@@ -27,7 +27,7 @@ typedef struct {
     double *bits[KVD_N_SIDES]; /* [room] bits of the codes */
     uint16_t *row;             /* [room - first][2 d] K and V, decoded where they are coded */
     uint32_t *state;           /* [KVD_N_SIDES][states] of the entropy coder */
-    /* Entries that are coded now, and those whose rows are written. */
+    /* Number of entries to be coded now, and range of the entries whose rows are written back. */
     size_t ready[KVD_N_SIDES], from, end;
     size_t at; /* first row of the head in kvd_host_entries.rows */
 } entries_of;
@@ -150,7 +150,7 @@ static int by_position(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Compares a head's list with `position` [n], positions by place. where [max_len]: scratch. */
+/* Updates a head's list from the entries' positions, `position` [n]. where [max_len]: scratch. */
 static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *position, size_t n,
                  int64_t newest, uint32_t *where, kvd_err *err)
 {
@@ -189,7 +189,7 @@ static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *posit
     return status;
 }
 
-/* Appends entries up to n to a head that never drops any. */
+/* Appends entries to the list of a head that never drops any, until it has n. */
 static int extend(const kvd_host_entries *e, entries_of *h, size_t n, kvd_err *err)
 {
     if (n <= h->m)
@@ -246,7 +246,7 @@ static int update(kvd_host_entries *e, const kvd_slice *s, kvd_err *err)
     return status;
 }
 
-/* Sets how many of the newest entries have no codes, and how many entries are coded together. */
+/* Sets how many of the newest entries are not quantised, and how many entries form a block. */
 static void window_of(const kvd_plan *p, int side, size_t *window, size_t *block)
 {
     *window = 0;
@@ -313,7 +313,7 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
     return status ? kvd_in(err, "layer %zu, KV head %zu", i / e->heads, i % e->heads) : 0;
 }
 
-/* Takes the rows of new entries, codes what is ready, and leaves changed rows in e->rows. */
+/* Appends the rows of new entries, quantises full blocks, and puts changed rows in e->rows. */
 static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const uint16_t *taken,
                      kvd_err *err)
 {
@@ -337,7 +337,7 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
     return 0;
 }
 
-/* Copies new rows of n heads from the pages to e->taken or, if `back`, e->rows to the pages. */
+/* Copies the new rows of n heads from the pages to e->taken or, if `back`, e->rows to the pages. */
 static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n, bool back,
                 kvd_err *err)
 {
@@ -367,7 +367,7 @@ static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
-/* Codes n heads of the iteration, whose new and whose changed rows fit into e->rows. */
+/* Quantises the entries of n heads of an iteration. Their new and changed rows fit into e->rows. */
 static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                       kvd_err *err)
 {

@@ -23,7 +23,7 @@ struct entry {
     int at;
 };
 
-/* Returns entry i of a precision of the KV head with this page table. */
+/* Returns the page and row of token i at a precision, by the KV head's page table. */
 __device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, const int32_t *table, int level,
                                           int i)
 {
@@ -67,8 +67,8 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 }
 
 /*
- * Returns scale and zero point of a vector, of which each lane has N numbers. IEEE divisions give
- * the codes of kvd_quantise_group.
+ * Returns step and zero point of a vector, of which each lane has N numbers. IEEE divisions give
+ * the same codes as kvd_quantise_group.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -87,7 +87,7 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/* As the scale is rounded, codes may exceed the maximum, so they are clamped. */
+/* As the step is rounded, codes may exceed the maximum, so they are clamped. */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),
@@ -96,7 +96,7 @@ __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
     return (uint32_t)fminf(fmaxf(q, 0.0f), top);
 }
 
-/* Loads dimensions lane, lane + 32, ... of row r of K or V in a BLOCKED page. */
+/* Loads dimensions lane, lane + 32, ... of K or V of row r in a page of 8 x 8 blocks. */
 template <int N>
 __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int lane, float (&x)[N])
 {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
     }
 }
 
-/* Returns the sum of x over earlier threads; *all: over the CTA, whose WARPS warps all call it. */
+/* Returns the sum of x over earlier threads. *all: sum over the CTA, whose WARPS warps call it. */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
     __shared__ int sum[WARPS];
@@ -153,7 +153,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Packs key codes of token `row` into word number `at` of the lanes with lane % 4 = c. */
+/* Packs key codes of token `row` into word number `at` of those lanes with lane % 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -168,14 +168,14 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
     return word;
 }
 
-/* Returns how many dimensions word w holds: *first and the next ones, 8 apart. */
+/* Returns how many dimensions of V a word w of codes has: *first and the next ones, 8 apart. */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
     *first = (bits == 8 ? 8 * w : bits == 4 ? 16 * w : 32 * w) + lane / 4;
     return 8 / bits;
 }
 
-/* Writes a token's key codes to row r of a tile. Called by one warp. */
+/* Writes the key codes of a token to row r of a tile of 16 tokens. Called by one warp. */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
 {
@@ -204,7 +204,7 @@ __device__ void put_value(uint32_t *tile, const uint8_t (*code)[F], int bits, in
     }
 }
 
-/* Calls run with an object whose constexpr value is d, one of the widths that kernels have. */
+/* Calls run with an object whose constexpr value is d, if the kernels support this head size. */
 template <typename RUN> cudaError_t with_width(int d, const RUN &run)
 {
     return d == 32    ? run(std::integral_constant<int, 32>())

@@ -20,7 +20,7 @@ enum {
     KVD_LEANKV_HIGH,
     KVD_LEANKV_LOW,
     KVD_LEANKV_LEVELS,
-    /* number of tokens of a tile, whose codes are interleaved */
+    /* Number of tokens of a tile, in which codes are interleaved. */
     KVD_LEANKV_TILE = 16,
     KVD_LEANKV_PAGE_TOKENS = 64 /* tokens in a high-precision page */
 };
@@ -44,8 +44,8 @@ typedef struct {
 
 size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
 /*
- * d must be 32, 64 or 128. k_bits and v_bits are for high, then low precision, which must not take
- * more bytes. Returns -1 for invalid arguments.
+ * Fills the layout of pages for heads of d = 32, 64 or 128 numbers. k_bits and v_bits are for high,
+ * then for low precision, which must not take more bytes. Returns -1 for invalid arguments.
  */
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
@@ -100,7 +100,7 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
     return p;
 }
 
-/* Numbers of cached tokens and of pages in a KV head of a slot, per precision (high, low). */
+/* Numbers of cached tokens and of pages of a KV head of a slot, for high and for low precision. */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
@@ -110,12 +110,12 @@ typedef struct {
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
 
-/* Free pages: list[start .. end - 1], modulo the number of pages. */
+/* State of the page pool. Free pages are list[start .. end - 1], modulo the number of pages. */
 typedef struct {
     uint64_t start, end;
-    /* number of cached tokens of high and of low precision */
+    /* Number of cached tokens of high and of low precision. */
     int64_t entries[KVD_LEANKV_LEVELS];
-    /* Pages requested and pages free at the first shortage. Both are 0 without a shortage. */
+    /* Pages requested, and pages free, at the first shortage. Both are 0 without a shortage. */
     uint64_t wanted, left;
 } kvd_leankv_state;
 
@@ -131,7 +131,7 @@ typedef struct {
      * precision.
      */
     int32_t table_length;
-    /* [n_pages] Ring buffer of free page numbers (kvd_leankv_state). */
+    /* Ring buffer of free page numbers, [n_pages] (kvd_leankv_state). */
     int32_t *list;
     int32_t *table; /* [KV heads of the pool][table_length] page numbers */
     kvd_leankv_head *head;
@@ -139,7 +139,7 @@ typedef struct {
     char *page; /* [n_pages][page_bytes] */
 } kvd_leankv_pool;
 
-/* Returns the bytes of a slot without tokens: head records, page tables and spare pages. */
+/* Returns the bytes that a slot needs without tokens: head records, page tables and spare pages. */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
@@ -184,12 +184,12 @@ typedef struct {
     /* Output [n][n_kv_heads][8]: log2 of the softmax denominators. */
     float *lse2;
     float *partial; /* scratch memory, [n][n_kv_heads][splits][8][d + 2] */
-    /* [n][n_kv_heads] Number of finished splits, which is 0 before and after each launch. */
+    /* Number of finished splits (CTAs), [n][n_kv_heads]; 0 before and after each launch. */
     uint32_t *arrived;
     int32_t window; /* number of newest tokens that stay at high precision */
 } kvd_leankv_steps;
 
-/* Computes attention over the pages of both precisions and the new token in bf16. */
+/* Computes attention of decode steps over pages of both precisions and the new token in bf16. */
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
 /* Returns the number of CTAs per KV head for `rows` requests on n_sms multiprocessors. */
 int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
@@ -217,7 +217,7 @@ typedef struct {
     int32_t max_pages;
     const void *fresh; /* device bf16 pages with K and V of prompts, BLOCKED */
     const void *q;     /* device bf16 queries, BLOCKED */
-    /* Device [n_heads][n_q8]: ln of the softmax denominators. */
+    /* Device [n_heads][n_q8]: natural logs of the softmax denominators. */
     const float *lse;
     /* Output [n_heads][n_q8]: probabilities that each token received from later tokens. */
     float *mass;
@@ -225,7 +225,10 @@ typedef struct {
     int32_t *source;
 } kvd_leankv_prompts;
 
-/* kvd_leankv_masses computes `mass`, then kvd_leankv_compress chooses and writes codes. */
+/*
+ * kvd_leankv_masses computes `mass`, the attention that tokens received. kvd_leankv_compress then
+ * chooses each token's precision and writes the codes.
+ */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);
 

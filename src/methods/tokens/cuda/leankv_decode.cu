@@ -85,7 +85,7 @@ __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t 
     }
 }
 
-/* Running softmax of a lane. Index [2]: query head 2 (lane % 4) or 2 (lane % 4) + 1. */
+/* Running softmax of a lane. Index [2] is query head 2 (lane % 4) or 2 (lane % 4) + 1. */
 template <int F> struct state {
     uint32_t q[F / 16][2];
     float factor[2], q_sum[2];
@@ -186,7 +186,7 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* Tiles of a warp: numbers first, first + stride, ..., high precision before low precision. */
+/* Tiles of a warp: numbers first, first + stride, ..., at high, then at low precision. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
@@ -300,7 +300,7 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 #endif
 }
 
-/* Processes n tiles of one precision from `at` on. `score`: of its first token. */
+/* Adds n tiles of one precision, from `at` on, to the softmax. `score`: the first score. */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
                                              float *score, int step, int lane, state<F> &a)
@@ -335,7 +335,7 @@ __device__ __forceinline__ void take_any(const tiles &x, int level, int at, int 
     }
 }
 
-/* Partial softmax of one warp or split (CTA), for one query head. */
+/* Partial softmax result of one warp or one split (CTA), for one query head. */
 struct part {
     float most, sum, zeros;
 };
@@ -373,7 +373,7 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
     }
 }
 
-/* Merges outputs o of n warps, `pitch` floats apart. Returns the merged maximum and sum. */
+/* Merges outputs o of n warps, `pitch` floats apart, to out. Returns merged maximum and sum. */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
                                       int lane, float (&out)[F / 32])
@@ -433,7 +433,7 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
         s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + j] = all.most + log2f(all.sum);
 }
 
-/* Writes this CTA's partial output. Returns true in the CTA that finishes last. */
+/* Writes this CTA's partial output to memory. Returns true in the CTA that finishes last. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])
@@ -549,7 +549,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* Reciprocals are rounded up, so that division is exact for fewer than 2^16 tiles. */
+    /* Reciprocals are rounded up, so that the division is exact for fewer than 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];

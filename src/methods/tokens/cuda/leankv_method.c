@@ -21,10 +21,10 @@ typedef struct {
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    /* Pinned [2][n_slots]: slots of finished requests, then of new requests. */
+    /* Pinned [2][n_slots]: numbers of slots of finished requests, then of new requests. */
     int32_t *host_leaving;
     uint32_t *known;
-    /* state of the page pool after the latest iteration, pinned */
+    /* Pinned copy of the page pool's state after the latest iteration. */
     kvd_leankv_state *seen;
     kvd_leankv_head *record; /* [n_layers][n_kv_heads] scratch */
 } leankv;
@@ -37,7 +37,7 @@ static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, co
     return v->value[i];
 }
 
-/* Returns slots' pages. `slot` is pinned and must not change until the iteration ends. */
+/* Returns the pages of n slots. `slot` is pinned and must not change until the iteration ends. */
 static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
@@ -50,7 +50,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = (leankv *)m;
-    /* The second half, because an earlier copy may still read the first. */
+    /* The second half of the array is used, because an earlier copy may still read the first. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -103,7 +103,7 @@ static double held(const kvd_gpu_method *m)
     return bytes;
 }
 
-/* Sums a slot's tokens over KV heads and layers. Returns false on failure. */
+/* Counts a slot's tokens per precision, over KV heads and layers. Returns false on failure. */
 static bool count(const leankv *k, size_t slot, double n[KVD_LEANKV_LEVELS])
 {
     const size_t heads = (size_t)k->pool.n_layers * (size_t)k->pool.n_kv_heads;
@@ -127,7 +127,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/* Returns a slot's bits as hetero counts them: codes, and 16-bit scale and zero point. */
+/* Returns a slot's bits, counted as in method hetero: codes, and 16-bit step and zero point. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)m;

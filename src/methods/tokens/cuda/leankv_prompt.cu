@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     const __nv_bfloat16 *const keys = fresh_page(p, prompt, head / p.group, first / PAGE);
     uint32_t k[4][F / 8];
 #pragma unroll
-    /* Rows after the prompt's end hold undefined numbers, whose sums are discarded. */
+    /* Rows after the prompt's end hold undefined numbers, but their sums are discarded. */
     for (int i = 0; i < 4; i++)
         load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane,
                      k[i]);
@@ -88,13 +88,13 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/* Limit of significance: below `value`, or one of the first `ties` that equal it. */
+/* Border of significance. Below it are tokens below `value`, and the first `ties` that equal it. */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
 };
 
-/* Finds out[k], below which significances sum to less than target[k]. All threads get it. */
+/* Finds the border out[k] below which significances sum to less than target[k], in all threads. */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
     /* Invariant: significances with bits up to hi[k] sum to at least target[k]. */
@@ -128,7 +128,7 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /* Largest significance of dropped tokens (LOW), and of tokens not at high precision (HIGH). */
+    /* Largest significance of dropped tokens [LOW], and of tokens not at high precision [HIGH]. */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];
@@ -300,7 +300,7 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the pool index of KV head i of the listed slots, or -1 without a request. */
+/* Returns the pool index of KV head i of the listed slots, or -1 if the slot has no request. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {
@@ -319,7 +319,7 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
     return max(wanted - h.pages[level], 0);
 }
 
-/* Reduces h->n to the number of tokens that fit into the KV head's pages. */
+/* Reduces h->n to the numbers of tokens for which the KV head has pages. */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {

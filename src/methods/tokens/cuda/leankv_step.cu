@@ -9,25 +9,25 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/* Least significant token of a precision, before the window. The oldest of equal ones. */
+/* Least significant token of a precision before the window. If equal, the oldest counts. */
 struct least {
-    /* significance (float bits) in the upper 32 bits, position in the lower */
+    /* Sort key: significance (bits of a float) in the upper 32 bits, position in the lower. */
     unsigned long long key;
     int at;
 };
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    /* High-precision index of the token that leaves the window, or -1. */
+    /* Index, at high precision, of the token that leaves the window, or -1. */
     int leaving;
     float leaving_significance;
 };
 
-/* Indices of the tokens that move, separately per precision, or -1. */
+/* Tokens that move in this step: their indices at each precision, or -1. */
 struct decision {
     /* Token that becomes low precision: old index at high and new index at low precision. */
     int lowered, low_to;
-    /* High-precision index of the new token. */
+    /* Index of the new token, at high precision. */
     int fresh_to;
     int n[KVD_LEANKV_LEVELS];
 };
@@ -60,7 +60,7 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* Sums *sum over the CTA and finds the least significant tokens. Only thread 0 gets the results. */
+/* Sums *sum over the CTA and finds its least significant tokens. Thread 0 gets the results. */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -91,7 +91,7 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/* Decides which tokens to lower or drop. `sum` is over `body` tokens before the window. */
+/* Decides which tokens to lower or drop. `sum`: significance of `body` tokens before the window. */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -130,7 +130,7 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
     return leankv::entry_of(*p.pool, p.table, level, i);
 }
 
-/* Decodes a key or value to numbers rounded to bf16. */
+/* Decodes a token's key or value to numbers rounded to bf16. */
 template <int F>
 __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                             const leankv::entry &e, bool keys, int lane, float (&x)[F / 32])
@@ -177,7 +177,7 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
         *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = from.scale;
 }
 
-/* Warps 0 and 1 store a token with fewer bits; then 2 and 3 store the new token. */
+/* Stores the lowered token with fewer bits in warps 0 and 1, then the new one in warps 2 and 3. */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
 {
@@ -233,7 +233,7 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/* Adds the step's probabilities to scores. Thread 0 gets the sum and least significances. */
+/* Adds the step's probabilities to scores. Thread 0 gets their sum and the least of them. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)

@@ -1,6 +1,7 @@
 /*
- * Method lower with hetero (such as mikv) in the CUDA engine. All layers use the bf16 pages in
- * turn. Prompts are coded after attention, and decode steps restore one layer at a time.
+ * Method lower with hetero (such as mikv) in the CUDA engine: less important tokens keep fewer
+ * bits. All layers use the bf16 pages in turn. Prompts are quantised after attention, and decode
+ * steps restore one layer at a time.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -19,9 +20,9 @@ enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE /* parameter indices, as in hetero.
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_lower_args *layer; /* [n_layers] constant kernel arguments */
-    /* Bytes of a KV head's codes, levels and scores in a page */
+    /* Bytes of a KV head's codes, levels and scores in a page. */
     size_t head_bytes;
-    /* Number of channel factors (kvd_lower_args.factor) of a slot in a layer, or 0 */
+    /* Number of channel factors (kvd_lower_args.factor) of a slot in a layer, or 0. */
     size_t factors;
     float *mass;
     kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned memory */
@@ -92,7 +93,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                           what, err);
 }
 
-/* Sets budgets of requests that are new, or that begin with a step (timing runs). */
+/* Sets the budgets of requests that are new, or that begin with a decode step (timing runs). */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = (lower *)m;
@@ -119,7 +120,7 @@ static size_t low_of(const lower *k, size_t slot)
     return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
 }
 
-/* Returns the bits of a token's codes, plus 32 for scale and zero point below 16 bits. */
+/* Returns the bits of a token's codes, plus 32 per vector for step and zero point below 16 bits. */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
     const double d = k->layer[0].d_head;
@@ -165,7 +166,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* The initial bytes are valid low-precision codes, so that decode steps can be timed. */
+/* Allocates all layers. Bytes are valid low-precision codes at first, for timing decode steps. */
 static int make_layers(lower *k, size_t pages, size_t slots, kvd_err *err)
 {
     const size_t layers = (size_t)k->method.cache->config->n_layers,
@@ -230,7 +231,7 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /* 16-bit codes cannot be random in timing runs, as not all bits are valid float16 numbers. */
+    /* Timing runs have random codes, but not all 16-bit numbers are valid float16 numbers. */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;

@@ -20,7 +20,7 @@ __device__ __forceinline__ size_t page_of(const kvd_lower_args &a, int b, int t)
     return (size_t)__ldg(a.page_table + (size_t)b * a.max_pages + t / KVD_PAGE_TOKENS);
 }
 
-/* Returns the index in `level` and `score` of token t of request b. */
+/* Returns the index of token t of request b and KV head g in `level` and `score`. */
 __device__ __forceinline__ size_t place_of(const kvd_lower_args &a, int b, int g, int t)
 {
     return (page_of(a, b, t) * a.map.n_kv_heads + g) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
@@ -31,7 +31,7 @@ __device__ __forceinline__ int blocked(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Vector: K (side 0) or V (side 1) of token t of request b in KV head g. */
+/* A vector: K (side 0) or V (side 1) of token t of request b in KV head g. */
 struct vector_of {
     int b, g, side, t;
 };
@@ -61,7 +61,7 @@ __device__ __forceinline__ uint32_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/* Returns the channel factors applied before coding, or NULL. */
+/* Returns the factors by which the key's channels are multiplied before quantisation, or NULL. */
 __device__ __forceinline__ const uint16_t *factors_of(const kvd_lower_args &a, const vector_of &v,
                                                       int level)
 {
@@ -78,7 +78,7 @@ __device__ __forceinline__ float min_of_warp(float x)
     return x;
 }
 
-/* Codes a vector of a.rows. Called by one warp. */
+/* Quantises a vector of the pages a.rows. Called by one warp. */
 __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int level)
 {
     const int lane = (int)threadIdx.x % 32, d = a.d_head, bits = a.bits[v.side][level],
@@ -121,7 +121,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
     }
 }
 
-/* Decodes elements i .. i + 7, where i is a multiple of 8. */
+/* Decodes elements i .. i + 7 of a vector, where i is a multiple of 8. */
 __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int level, int i)
 {
     const int bits = a.bits[v.side][level];
@@ -142,7 +142,7 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
                    ? half_of(code[e])
                    : __fadd_rn(__fmul_rn(half_of(scale), (float)code[e]), half_of(scale >> 16));
     }
-    /* The fast division is off by up to 2 units of float32, which bf16 does not show. */
+    /* The fast division is off by up to 2 units in the last place of float32, which bf16 hides. */
     if (factor) {
         const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
         const uint32_t w[4] = {f.x, f.y, f.z, f.w};
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
             t >= old || key(t) >= least ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
-/* Raises most[e] to the magnitude of number e in `from`, for e = 0 to 7. */
+/* Raises most[e] to the magnitude of the e-th number in `from`, for e = 0 to 7. */
 __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
     }
 }
 
-/* Adds a decode step's probabilities to the scores. The newest token's score begins at 0. */
+/* Adds the probabilities of a decode step to the scores. The newest token's score begins at 0. */
 __global__ void __launch_bounds__(THREADS)
     observe(const __grid_constant__ kvd_lower_args a, const uint16_t *q, const float *lse)
 {
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Codes the newest token, then lowers the high-precision token with the smallest score. */
+/* Quantises the newest token, then lowers the high-precision token with the smallest score. */
 __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_lower_args a)
 {
     __shared__ unsigned long long least;

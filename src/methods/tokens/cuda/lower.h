@@ -24,16 +24,16 @@ extern "C" {
 
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
-/* Tokens at high precision: the newest, and older ones with the largest scores. */
+/* Tokens at high precision: the `recent` newest, and `heavy` others with the largest scores. */
 typedef struct {
     int32_t heavy, recent;
 } kvd_lower_budget;
 
-/* One layer and a batch's requests, in device memory. A head has d_head numbers of K and of V. */
+/* Cache of a layer and a batch, in device memory. A head has d_head numbers of K and of V. */
 typedef struct {
     kvd_attn_map map;
     int32_t d_head;
-    /* bits of K and V codes per precision: 1 .. 8, or 16 (float16) */
+    /* Bits of K and V codes at each precision: 1 .. 8, or 16 (float16). */
     int32_t bits[2][KVD_LOWER_LEVELS];
     int32_t n, max_pages, n_sms;
     const int32_t *kv_len, *slot; /* [n] */
@@ -48,7 +48,7 @@ typedef struct {
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
     float *score;   /* [pages][n_kv_heads][KVD_PAGE_TOKENS] sums of probabilities */
-    /* float16 [slots][n_kv_heads][d_head] channel factors of low-precision keys, or NULL. */
+    /* Channel factors of low-precision keys, float16 [slots][n_kv_heads][d_head], or NULL. */
     uint16_t *factor;
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
@@ -61,19 +61,19 @@ KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], i
     return high > low ? high : low;
 }
 
-/* A batch's prompts after their attention, in device memory. */
+/* Prompts of a batch after their attention, in device memory. */
 typedef struct {
     int32_t n_q8;
     const int32_t *q_start; /* [n] first row of each prompt in `mass` and `q` */
-    /* [n_heads][n_q8] probabilities that each token received. */
+    /* Probabilities that each token received, [n_heads][n_q8]. */
     const float *mass;
     const void *q; /* bf16 queries, BLOCKED */
 } kvd_lower_prompts_args;
 
-/* Chooses the level of each prompt token, computes channel factors and codes the tokens. */
+/* Chooses the precision of each prompt token, computes channel factors and quantises the tokens. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
-/* Restores all tokens but the newest. Rows after it become 0, up to a multiple of 8. */
+/* Decodes all tokens but the newest to bf16. Rows after it become 0, up to a multiple of 8. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
  * Adds the steps' probabilities to scores and codes the newest tokens. If more than `heavy` older

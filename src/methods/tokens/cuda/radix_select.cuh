@@ -106,9 +106,7 @@ static __device__ unsigned long long select_least(const KEY &key, int n, int k)
     return k >= n ? 0 : k <= 0 ? ~0ull : select_key<THREADS>(key, n, k, bin);
 }
 
-/*
- * Returns how many earlier threads have `stays`; *all: of the CTA, whose THREADS threads call it.
- */
+/* Returns how many earlier threads have `stays`. *all: number in the CTA of THREADS threads. */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {
     __shared__ int part[THREADS / 32];
@@ -147,7 +145,7 @@ static __device__ int select_each(int n, const STAYS &stays, const TAKE &take)
     return place;
 }
 
-/* Returns the sum of x over earlier threads; *all: over the CTA, whose THREADS threads call it. */
+/* Returns the sum of x over earlier threads. *all: sum over the CTA of THREADS threads. */
 template <int THREADS> static __device__ int sum_before(int x, int *all)
 {
     __shared__ int part[THREADS / 32];

@@ -1,4 +1,4 @@
-/* Methods of the tokens axis whose decode steps read only part of the cache, in the CUDA engine. */
+/* Methods whose decode steps read only part of the cached tokens, in the CUDA engine. */
 #include "methods/tokens/cuda/selection_method.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static const char what[] = "selection of pages";
 
 typedef kvd_selection_method selection;
 
-/* Returns true if tokens are scored by attention from recent queries. */
+/* Returns true if tokens are scored by the attention of recent queries. */
 static bool recalls(const selection *e)
 {
     return e->rule.ranking == KVD_READ_RECENT;
@@ -33,7 +33,7 @@ static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /* mean keys and one byte per selection page, padded to a multiple of 16 */
+    /* Mean keys and one byte per selection page, padded to a multiple of 16 bytes. */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -80,7 +80,7 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/* Returns the bits of side information: as on the device (`stored`), or on the CPU. */
+/* Returns the bits of side information for n tokens: as on the device (`stored`), or on the CPU. */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;
@@ -134,7 +134,7 @@ static kvd_selection selection_of(const selection *e, int layer)
                            .recent = recalls(e) ? (float *)(void *)side : NULL};
 }
 
-/* Describes rows from .. from + n-1 for the kernels of selection.h. */
+/* Describes rows from .. from + n - 1 of the batch for the kernels of selection.h. */
 kvd_selection kvd_selection_of_rows(const selection *e, int layer, size_t from, size_t n)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -165,7 +165,7 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/* Computes bounds or codes of each request's last q_len[b] keys. `longest` is the largest q_len. */
+/* Computes bounds or codes of each request's last q_len[b] keys, `longest` at most. */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {
@@ -255,7 +255,7 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
                      : plan(e, &a, stream, err);
 }
 
-/* Chooses tokens. If their number varies, plans attention; the last layer copies numbers. */
+/* Chooses the tokens to read. If their number varies, plans attention; the last layer copies it. */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -296,7 +296,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
           kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err))));
 }
 
-/* Zeroes `sides`, which timing runs read although no prompt wrote them. */
+/* Allocates memory. Zeroes `sides`, which timing runs read although no prompt wrote it. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     selection *const e = (selection *)m;
@@ -343,7 +343,7 @@ static int make_sums(selection *e, kvd_err *err)
     return e->memory.status;
 }
 
-/* Copies RoPE's angular frequencies to the device. `base` is 1 for local layers. */
+/* Copies RoPE's angular frequencies to the device. `base` is 1 for local layers' RoPE. */
 static int make_frequency(selection *e, int base, kvd_err *err)
 {
     const kvd_config *const c = e->method.cache->config;
@@ -445,7 +445,7 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /* Never-written slots have equal codes and equal choices, so timing runs need a prompt. */
+    /* Slots never written have equal codes and equal choices, so timing runs need a prompt. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

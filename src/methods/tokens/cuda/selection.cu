@@ -22,7 +22,7 @@ enum {
     ROWS = 16
 };
 
-/* Numbers of selection pages of a request (kvd_selection_pages). */
+/* Numbers of selection pages of a request: all, newest, chosen (kvd_selection_pages). */
 struct pages {
     int all, newest, chosen;
 };
@@ -33,7 +33,7 @@ __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
     return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-/* Returns true if a step reads some but not all older selection pages. */
+/* Returns true if a decode step reads some but not all older selection pages. */
 __device__ __forceinline__ bool scores(const pages &p)
 {
     return p.chosen > 0 && p.chosen < p.all - p.newest;
@@ -44,13 +44,13 @@ __device__ __forceinline__ int page_of(const kvd_selection &s)
     return (int)s.rule.page;
 }
 
-/* Returns the row length of `score` and `chosen`, the most selection pages of a row. */
+/* Returns the row length of `score` and `chosen`, the largest number of selection pages. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (KVD_PAGE_TOKENS / page_of(s));
 }
 
-/* Returns the index of the first bound of selection page i. */
+/* Returns the index, in `bounds`, of the first bound of selection page i. */
 __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
@@ -59,7 +59,7 @@ __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g
            (size_t)(2 * s.map.d_qk[0]);
 }
 
-/* Returns selection page i's entry in kvd_selected.table. */
+/* Returns the entry of selection page i in the page table kvd_selected.table. */
 __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
@@ -156,7 +156,7 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
     __syncthreads();
 }
 
-/* Scores pages first .. first + WARP_PAGES - 1 with one warp, CHUNKS * 8 bounds a lane. */
+/* Scores pages first .. first + WARP_PAGES - 1 with one warp, 8 CHUNKS bounds per lane. */
 template <int CHUNKS>
 __device__ __forceinline__ void score_pages(const kvd_selection &s, const float *rise,
                                             const float *fall, int b, int g, int first, int end,
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/* Scores large clusters, whose bounds are the extremes of their small clusters' bounds. */
+/* Scores large clusters by bounds that are the extremes of their small clusters' bounds. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(CHOOSE)
         [&](int at, int i) { choose_page(s, to, b, g, at, i); });
 }
 
-/* Returns the address of row 0's probability for t. Rows are 64 elements apart. */
+/* Returns the address of row 0's probability for token t. The next rows are 64 elements apart. */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page = (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS];
@@ -332,13 +332,13 @@ __global__ void __launch_bounds__(SUM)
     to.score[((size_t)b * s.map.n_kv_heads + g) * most_of(s) + t] = sum;
 }
 
-/* Returns the index of dimension c of row t in layout BLOCKED with d dimensions. */
+/* Returns the index of dimension c of row t in a matrix of 8 x 8 blocks with d dimensions. */
 __device__ __forceinline__ size_t element(int t, int c, int d)
 {
     return (size_t)(t / 8 * 8 * d + c / 8 * 64 + t % 8 * 8 + c % 8);
 }
 
-/* One key per thread. Element r of `recent` is of the newest t with t % history = r. */
+/* Fills `recent`, one key per thread. Element r is of the newest query t with t % history = r. */
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_rows rows)
@@ -385,7 +385,7 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /* Earlier chunks' queries have written the probabilities of earlier tokens. */
+            /* For earlier tokens, earlier chunks' queries have written the probabilities. */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -393,7 +393,7 @@ __global__ void __launch_bounds__(KEYS)
     }
 }
 
-/* Zeroes the newest query's probabilities and those for the newest token. */
+/* Zeroes the newest query's probabilities, and all probabilities for the newest token. */
 __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kvd_selection s)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, i = (int)(blockIdx.x * KEYS + threadIdx.x);
@@ -406,7 +406,7 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-/* Writes the step's probabilities to `recent`, 16 of the tokens read per warp. */
+/* Writes the step's probabilities to `recent`. A warp has 16 of the tokens that were read. */
 template <int HALVES>
 __global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,

@@ -37,12 +37,12 @@ typedef struct {
     /* rule.page must divide KVD_PAGE_TOKENS, and is 1 with KVD_READ_RECENT. */
     kvd_read_rule rule;
     int32_t batch, max_pages;
-    /* Device [batch]: cached tokens with the newest, and slot (n_slots or more: padding). */
+    /* Device [batch]: number of cached tokens with the newest; slot (from n_slots on: padding). */
     const int32_t *kv_len, *slot;
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *pool;          /* device pages of the layer */
-    /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: channel minima, then maxima. */
+    /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: least, then largest per channel. */
     void *bounds;
     /*
      * Device [pool page][n_kv_heads][history][64] probabilities summed over query heads, for
@@ -58,7 +58,7 @@ typedef struct {
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
 
-/* Queries of prompts or chunks for kvd_selection_recent. */
+/* Queries of prompts, or of chunks of prompts, for kvd_selection_recent. */
 typedef struct {
     const void *q;    /* device, BLOCKED with n_q8 rows */
     const float *lse; /* device [n_heads][n_q8] ln of softmax denominators */
@@ -67,7 +67,7 @@ typedef struct {
     int32_t longest;
 } kvd_selection_rows;
 
-/* Fills `recent` from the last `history` rows. Must follow each chunk's attention. */
+/* Fills `recent` from the last `history` queries. Must follow each chunk's attention. */
 cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *rows,
                                  cudaStream_t stream);
 
@@ -86,19 +86,19 @@ typedef struct {
      * n_kv_heads][group][max_pages * 64].
      */
     float *score;
-    /* [batch * n_kv_heads][max_pages * 64 / page] Chosen selection pages, in rising order. */
+    /* [batch * n_kv_heads][max_pages * 64 / page]: numbers of chosen selection pages, rising. */
     int32_t *chosen;
     /*
      * [batch * n_kv_heads][max_pages * 64 / page] Numbers of the pages, or parts of pages, of one
      * KV head that attention reads. Not used with KVD_READ_LANDMARKS.
      */
     int32_t *table;
-    /* bf16 pages of chosen rows (KVD_READ_LANDMARKS), row_pages for each row. */
+    /* bf16 pages of the chosen tokens (KVD_READ_LANDMARKS), row_pages pages for each row. */
     void *rows;
     int32_t row_pages; /* largest number of pages with tokens that a KV head reads */
-    /* Device [batch * n_kv_heads] Tokens read: output if kvd_selection_varies, else input. */
+    /* Device [batch * n_kv_heads]: tokens read; output if kvd_selection_varies, else input. */
     int32_t *len;
-    /* Device [batch] Number of tokens read, summed over calls, if kvd_selection_varies. */
+    /* Device [batch]: number of tokens read, summed over calls, if kvd_selection_varies. */
     unsigned long long *read;
 } kvd_selected;
 
@@ -111,29 +111,29 @@ cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
 cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
                                  cudaStream_t stream);
 
-/* Device centroids and codes of a layer (KVD_READ_CODES). */
+/* Centroids, and codes (nearest centroids) of a layer's keys, on the device (KVD_READ_CODES). */
 typedef struct {
-    /* Number of centroids, and relative RoPE position of queries. */
+    /* Number of centroids, and relative position at which RoPE rotates queries. */
     int32_t size, relative;
     /*
-     * Number of dimensions that RoPE rotates. `interleaved` pairs 2 i and 2 i + 1, otherwise i and
+     * Number of dimensions that RoPE rotates. `interleaved`: pairs are 2 i and 2 i + 1, else i and
      * i + dims / 2.
      */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /* Device arrays of kvd_read_codes: [n_kv_heads][d][d], and twice [n_kv_heads][size][d]. */
+    /* Device arrays as in kvd_read_codes: [n_kv_heads][d][d], and twice [n_kv_heads][size][d]. */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
 } kvd_selection_codes;
 
-/* Codes each request's last q_len[b] tokens. `longest` is the largest q_len. */
+/* Finds the code of each request's last q_len[b] tokens. `longest` is the largest q_len. */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* Does kvd_selection_choose for KVD_READ_CLUSTERS. `score` needs twice as many elements. */
+/* kvd_selection_choose for KVD_READ_CLUSTERS. `score` needs twice as many elements. */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                    cudaStream_t stream);
-/* Does kvd_selection_choose for KVD_READ_CODES. */
+/* kvd_selection_choose for KVD_READ_CODES. */
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
 /*
@@ -180,12 +180,12 @@ cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_
  */
 cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selection_shadow *x,
                                        const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* Does kvd_selection_lengths for KVD_READ_LANDMARKS. */
+/* kvd_selection_lengths for KVD_READ_LANDMARKS. */
 cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
 /*
- * Does kvd_selection_choose for KVD_READ_LANDMARKS and gathers latents. Keys of tokens with a
+ * kvd_selection_choose for KVD_READ_LANDMARKS, which also gathers latents. Keys of tokens with a
  * position in x->position become 0, and the caller must rebuild them. `score` has a row per query
  * head.
  */
@@ -198,7 +198,7 @@ cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_sel
 #define KVD_ON_BOTH
 #endif
 
-/* Selection pages of a KV head: all, the newest (always read), and chosen older ones. */
+/* Numbers of selection pages of a KV head: all, newest (always read), and chosen older ones. */
 typedef struct {
     size_t all, newest, chosen;
 } kvd_selection_pages;
@@ -248,7 +248,7 @@ KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, si
     return n - (m.all - m.outliers - m.chosen) * r->page;
 }
 
-/* Returns true if a step chooses how many tokens it reads. */
+/* Returns true if decode steps read a number of tokens that depends on the queries. */
 KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
 {
     return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;
@@ -260,7 +260,7 @@ KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
     return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
-/* Returns how many of n small clusters are chosen, not counting the first and last. */
+/* Returns how many of n small clusters are chosen, without the first and the last one. */
 KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
 {
     const size_t budget = (size_t)r->budget;
@@ -274,7 +274,7 @@ KVD_ON_BOTH static inline size_t kvd_selection_tokens(const kvd_read_rule *r, si
     return p.chosen * r->page + n - (p.all - p.newest) * r->page;
 }
 
-/* Returns how many of n cached tokens a step may read at most. */
+/* Returns the largest number of n cached tokens that a decode step may read. */
 KVD_ON_BOTH static inline size_t kvd_selection_most(const kvd_read_rule *r, size_t group, size_t n)
 {
     const size_t budget = r->budget < 1 ? (size_t)(r->budget * (double)n) : (size_t)r->budget,

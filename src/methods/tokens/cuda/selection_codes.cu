@@ -1,6 +1,6 @@
 /*
- * Selection by codes of keys (a2ats.c). A CTA codes 32 tokens, and its warps divide the centroids.
- * RoPE angles are double.
+ * Selection by codes of keys (a2ats.c), which are indices of centroids. A CTA finds the codes of 32
+ * tokens, and its warps divide the centroids. RoPE angles are double.
  */
 #include <cuda_bf16.h>
 
@@ -26,7 +26,7 @@ __device__ __forceinline__ int second_of(const kvd_selection_codes &c, int p)
     return c.interleaved ? 2 * p + 1 : p + c.dims / 2;
 }
 
-/* Rotates pair p of x by `positions` positions. */
+/* Rotates pair p of the dimensions of x by `positions` positions of RoPE. */
 __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double positions,
                                      float *x)
 {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double
     *b = v * cf + u * sf;
 }
 
-/* Returns (pool page of token t) * n_kv_heads + g. */
+/* Returns (pool page of token t) * n_kv_heads + g, an index of one KV head's page. */
 __device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] * s.map.n_kv_heads +
@@ -51,7 +51,7 @@ __device__ __forceinline__ int code_of(const kvd_selection &s, const kvd_selecti
     return c.code[head_page(s, b, g, t) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS];
 }
 
-/* Writes the key of token t before RoPE to x. Called by one warp. */
+/* Writes the key of token t, with RoPE undone, to x. Called by one warp. */
 __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, int b, int g, int t,
                          float *x)
 {
@@ -86,7 +86,7 @@ __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE],
     }
 }
 
-/* Finds, of the centroids that this warp has, the one nearest to the lane's token. */
+/* Finds, among this warp's centroids, the one nearest to the lane's token. */
 __device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
                         int *best)
 {

@@ -1,6 +1,6 @@
 /*
- * Selection by mean keys (shadowkv.c), with one warp per selection page. Cache pages hold one
- * layer, from which values and exact keys are copied.
+ * Selection by mean keys of selection pages (shadowkv.c), with one warp per page. Cache pages hold
+ * one layer, from which values and exact keys are copied.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -28,7 +28,7 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns marks_of, which one thread of the CTA computes. All threads must call it once. */
+/* Returns marks_of, computed by one thread of the CTA. All threads must call it once. */
 __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection &s,
                                                             const kvd_selection_shadow &x, int b)
 {
@@ -45,26 +45,26 @@ __device__ __forceinline__ int log_tokens(const kvd_selection &s)
     return __ffs((int)s.rule.page) - 1;
 }
 
-/* Returns log2 of the number of selection pages in a page of the pool. */
+/* Returns log2 of the number of selection pages in a page of the cache. */
 __device__ __forceinline__ int log_each(const kvd_selection &s)
 {
     static_assert(KVD_PAGE_TOKENS == 64, "the logarithm is 6");
     return 6 - log_tokens(s);
 }
 
-/* Returns the row length of the scores. */
+/* Returns the row length of the scores, the largest number of selection pages. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages << log_each(s);
 }
 
-/* Returns the pool page of selection page i. */
+/* Returns the number of the cache page that has selection page i. */
 __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i >> log_each(s))];
 }
 
-/* Returns selection page i's index within its pool page. */
+/* Returns the index of selection page i within its cache page. */
 __device__ __forceinline__ size_t in_page(const kvd_selection &s, int g, int i)
 {
     const int log = log_each(s);
@@ -92,8 +92,8 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
 }
 
 /*
- * Computes mean keys. `score` becomes minus the smallest cosine between a key of the page and its
- * mean key.
+ * Computes the mean key of each selection page. `score` receives minus the smallest cosine between
+ * a key and the mean key.
  */
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(LANES *WARPS)
         score[((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * room_of(s) + (size_t)i] = -least;
 }
 
-/* Returns the k-th largest key of n scores. All CHOOSE threads must call it. */
+/* Returns the k-th largest of n sort keys. All CHOOSE threads must call it. */
 template <typename KEY>
 __device__ __forceinline__ u64 threshold_of(const KEY &key, size_t n, size_t k, unsigned *bin)
 {
@@ -197,8 +197,8 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
 }
 
 /*
- * Multiplies queries by mean keys. Pages with exact keys get -INFINITY. A warp has PAGES_OF_WARP
- * pages, a lane four adjacent dimensions.
+ * Multiplies queries by the mean keys of pages. Pages with exact keys get -INFINITY. A warp has
+ * PAGES_OF_WARP pages, a lane four adjacent dimensions.
  */
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
@@ -332,7 +332,7 @@ __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_se
     return (to.chosen[row * room_of(s) + (size_t)(at >> log)] << log) + (at & ((1 << log) - 1));
 }
 
-/* Copies latents and positions of 64 chosen tokens without exact keys. */
+/* Copies latents and positions of 64 chosen tokens that have no exact keys. */
 __global__ void __launch_bounds__(SCORE)
     latent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_shadow x,
@@ -402,7 +402,7 @@ __device__ __forceinline__ uint4 *value_of(const kvd_selection &s, const kvd_sel
         piece(t, c, d));
 }
 
-/* Returns the index in a page of numbers 8 c .. 8 c + 7 of token t (K, then V). */
+/* Returns the index, within a page, of numbers 8 c .. 8 c + 7 of token t (K, then V). */
 __device__ __forceinline__ size_t in_head(const kvd_selection &s, int t, int c)
 {
     const int d = s.map.d_qk[0], k = d / 8;
@@ -416,7 +416,7 @@ __device__ __forceinline__ uint4 *stored(const kvd_selection &s, const kvd_selec
     return c < k ? exact_key(s, x, b, g, t, c, marked) : value_of(s, x, b, g, t, c - k);
 }
 
-/* Stores new tokens' values and exact keys, 8 tokens at a time. */
+/* Stores values and exact keys of new tokens, 8 tokens at a time. */
 __global__ void __launch_bounds__(STORE)
     store_kernel(const __grid_constant__ kvd_selection s,
                  const __grid_constant__ kvd_selection_shadow x, const int32_t *q_len)
@@ -441,7 +441,7 @@ __global__ void __launch_bounds__(STORE)
     }
 }
 
-/* Sources of a chosen token. Numbers 8 c .. 8 c + 7 of its key are at key + step c. */
+/* Addresses of a chosen token's K and V. Numbers 8 c .. 8 c + 7 of the key are at key + step c. */
 struct chosen_source {
     const uint16_t *key, *value; /* key: NULL if the token has no exact key */
     int step;

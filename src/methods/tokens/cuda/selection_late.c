@@ -27,7 +27,7 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/* Returns the cached tokens of the largest layer. New tokens follow it in all layers. */
+/* Returns the number of cached tokens in the largest layer. New tokens follow it in all layers. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = (const selection *)m;
@@ -48,7 +48,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
-/* Fails for decode steps after tokens that were never computed. */
+/* Fails if a decode step follows tokens that were never computed. */
 static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
 {
     return step && s->before != e->tokens[s->slot]
@@ -134,7 +134,7 @@ int kvd_selection_late_make(selection *e, kvd_err *err)
     e->late.kept = kvd_device_new(m, e->kv * rows * sizeof *e->late.kept, what, err);
     if (m->status)
         return -1;
-    /* Kernels require at least one cached token. */
+    /* The kernels require at least one cached token. */
     for (size_t i = 0; i < n; i++)
         e->late.length[i] = 1;
     return kvd_device_put(e->late.lengths, e->late.length, bytes, what, err);
@@ -160,7 +160,7 @@ static size_t slot_outliers(const selection *e)
     return (size_t)e->rule.outliers * e->rule.page * e->shadow.wide;
 }
 
-/* Returns the arguments of a layer. `from` is the first row of the batch. */
+/* Returns the kernel arguments of a layer. `from` is the first row of the batch. */
 static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from)
 {
     const size_t l = (size_t)layer, pages = l * e->pool_pages;
@@ -173,7 +173,7 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns a slot's number of tokens after those with a mean key, at least 1. */
+/* Returns how many of n tokens of a slot follow those with a mean key, at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -402,7 +402,7 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/* Returns a correction below 0, as unread low-rank keys have fewer bits than other code assumes. */
+/* Returns a correction, negative because unread low-rank keys have fewer bits than assumed. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;

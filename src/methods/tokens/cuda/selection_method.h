@@ -13,29 +13,29 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_attn_map one;      /* shape of one KV head with its query heads */
     kvd_read_rule rule;
-    /* Layers without a sliding window, KV heads, and tokens of the longest request. */
+    /* Number of layers without a window, of KV heads, and of tokens of the longest request. */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
-    /* [n_slots] Number of tokens of each slot's request, between iterations. */
+    /* Number of tokens of each slot's request between iterations, [n_slots]. */
     size_t *tokens;
-    /* [n_slots] Number of tokens after the latest iteration. */
+    /* Number of tokens of each slot after the latest iteration, [n_slots]. */
     size_t *held;
     size_t rows, row_pages, max_pages;
     /* Device [layers][pool_pages][side]: side information by which steps choose tokens. */
     char *sides;
     size_t side;
     float *lse; /* device [rows][group], for decode steps */
-    /* Pinned [max_slices] Tokens that each step read, over layers and KV heads, if varied. */
+    /* Pinned [max_slices]: tokens each step read, over layers and KV heads, if that varies. */
     unsigned long long *read;
-    /* [n_slots] tokens that the latest step skipped, mean over KV heads and layers */
+    /* Number of tokens that the latest step skipped, [n_slots], mean over KV heads and layers. */
     double *unread;
-    /* Codes of all layers, for KVD_READ_CODES. */
+    /* Codes of the keys of all layers, for KVD_READ_CODES. */
     struct {
         /* Kernel arguments for layer 0. */
         kvd_selection_codes of;
         double *frequency[2]; /* device angular frequencies of both RoPE bases */
     } codes;
-    /* For KVD_READ_CLUSTERS, with different numbers of tokens per layer. */
+    /* Data of KVD_READ_CLUSTERS, with which layers cache different numbers of tokens. */
     struct {
         /* Number of cached tokens with the new one: pinned, and device [layers][max_slices]. */
         int32_t *length, *lengths;
@@ -44,25 +44,26 @@ typedef struct {
         float *mass;
         int32_t *kept;
     } late;
-    /* For KVD_READ_LANDMARKS, on the device. */
+    /* Data of KVD_READ_LANDMARKS, on the device. */
     struct {
         /* Kernel arguments for layer 0. */
         kvd_selection_shadow of;
-        /* n_kv_heads * d_head, and the rank without padding */
+        /* Product n_kv_heads * d_head, and rank of the keys without padding. */
         size_t wide, kept;
         size_t *prompt; /* host [n_slots] number of prompt tokens */
-        /* [n_slots][layers][wide][rank] Right singular vectors of prompt keys. */
+        /* Right singular vectors of each slot's prompt keys, [n_slots][layers][wide][rank]. */
         uint16_t *basis;
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
         /*
-         * Arrays of kvd_selection_shadow for all layers, [layers] first. `tail` manages the pages
+         * Arrays of kvd_selection_shadow with a first dimension [layers]. `tail` manages the pages
          * of `keys`.
          */
         uint16_t *values, *keys, *outliers;
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
         /*
-         * Device tables for the kernels of latents.h: heads, and page offsets of runs.
+         * Device tables for the kernels of latents.h: descriptions of heads, and page offsets of
+         * runs.
          */
         kvd_latent_head *head;
         int32_t *run;
@@ -104,7 +105,7 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_LANDMARKS;
 }
-/* Sets e->method's callbacks. Fails for unsupported models or parameters. */
+/* Sets e->method's callbacks for low-rank keys. Fails for unsupported models or parameters. */
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
 /*
  * kvd_selection_shadow_make allocates the arrays of e->shadow per slot and page.

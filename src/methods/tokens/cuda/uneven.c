@@ -61,7 +61,7 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
     return 0;
 }
 
-/* Sets, for timing runs, the numbers of tokens that a prompt would have left. */
+/* For timing runs, sets the numbers of tokens that would stay after a prompt. */
 static void assume(uneven *e, const kvd_slice *s)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -137,7 +137,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* Room for the next token must stay. */
+                /* Room for the next token must remain. */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -145,7 +145,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            /* keeps one page, for the next new token */
+            /* One page remains for the next new token. */
             kvd_pages_keep(m->cache->pages, s->slot, 1);
     }
     return 0;
@@ -238,7 +238,7 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_r
     return a;
 }
 
-/* In the first layer of a group, chooses the windows of tokens for the whole group. */
+/* In the first layer of a group of layers, chooses the windows of tokens for the whole group. */
 static int choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream,
                           kvd_err *err)
 {
@@ -457,13 +457,13 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err) || (plan->bits && kvd_host_entries_new(&e->method, &places, err)))
         return -1;
-    /* If keys decide how many tokens stay, timing runs cannot begin without prompts. */
+    /* If keys decide how many tokens stay, timing runs cannot begin without a prompt. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;
 }
 
-/* prefixkv, cake and windowkv exclude sliding windows and wide heads. */
+/* Methods prefixkv, cake and windowkv exclude sliding windows and wide heads. */
 static unsigned computes(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;

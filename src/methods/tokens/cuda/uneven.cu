@@ -14,7 +14,7 @@ namespace
 {
 
 enum { CHOOSE = 1024, COPY = 256, VECTOR = 512 };
-/* Larger than all sort keys, so that no token reaches it. */
+/* Sort key above those of all tokens, so that no token reaches it. */
 constexpr unsigned long long NONE = ~0ull;
 typedef unsigned long long u64;
 
@@ -26,7 +26,7 @@ struct head {
     const float *rank;
 };
 
-/* Returns KV head g, counted among the u.n_all heads of all GPUs, of prompt b. */
+/* Returns KV head g of prompt b, counted among the u.n_all heads of all GPUs. */
 __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g, int b)
 {
     const kvd_evict_prompts_args &a = u.prompt;
@@ -37,7 +37,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
-    /* Smoothed scores are in `mass` of the first query head. */
+    /* Smoothed scores are stored in the row of `mass` of the first query head. */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * a.n_q8 + h.at
                                : a.score + (size_t)g * a.n_q8 + h.at;
     if (u.rank)
@@ -45,7 +45,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     return h;
 }
 
-/* Returns a sort key. The first h.sink tokens have the largest keys. */
+/* Returns the sort key of token t. The first h.sink tokens have the largest keys. */
 __device__ __forceinline__ u64 key_in(const head &h, int t)
 {
     return t < h.sink ? 0xffffffffull << 32 | (unsigned)t : key_of(h.rank[t], t);
@@ -56,7 +56,7 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns the sort key among all KV heads of a shared budget. `own`: threshold of head g. */
+/* Returns token t's sort key among all heads of a shared budget. `own`: threshold of head g. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -64,7 +64,7 @@ __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g
            (unsigned)(g * h.old + t);
 }
 
-/* Sums the values of all tokens, weighted by the attention of the query heads. */
+/* Computes semantic vectors (taskkv): sums of the values of all tokens, weighted by attention. */
 __global__ void __launch_bounds__(VECTOR)
     vector_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(VECTOR)
     u.vector[((size_t)b * u.n_all + (u.first + g)) * (size_t)a.map.d_v[0] + me] = all;
 }
 
-/* Finds KV heads farthest from the mean semantic vector (taskkv); of equal ones the later. */
+/* Finds the KV heads farthest from the mean semantic vector (taskkv); of equal heads the later. */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -271,7 +271,7 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/* Returns the index in `spread` of a query head's partial sums, two per page. */
+/* Returns the index in u.spread of a query head's partial sums, two per page. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);
@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + ranked);
 }
 
-/* Writes the largest score over query heads. The first rule.sink tokens get 2. */
+/* Writes each token's largest score over query heads. The first rule.sink tokens get 2. */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

@@ -29,26 +29,26 @@ extern "C" {
 
 /* Arguments for whole prompts of a batch, in one layer. */
 typedef struct {
-    /* prompt.budget [slot] is this layer's. prompt.pool holds prompts before eviction. */
+    /* Shared arguments. prompt.budget [slot] is this layer's, prompt.pool the uncut prompts. */
     kvd_evict_prompts_args prompt;
-    /* KV heads of all GPUs that rank together, and this GPU's first. Alone: n_kv_heads, 0. */
+    /* Number of KV heads, over GPUs, that rank together, and number of this GPU's first one. */
     int32_t n_all, first;
-    /* Device scratch [batch][n_all + 1]: thresholds of sort keys. */
+    /* Device scratch memory [batch][n_all + 1]: smallest sort keys that stay. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
-    /* Device [batch * n_kv_heads][max_pages]: page numbers in `heads`. */
+    /* Device page tables [batch * n_kv_heads][max_pages]: page numbers in `heads`. */
     const int32_t *table;
     /* Device pages, each of one KV head. */
     void *heads;
-    /* Device [n_all][n_q8] scores ([1][n_q8] with rule.whole_layer), or NULL: prompt.mass. */
+    /* Device scores [n_all][n_q8] ([1][n_q8] with rule.whole_layer), or NULL to use prompt.mass. */
     float *rank;
     /* Device output [slot][2] with KVD_EVICT_SPREAD: entropy and variance of attention. */
     double *statistic;
     /* Scratch memory for `statistic`, device [n_heads][n_q8 / 64 + batch][2]. */
     float *spread;
-    /* KV heads that keep all tokens. `vector` and `is_whole` are device scratch memory. */
+    /* Number of KV heads that keep all tokens. `vector`, `is_whole`: device scratch memory. */
     int32_t whole;
-    /* [batch][n_all][d_v] semantic vectors, up to a common factor */
+    /* Semantic vectors [batch][n_all][d_v], up to a common factor. */
     float *vector;
     int32_t *is_whole; /* [batch][n_all] 1 if the KV head keeps all tokens */
     /* 1 if `heads` already holds all tokens of the prompts. */
@@ -63,15 +63,15 @@ typedef struct {
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 
-/* Scores all prompt tokens, then works like kvd_uneven_choose. */
+/* Scores all prompt tokens, then chooses and copies tokens like kvd_uneven_choose. */
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Chooses tokens by `rank` (or `mass`), fills `kept` and `count` and copies rows. */
+/* Chooses tokens by `rank` (or `mass`), fills `kept` and `count`, and copies K and V. */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes `vector` from prompt.mass for this GPU's KV heads, if `whole` is not 0. */
 cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Merges runs of similar keys (kvmerger), copies rows. prompt.merging.count must be `count`. */
+/* Merges runs of similar keys (kvmerger), copies K and V. prompt.merging.count must be `count`. */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Computes `rank` and, with KVD_EVICT_SPREAD, `statistic`. */
+/* Computes the scores `rank` and, with KVD_EVICT_SPREAD, `statistic`. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
  * Fills `least` from n_layers layers, beginning with that of `args`. rank is
@@ -80,7 +80,7 @@ cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t st
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
-/* Writes scores of windows of rule.review tokens, over this GPU's heads, to prompt.score [n_q8]. */
+/* Scores windows of rule.review tokens, summed over this GPU's heads, to prompt.score [n_q8]. */
 cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Chooses windows of rule.review tokens. Fills `kept`, and `count` of `layers` layers. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
@@ -104,7 +104,7 @@ typedef struct {
     void *heads;          /* device pages, each of one KV head */
 } kvd_uneven_step_args;
 
-/* Copies new K and V to the end of each KV head's pages. */
+/* Copies new K and V of decode steps to the end of each KV head's pages. */
 cudaError_t kvd_uneven_step(const kvd_uneven_step_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
@@ -114,7 +114,7 @@ cudaError_t kvd_uneven_step(const kvd_uneven_step_args *args, cudaStream_t strea
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/tokens.h"
 
-/* Data of the methods (uneven.c), and parts for all layers or several GPUs (uneven_late.c). */
+/* State of the methods (uneven.c), and parts for all layers or several GPUs (uneven_late.c). */
 typedef struct {
     size_t tokens;
     /* Number of cached tokens, summed over KV heads and layers. */
@@ -126,23 +126,23 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_gpu_heads heads;
     kvd_evict_rule rule;
-    /* Number of layers without a sliding window, and number of KV heads. */
+    /* Number of layers without a sliding window, and number of KV heads of this GPU. */
     size_t layers, kv;
-    /* Number of KV heads of a layer that rank together: those of all GPUs, or kv. */
+    /* Number of KV heads of a layer that are ranked together: those of all GPUs, or `kv`. */
     size_t all;
     bool joined; /* true if several GPUs add up scores */
     size_t n_slots, max_len;
     kvd_uneven_slot *slot;
     size_t *entries; /* [n_slots][layers][kv] number of cached tokens */
-    /* Page lists. Number (s * layers + l) * kv + g is for KV head g, layer l, slot s. */
+    /* Page lists of KV heads: number (s * layers + l) * kv + g for KV head g, layer l, slot s. */
     kvd_pages pages;
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
-    /* Pinned [layers][heads.rows] cached tokens with the new one, then decode steps times kv. */
+    /* Pinned [layers][heads.rows]: cached tokens with the new one; then decode steps times kv. */
     int32_t *length;
     int32_t *lengths;
-    /* Device [layers][n_slots][kv] Number of tokens kept of the latest prompt. */
+    /* Device [layers][n_slots][kv]: number of tokens of the latest prompt that stay. */
     int32_t *count;
     int32_t *counted;
     float *mass, *score, *lse;
@@ -151,7 +151,7 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /* Pinned and device [heads.rows / kv] Tokens of each prompt without its copy, or NULL. */
+    /* Pinned, and device, [heads.rows / kv]: tokens of each prompt without its copy, or NULL. */
     int32_t *prompt, *prompts;
     size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;
@@ -162,11 +162,11 @@ typedef struct {
         bool on, shared; /* true if KV heads of all layers share one budget */
         /* True if budgets depend on entropy and variance, false if on token scores. */
         bool spreads;
-        /* number of scores of a token in a layer: `all`, or 1 if KV heads keep equal tokens */
+        /* Number of scores of a token in a layer: `all`, or 1 if KV heads keep equal tokens. */
         size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8] ranking scores */
         float *spread; /* device scratch memory of kvd_uneven_rank */
-        /* Entropy and variance of all GPUs [GPUs][layers][n_slots][2], device and pinned. */
+        /* Entropy and variance from all GPUs, [GPUs][layers][n_slots][2], device and pinned. */
         double *pair;
         double *pairs;
         double *own; /* those of this GPU [layers][n_slots][2], if joined */
@@ -180,12 +180,12 @@ typedef struct {
     kvd_device_memory memory;
 } kvd_uneven;
 
-/* Returns the arguments of the kernels for the prompts of a batch in one layer. */
+/* Returns the kernel arguments for the prompts of a batch in one layer. */
 kvd_uneven_prompts_args kvd_uneven_prompts_of(const kvd_uneven *e, const kvd_paged_rows *r,
                                               int layer);
 /* Returns the number of GPUs whose scores are added up. */
 size_t kvd_uneven_gpus(const kvd_uneven *e);
-/* Allocates `late` for prompts of `rows` tokens in `slices` requests. */
+/* Allocates e->late for prompts of `rows` tokens in `slices` requests. */
 int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err);
 /* Queues the choice of tokens in all layers, after the scores of the last layer. */
 int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err);

@@ -24,7 +24,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_steps; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
-        /* In timing runs, a request may skip tokens, which are not part of the prompt. */
+        /* In timing runs, a request may skip tokens, which then do not belong to the prompt. */
         if (known && known <= s->before)
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
@@ -116,7 +116,7 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, kvd_err *err)
         return -1;
     if (!z->parts.n)
         return kvd_zdc_choose_by_all(c, &a, &z->levels, r->stream, err);
-    /* If GPUs divide a prompt, importance is summed over own heads, then over GPUs. */
+    /* If GPUs divide a prompt, importance is summed over this GPU's heads, then over GPUs. */
     if (kvd_cuda_check(
             kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
             what, err) ||
@@ -145,7 +145,7 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
-/* Zeroes the columns that will not be kept, if an earlier layer chose important tokens. */
+/* If an earlier layer chose the important tokens, zeroes columns that the others do not keep. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -192,7 +192,7 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
                              .workspace = z->layer[layer].workspace};
 }
 
-/* Creates the work lists of n decode steps, once, not during graph capture. */
+/* Creates the work lists of n decode steps, once, and not during the capture of CUDA graphs. */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();
@@ -421,7 +421,7 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
         kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
-/* Returns the bits of K and V, and one bit per channel of KV heads with pruned keys. */
+/* Returns the bits of K and V, plus one bit per channel of each KV head with pruned keys. */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -452,7 +452,7 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     int16_t *const order = malloc(bytes);
     if (!order)
         return kvd_no_memory(err, what, bytes);
-    /* Prompts that were never computed have the channels in their original order. */
+    /* Slots without a computed prompt have the key channels in their original order. */
     for (size_t i = 0; i < n; i++)
         order[i] = (int16_t)(i % d);
     z->order = kvd_device_from(&z->memory, order, bytes, what, err);
@@ -460,7 +460,7 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     return z->order ? kvd_zdc_make_pool(z, pages, slots, stream, err) : -1;
 }
 
-/* Sets the widths. Tokens with pruned keys store only the kept channels. */
+/* Sets the widths of KV heads. Tokens with pruned keys store only the kept channels. */
 static int set_widths(kvd_zdc *z, kvd_err *err)
 {
     const kvd_config *const c = z->method.cache->config;

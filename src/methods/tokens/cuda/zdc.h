@@ -23,19 +23,19 @@ extern "C" {
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
 /*
- * Bits of `level`. RAW: this layer ranks the token as important. USED: this layer treats it as
- * important, perhaps because an earlier layer did.
+ * Bits of `level`. RAW: this layer ranks the token as important. USED: this layer treats the token
+ * as important, perhaps because an earlier layer ranked it so.
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/* Layout of a KV head in pages of both kinds. Last index: 0 is K (Q), 1 is V (O). */
+/* Layout of a KV head in important and other tokens' pages. Last index: 0 is K (Q), 1 is V (O). */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns per token, multiples of 16 */
     /* Number of leading columns of a less important token that hold data. */
     int16_t kept[2];
     /* Index in a page of the element at which the head's K or V begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
-    /* First column of the head in an output row: over important tokens, and over other tokens. */
+    /* First column of the head in output rows, over important tokens and over other tokens. */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
@@ -45,7 +45,7 @@ typedef struct {
     const int32_t *table;
     /* Row length of `table`, and number of the pool page with which slot 0's list begins. */
     int32_t pitch, own;
-    /* Device [slots][n_layers]: number of less important tokens. */
+    /* Number of less important tokens, device [slots][n_layers]. */
     int32_t *n_low;
     int32_t n_layers, layer;
 } kvd_zdc_pages;
@@ -56,21 +56,21 @@ typedef struct {
     int32_t batch, n_heads, n_q8, longest;
     /* Device [batch]: first row and number of tokens of each prompt. */
     const int32_t *q_start, *q_len;
-    /* Device [n_heads][n_q8] ln of softmax denominators. */
+    /* Natural logs of softmax denominators, device [n_heads][n_q8]. */
     const float *lse;
-    /* 1 if `lse` has the attention that each token received per query head. */
+    /* 1 if `lse` instead has the attention that each token received per query head. */
     int32_t sums;
-    /* 1 if a denominator is divided by the number of keys that its token sees */
+    /* 1 if a softmax denominator is divided by the number of keys that its token sees. */
     int32_t mean;
     double share; /* fraction of important tokens */
-    /* Number of consecutive layers, from this one on, that use this layer's sets. */
+    /* Number of consecutive layers, from this one on, that use this layer's important tokens. */
     int32_t span;
-    /* Reuses the preceding layer's sets if they overlap by this fraction. Above 1: never. */
+    /* Fraction of overlap from which on the preceding layer's sets are reused. Above 1: never. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
-    /* Device output [n_q8]: bits of every token, in one array for all layers of an iteration. */
+    /* Device output [n_q8]: KVD_ZDC_ bits of each token, one array for all layers. */
     uint8_t *level;
-    /* Device output [n_q8]: index among important tokens or among other tokens. */
+    /* Device output [n_q8]: index of each token among important, or among other, tokens. */
     int32_t *place;
 } kvd_zdc_choose_args;
 
@@ -80,7 +80,7 @@ typedef struct {
  * ignore `share`.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
-/* Writes the importance over this GPU's heads to [n_q8], as `lse` of kvd_zdc_choose. */
+/* Writes the importance, over this GPU's heads, to [n_q8]; kvd_zdc_choose takes it as `lse`. */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
 /*
@@ -95,7 +95,7 @@ typedef struct {
     const int32_t *q_start, *q_len;
     const void *q;    /* device queries, blocked layout */
     const void *from; /* device pages with the prompts */
-    /* Device output [slots][n_layers][n_kv_heads][d_qk]: channel of each column of K, stable. */
+    /* Device output [slots][n_layers][n_kv_heads][d_qk]: channel stored in each column of K. */
     int16_t *order;
     /* Outputs like those of kvd_zdc_choose. A prompt's last `window` tokens are important. */
     uint8_t *level;
@@ -108,14 +108,14 @@ typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of important tokens */
     int32_t batch, pitch;
-    /* Device [batch]: number of rows up to the newest token (kvd_zdc_lists_args.end). */
+    /* Number of rows up to the newest token, device [batch] (kvd_zdc_lists_args.end). */
     const int32_t *end;
     const int32_t *table; /* device [batch][pitch] */
     const int16_t *order; /* output of kvd_zdc_channels */
     void *q;              /* device [batch][q_pitch] */
     void *store;          /* device pages of the layer */
 } kvd_zdc_reorder_args;
-/* Sorts channels of queries and the newest key by `order`. */
+/* Sorts the channels of queries and of the newest key by `order`. */
 cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *args, cudaStream_t stream);
 
 /* Arguments of kvd_zdc_move: the whole prompts of a batch, in one layer. */
@@ -128,34 +128,34 @@ typedef struct {
     const int32_t *place;
     const int16_t *order;     /* output of kvd_zdc_channels, or NULL if columns keep their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
-    /* Device pages with the prompts. All tokens are as wide as important ones. */
+    /* Device pages with the prompts, in which all tokens are as wide as important ones. */
     const void *from;
     /* Device pages to which kvd_zdc_move copies rows. */
     void *store;
     size_t page; /* elements of a page */
 } kvd_zdc_move_args;
 
-/* Copies prompts to pages of both kinds. Rows after the last become 0 up to a multiple of 8. */
+/* Copies prompts to both kinds of pages. Rows after the last become 0 up to a multiple of 8. */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
-/* Zeroes columns that less important tokens do not store. `pages` must equal args->from. */
+/* Zeroes the columns that less important tokens do not store. `pages` must equal args->from. */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
 /* Tokens first .. first + n - 1 of a prompt, for exchange with another GPU. */
 typedef struct {
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t n_kv_heads, first, n;
-    /* Number of important and of other tokens before token `first`. */
+    /* Number of important and of other tokens before token `first` in the prompt. */
     int32_t before[KVD_ZDC_STORES];
-    /* Number of important and of other tokens among first .. first + n - 1. */
+    /* Number of important and of other tokens among the tokens first .. first + n - 1. */
     int32_t count[KVD_ZDC_STORES];
-    /* Elements in `rows` of an important and of another token. */
+    /* Number of elements in `rows` of an important and of another token. */
     int32_t entry[KVD_ZDC_STORES];
     /* Device outputs of kvd_zdc_choose for the whole prompt. */
     const uint8_t *level;
     const int32_t *place;
-    /* Device [count[HIGH]][entry[HIGH]], then [count[LOW]][entry[LOW]]: heads, K before V. */
+    /* Device [count[HIGH]][entry[HIGH]], then [count[LOW]][entry[LOW]]: K before V per head. */
     void *rows;
-    /* Device pages as wide as important tokens. Page table[0] has tokens 0 to 63. */
+    /* Device pages as wide as important tokens. The first page in the table has tokens 0 to 63. */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
     size_t page;          /* elements of a page */
@@ -169,11 +169,11 @@ cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
 typedef struct {
-    /* kvd_zdc_lists ignores `layer`. */
+    /* Pages of all layers; kvd_zdc_lists ignores pages.layer. */
     kvd_zdc_pages pages;
-    /* rows is the first dimension of the output arrays, at least `batch` */
+    /* Number of requests, and first dimension `rows` >= `batch` of the output arrays. */
     int32_t batch, rows;
-    /* Device [batch]: number of tokens of each request with the newest. */
+    /* Number of tokens of each request with the newest, device [batch]. */
     const int32_t *kv_len;
     /*
      * Device outputs [n_layers][rows] for kvd_decode. end: number of rows up to the newest token
@@ -189,22 +189,22 @@ typedef struct {
  */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
-/* Arguments of kvd_zdc_merge: outputs of one decode step in one layer. */
+/* Arguments of kvd_zdc_merge: attention outputs of one decode step in one layer. */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, group;
     int32_t hopper;           /* 1 if sm_90 kernels wrote `o` */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t pitch, out_pitch;
-    /* Device [batch][pitch]: outputs over important tokens, then over others. */
+    /* Device [batch][pitch]: attention outputs over important tokens, then over other tokens. */
     const void *o;
-    /* Device [batch][2 n_heads] ln of softmax denominators. */
+    /* Natural logs of the softmax denominators, device [batch][2 n_heads]. */
     const float *lse;
     /* Device output [batch][out_pitch] with the columns of V of important tokens. */
     void *out;
 } kvd_zdc_merge_args;
 
-/* Averages outputs over important and other tokens by softmax denominators. */
+/* Averages the outputs over important and over other tokens, weighted by softmax denominators. */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
@@ -219,7 +219,7 @@ static __device__ __forceinline__ int zdc_pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns the number of pages that hold n_low less important tokens, at least one. */
+/* Returns the number of pages for n_low less important tokens, at least one. */
 static __device__ __forceinline__ int zdc_low_pages(int n_low)
 {
     return zdc_pages_of(max(n_low, 1));

@@ -39,7 +39,7 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
         kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what, err));
 }
 
-/* Makes a layout with twice the heads. The second half reads the first half's queries. */
+/* Makes a layout with twice the KV heads: `high`, then `low`, which reads the same queries. */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
     *both = *high;
@@ -64,7 +64,8 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 }
 
 /*
- * Makes a layer's layouts. Other tokens' heads are padded to the widest as important tokens' are.
+ * Makes a layer's layouts. Heads of other tokens are padded to the widest as those of important
+ * tokens are.
  */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {

@@ -9,33 +9,33 @@
 #include "methods/tokens/cuda/zdc.h"
 
 /*
- * GPUs that share the heads of a layer write their part of the importance to `sum`. `exchange` adds
- * the parts of the others.
+ * Importance of prompt tokens when GPUs share the heads of a layer. Each writes its part to `sum`;
+ * `exchange` adds the parts of the others.
  */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
-    /* Device [n][rows]: importance over the heads of each GPU. */
+    /* Importance over the heads of each GPU, device [n][rows]. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
     void *ctx;
 } kvd_zdc_parts;
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
-/* Returns parameter `layers` (consecutive layers with equal sets), or 0 if not used. */
+/* Returns parameter `layers` (layers with equal important tokens), or 0 if not used. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
-/* Return layouts: of KV heads, device [n_kv_heads], and of pages of other tokens. */
+/* Return layouts: of a layer's KV heads, device [n_kv_heads]; of other tokens' pages. */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
-/* Device arrays of kvd_zdc_choose_args for the latest layer. */
+/* Division of the prompt's tokens in the latest layer, device arrays of kvd_zdc_choose_args. */
 typedef struct {
     const uint8_t *level;
     const int32_t *place;
 } kvd_zdc_sets;
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
-/* Memory for choosing important tokens. */
+/* Memory for choosing the important tokens of prompts. */
 typedef struct {
-    /* [n_slots][n_layers] Number of less important tokens, in device and pinned memory. */
+    /* Number of less important tokens, [n_slots][n_layers], in device and in pinned memory. */
     int32_t *n_low, *host_low;
     size_t n_slots;
     /* Device arrays of kvd_zdc_choose_args. */
@@ -45,7 +45,7 @@ typedef struct {
     float *sum; /* [GPUs][rows] importance over the heads of each GPU; NULL on one GPU */
 } kvd_zdc_levels;
 
-/* Allocate the arrays of `rows` tokens, and those of slots. *m owns all memory. */
+/* Allocate the arrays for `rows` tokens (_make) and for slots (_make_slots). *m owns all memory. */
 int kvd_zdc_levels_make(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
                         kvd_err *err);
 int kvd_zdc_levels_make_slots(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
@@ -55,29 +55,29 @@ int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaSt
                        kvd_err *err);
 int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
-/* Returns the layer whose important tokens `layer` uses. The device applies `overlap`. */
+/* Returns the layer whose important tokens `layer` uses; `overlap` is applied on the device. */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
-/* Sets a slot's numbers of less important tokens in timing runs, without `overlap`. */
+/* In timing runs, sets a slot's numbers of less important tokens as if `overlap` were off. */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
                             size_t prompt);
-/* Returns the arguments of kvd_zdc_choose for the prompts of `r`, without those of pages. */
+/* Returns the arguments of kvd_zdc_choose for the prompts of `r`, except those about pages. */
 kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged_cache *c,
                                         const kvd_plan *p, const kvd_paged_rows *r);
-/* Does kvd_zdc_choose after adding importance over tensor-parallel GPUs. Collective. */
+/* kvd_zdc_choose, after importance has been added over tensor-parallel GPUs. Collective. */
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
                           const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err);
 
 /* For tests: returns the number of less important tokens of a slot in a layer. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
-/* The declarations from here on are for the files of method zdc only. */
+/* The declarations below are for the files of method zdc only. */
 
 typedef struct {
     /* Layout of the pages of less important tokens. */
     kvd_attn_map low;
-    /* Layout of decode attention: heads as wide as important tokens, then as others. */
+    /* Layout of decode attention: heads as wide as important tokens, then as other tokens. */
     kvd_attn_map both;
-    /* Bytes of an important and of another token in this layer. */
+    /* Bytes that an important and another token take in this layer. */
     double entry[KVD_ZDC_STORES];
     /* Index in kvd_zdc.store of the first element of the layer's pages. */
     size_t at;
@@ -86,7 +86,7 @@ typedef struct {
 
 typedef struct {
     size_t tokens;
-    /* Value of `tokens` after the latest iteration. */
+    /* Number of tokens (`tokens`) after the latest iteration. */
     size_t counted;
     /* Cache bytes after the latest iteration. */
     double held;
@@ -98,26 +98,26 @@ typedef struct {
     cudaStream_t stream;
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
-    /* Widths of less important tokens, from the plan or own_low. */
+    /* Dimensions that less important tokens keep, from the plan or own_low. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
     /*
-     * For method think. order: channel order, device [slots][n_layers][n_kv_heads][d_head]. window:
-     * number of newest prompt tokens, which are important. kept: number of channels that other keys
-     * keep.
+     * For method think. order: channel of each key column, device
+     * [slots][n_layers][n_kv_heads][d_head]. window: number of newest prompt tokens, which are
+     * important. kept: number of channels that other keys keep.
      */
     int16_t *order;
     size_t window, kept;
     kvd_zdc_head *head; /* device [n_layers][n_kv_heads] */
     uint16_t *store;
-    /* The page list of slot s begins with pool page own + s. */
+    /* Pool page own + s is the first in the page list of slot s. */
     int32_t own;
     kvd_zdc_levels levels;
-    /* [n_heads][rows] Attention that tokens received. NULL except for method `received`. */
+    /* Attention that tokens received, [n_heads][rows]. NULL except for method `received`. */
     float *mass;
-    /* parts.n is 0 unless GPUs divide prompts. */
+    /* Importance parts of GPUs; parts.n is 0 unless GPUs divide prompts. */
     kvd_zdc_parts parts;
-    /* Device: ln of the softmax denominators of decode steps. */
+    /* Device: natural logs of the softmax denominators of decode steps. */
     float *lse_steps;
     /* Device: attention outputs over important tokens, then over other tokens. */
     void *o;
@@ -132,7 +132,7 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
     return (size_t)z->method.cache->config->n_layers;
 }
 
-/* Allocates the arrays of *z. Requires the layers of z->cache. */
+/* Allocates the arrays of *z. The layers of z->cache must exist. */
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err);
 int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 

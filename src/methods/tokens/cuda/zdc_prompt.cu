@@ -54,7 +54,7 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Returns the number of common members of two sets, divided by the size of the larger set. */
+/* Returns the overlap of two sets: common members divided by the size a or b of the larger set. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(CHOOSE)
         n_low[l] = n - k;
 }
 
-/* Returns the index of 8 dimensions of token i, in pages from list index `first` on. */
+/* Returns the index of 8 dimensions of token i in pages that begin at list index `first`. */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
 {
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/* PACK copies pages to packed rows. Otherwise copies packed rows to pages. */
+/* Copies pages to packed rows if PACK, else packed rows to pages. */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {
