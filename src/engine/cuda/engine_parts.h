@@ -77,10 +77,10 @@ kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_er
 /* Loads the model's weights. `sum` is NULL on one GPU. *pages gets the number of cache pages. */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
-/* Allocates the KV cache, and captures and runs each CUDA graph. Collective. */
+/* Allocates the KV cache, and captures and runs each CUDA graph. All GPUs call it. */
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
 /*
- * Runs an iteration and waits for its end. Collective.
+ * Runs an iteration and waits for its end. All GPUs call it.
  *
  * kvd_cuda_engine_conclude writes the emitted tokens to `next` (may be NULL). If `bad` names a
  * non-finite row, it fails.

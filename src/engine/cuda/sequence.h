@@ -75,11 +75,11 @@ size_t kvd_sequence_rows(size_t tokens);
 /* Returns the state of the GPU that has the last token of the prompt. */
 kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
 
-/* Computes attention `out` [n][o_pitch] of this GPU's n tokens, for all heads. Collective. */
+/* Computes attention `out` [n][o_pitch] of this GPU's n tokens for all heads. All GPUs call it. */
 int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
                         kvd_err *err);
 /*
- * Exchanges between GPUs, in blocks of multiples of 16 bytes. Collective.
+ * Exchanges between GPUs, in blocks of multiples of 16 bytes. All GPUs call them.
  *
  * kvd_sequence_to_heads sends Q, K and V of this GPU's tokens, and receives those of its heads in
  * r->own. kvd_sequence_to_tokens sends the attention output r->own.o, and receives that of its
@@ -91,7 +91,9 @@ int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStrea
 /* Adds a block of memory to a list of blocks that kvd_sequence_exchange sends or receives. */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
-/* Connects all GPUs before the first exchange, which could hang if a GPU had failed. Collective. */
+/*
+ * Connects all GPUs (which all call it), because the first exchange could hang if a GPU had failed.
+ */
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
 /* Allocates r->sets (for zdc with layers=N); r->own and the cache must be allocated before. */

@@ -229,7 +229,7 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
-/* Computes *p, the product of a matrix and the residual stream, which it first normalises. */
+/* Queues *p, a matrix times the normalised residual stream. If `normed`, that already exists. */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -286,7 +286,7 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
     return kvd_cuda_check(kvd_gpu_branch_add(&a, w->stream), what, err);
 }
 
-/* Adds w->narrow times l->matrix to the residual stream, on GPU 0 only, and sums over the GPUs. */
+/* Adds w->narrow times l->matrix, summed over all GPUs, to the residual stream. */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
 {

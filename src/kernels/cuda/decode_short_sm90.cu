@@ -392,7 +392,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
 #endif
 }
 
-/* Launch. `config` points to `attribute`, so the struct must not move before the launch. */
+/* Arguments of a launch. `config` points to `attribute`, so the struct must not move before it. */
 typedef struct {
     cudaLaunchConfig_t config;
     cudaLaunchAttribute attribute[2];

@@ -68,7 +68,10 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
         ;
 }
 
-/* Groups of 8 tokens to copy: first in the page, first in the copy, number (0 or less: none). */
+/*
+ * Groups of 8 tokens to copy: first group in the page, first group in the copy, number of groups (0
+ * or less: none).
+ */
 typedef struct {
     int from, to, groups;
 } piece_groups;
@@ -419,8 +422,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
 }
 
 /*
- * Adds 8 * GROUPS tokens to `st`, without those from n_tokens on and, if WINDOW, `older` first
- * ones.
+ * Adds 8 * GROUPS tokens to the softmax state `st`, but not tokens from n_tokens on or, if WINDOW,
+ * the first `older` tokens.
  */
 template <bool BF, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void

@@ -52,9 +52,12 @@ typedef struct {
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
-    /* Number of tasks before each (request, query head), [batch * n_heads + 1], for PAPERS. */
+    /*
+     * [batch * n_heads + 1]: number of tasks before each (request, query head). Used by
+     * KVD_SCHEDULE_PAPERS.
+     */
     int32_t *prefix;
-    /* For schedule PAPERS, [max_pieces]: tiles into which the last round of tasks is cut. */
+    /* [max_pieces]: tiles into which KVD_SCHEDULE_PAPERS cuts the last round of tasks. */
     kvd_prefill_tile *piece;
     int32_t *owner; /* [max_pieces] CTA of each tile in `piece` */
 } plan_args;
@@ -205,7 +208,7 @@ __device__ int papers_rows(const plan_args &p, int head)
     return max(1, (int)(rows + 0.5f)) * p.cost.rows;
 }
 
-/* Returns a tile's load in schedule PAPERS: rows * (d_qk + d_v + 1) * mean keys per row. */
+/* Returns a tile's load for KVD_SCHEDULE_PAPERS: rows * (d_qk + d_v + 1) * mean keys per row. */
 __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);

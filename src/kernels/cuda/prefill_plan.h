@@ -32,7 +32,10 @@ size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batc
 /* Returns the bytes of `scratch` that kvd_prefill_plan needs per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
-/* Fills tile [max_tiles], *next, first [n_ctas + 1]. `batch`: the device's lengths, on the host. */
+/*
+ * Divides query rows into tiles for CTAs. Fills tile [max_tiles], *next and first [n_ctas + 1].
+ * `batch` has the same lengths in host memory as *args has in device memory.
+ */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,
                              kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,

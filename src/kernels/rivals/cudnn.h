@@ -80,7 +80,10 @@ int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kv
 /* Times all of cuDNN's engines on the caller's data with cold caches, and chooses the fastest. */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
-/* cuDNN's engines. *us: time measured by kvd_cudnn_tune, NaN if unknown, negative if refused. */
+/*
+ * Count, describe and choose cuDNN's engines. *us: measured time in microseconds, NaN if unknown,
+ * negative if refused.
+ */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);
 int kvd_cudnn_choose(kvd_cudnn_plan *plan, int i, kvd_err *err);

@@ -342,7 +342,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (x + i + 1 < end)
                     bar_arrive(2 - w, 256);
 
-                /* Rotates the queries back by the page's first position, which K then omits. */
+                /* Rotates queries back by the page's first position, which K's rotation omits. */
                 {
                     /* Keeps the compiler from reading c4 and s4 before the products above. */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");

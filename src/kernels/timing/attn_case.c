@@ -62,7 +62,7 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* Reference rows per way to use dimensions; those of KVD_WIDTH_USE_PADDED are in ..._OWN. */
+    /* Reference rows by kvd_width_use. KVD_WIDTH_USE_PADDED uses those of KVD_WIDTH_USE_OWN. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;

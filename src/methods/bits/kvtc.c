@@ -508,7 +508,9 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
     return status;
 }
 
-/* Codes and decodes n tokens in place (w->x): with DEFLATE if `state` is NULL, else with lanes. */
+/*
+ * Codes and decodes n tokens in place (w->x): with DEFLATE if `state` is NULL, else as a GPU does.
+ */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

@@ -125,7 +125,7 @@ struct kvd_gpu_method {
     double (*held)(const kvd_gpu_method *m);
     /* Returns a slot's bits, less those of kvd_plan_entry_bits. NULL: the cache's data type. */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
-    /* Returns how many of these `bits` left the sliding window in the latest step. NULL: none. */
+    /* Returns how many of a slot's `bits` left the window in the latest step. NULL: none. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
      * For methods whose steps read part of the cache. *side gets bits of side information for
@@ -203,7 +203,7 @@ const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config 
 
 /* Returns why several GPUs cannot divide the KV heads among them, or NULL if they can. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
-/* Returns NULL: nothing keeps GPUs from dividing the KV heads. For kvd_gpu_kind.joins_heads. */
+/* Returns NULL: GPUs can always divide the KV heads. Serves as kvd_gpu_kind.joins_heads. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
 /*

@@ -38,7 +38,7 @@ typedef struct {
  */
 bool kvd_host_codes_take(const kvd_plan *plan);
 bool kvd_host_codes_take_entries(const kvd_plan *plan);
-/* Creates m->codes, which codes rows on the CPU by the plan of *m. kvd_gpu_method_free frees it. */
+/* Creates m->codes, which quantises rows on the CPU by m->plan. kvd_gpu_method_free frees it. */
 int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *err);
 /* Makes room for `slots` requests. Must be called once, before the first iteration. */
 int kvd_host_codes_make(kvd_host_codes *k, size_t slots, kvd_err *err);

@@ -400,7 +400,7 @@ int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewri
     return kvd_cuda_check(kvd_append(&a, c->worker->stream), "append", err);
 }
 
-/* With KVD_ATTENTION_STOCK, the cost of a tile is proportional to its length. */
+/* Returns the attention schedule. KVD_SCHEDULE_NONE: the cost of a tile is its length. */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS

@@ -105,7 +105,7 @@ typedef struct kvd_paged_cache {
      * including whole_pool.
      */
     size_t page_bytes;
-    /* Part of page_bytes for layers with pages of their own although one_layer is set. */
+    /* Part of page_bytes of layers that keep their own pages while other layers share pages. */
     size_t kept_page_bytes;
     /* Bytes of one page of `near`, summed over the layers with a window. */
     size_t near_page_bytes;

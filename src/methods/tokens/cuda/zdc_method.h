@@ -63,7 +63,7 @@ void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_la
 /* Returns the arguments of kvd_zdc_choose for the prompts of `r`, except those about pages. */
 kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged_cache *c,
                                         const kvd_plan *p, const kvd_paged_rows *r);
-/* kvd_zdc_choose, after importance has been added over tensor-parallel GPUs. Collective. */
+/* Runs kvd_zdc_choose after adding importance over tensor-parallel GPUs, which all call this. */
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
                           const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err);
 
