@@ -100,7 +100,10 @@ static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the rows of Q, requests rounded up to 8. q_start [batch], or NULL: gets first rows. */
+/*
+ * Returns the rows of Q, if each request's are rounded up to 8. q_start [batch], unless NULL, gets
+ * each request's first row.
+ */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
 /*

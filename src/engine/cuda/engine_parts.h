@@ -1,6 +1,6 @@
 /*
- * Shared types and functions of the CUDA engine. Collective functions must run on all GPUs at the
- * same time.
+ * Shared types and functions of the CUDA engine. Functions whose comments say so must be called on
+ * all GPUs at the same time.
  */
 #ifndef KVD_ENGINE_CUDA_ENGINE_PARTS_H
 #define KVD_ENGINE_CUDA_ENGINE_PARTS_H

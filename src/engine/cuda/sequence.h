@@ -1,6 +1,6 @@
 /*
  * Sequence-parallel engine: GPUs divide the tokens of a prompt, and the heads of attention.
- * Collective functions must run on all GPUs at the same time.
+ * Functions whose comments say so must be called on all GPUs at the same time.
  */
 #ifndef KVD_ENGINE_CUDA_SEQUENCE_H
 #define KVD_ENGINE_CUDA_SEQUENCE_H

@@ -39,7 +39,7 @@ typedef struct {
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
     float *q;  /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
-    /* Unnormalised outputs [d_v][nv * VL], followed by padding of TILE(nv) dimensions. */
+    /* Unnormalised outputs [d_v][nv * VL], followed by room for one more tile of dimensions. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
     /* [PANEL] Row i attends to the first `common` keys and the limit[i] keys after them. */
@@ -53,7 +53,7 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
 }
 
 /*
- * Computes the scores of TILE(nv) keys for a panel of query rows, and raises the rows' maxima in
+ * Computes the scores of a tile of keys for a panel of query rows, and raises the rows' maxima in
  * `max`. If `masked`, the score of key m becomes -inf in rows whose limit is below keys[m].
  */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
@@ -321,7 +321,7 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/* Writes a panel's output. If it is partial, it is not divided by the sums of softmax weights. */
+/* Writes a panel's output. Partial results are not divided by the sums of softmax weights. */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

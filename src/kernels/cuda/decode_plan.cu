@@ -270,7 +270,7 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/* Returns where CTA c's work starts: KV head x of all requests, piece y of CUT_TOKENS tokens. */
+/* Returns where CTA c starts: request * n_kv_heads + KV head, and piece of CUT_TOKENS tokens. */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;

@@ -177,7 +177,7 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
         *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = from.scale;
 }
 
-/* Stores the lowered token with fewer bits in warps 0 and 1, then the new one in warps 2 and 3. */
+/* Lowers the precision of a token (warps 0, 1), if any, then stores the new token (warps 2, 3). */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
 {
