@@ -15,7 +15,7 @@ typedef struct {
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
-/* Initialises *s. Fails if the method compresses all layers together, or if `chunk` is not 0. */
+/* Initialises *s. Fails if the method needs K and V of all layers first, or if `chunk` is not 0. */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);

@@ -122,7 +122,9 @@ static __device__ __forceinline__ void copy_unit(const short_params &p, const sh
               v_bytes, full, policy);
 }
 
-/* Initialises a barrier for `bytes` bytes from other CTAs. Must run before cluster_arrive(). */
+/*
+ * Initialises a barrier for `bytes` bytes from the cluster's CTAs. Must precede cluster_arrive().
+ */
 static __device__ __forceinline__ void expect_parts(uint32_t bar, int bytes)
 {
     pipe_init(bar, 1);

@@ -25,7 +25,7 @@ int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 };
 
-/* Tables of an open method allot, which owns the arrays. wide: largest dimension of a head. */
+/* Tables of an open method allot, which owns the arrays. wide: dimensions of the widest head. */
 typedef struct {
     size_t n_kv_heads, wide;
     size_t sink;

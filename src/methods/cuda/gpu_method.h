@@ -115,7 +115,7 @@ struct kvd_gpu_method {
     double (*mean)(const kvd_gpu_method *m, size_t slot);
     /* Returns a slot's number of merged tokens, summed over KV heads and layers. NULL: none. */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
-    /* Returns a slot's number of tokens at KVD_LEVEL_LOW, summed over KV heads and layers. */
+    /* Returns a slot's tokens at KVD_LEVEL_LOW, summed over KV heads and layers. NULL: none. */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
     /* Returns a slot's tokens with pruned key channels, over KV heads and layers. NULL: none. */
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);

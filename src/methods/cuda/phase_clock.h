@@ -33,7 +33,7 @@ int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 /* Returns where a kernel must write the end time of phase p, or NULL (clock off or full). */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
-/* Adds the times that kvd_clock_fetch copied to *t. Time outside phases becomes KVD_PHASE_HOST. */
+/* Adds the times of kvd_clock_fetch to those in *t. Time outside phases becomes KVD_PHASE_HOST. */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 
 #ifdef __cplusplus

@@ -524,7 +524,7 @@ __global__ void __launch_bounds__(32 * WARPS)
                     (int)gridDim.z * WARPS, lane);
 }
 
-/* Writes code t of `bits` bits to words in which only the calling thread writes. */
+/* Overwrites code t of `bits` bits, in words in which only the calling thread writes. */
 __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32_t code)
 {
     const int at = t * bits / 32, shift = t * bits % 32;
