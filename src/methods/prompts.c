@@ -19,6 +19,22 @@ static float *rows_of(const kvd_prompts *p, int side, int layer, size_t sequence
            ((size_t)layer * p->offset[p->n_sequences] + p->offset[sequence]) * width_of(p);
 }
 
+/* Returns true if a method chooses tokens in the layer: no window is shorter than the sequence. */
+static bool chooses(const kvd_prompts *p, int layer, size_t sequence)
+{
+    const size_t window = kvd_config_window(p->config, layer);
+    return !window || window >= p->whole[sequence];
+}
+
+/* Returns the number of layers before `layer` in which a method chooses tokens. */
+static int chosen_before(const kvd_prompts *p, int layer, size_t sequence)
+{
+    int n = 0;
+    for (int l = 0; l < layer; l++)
+        n += chooses(p, l, sequence);
+    return n;
+}
+
 static double log_add(double a, double b)
 {
     const double top = a > b ? a : b;
@@ -72,9 +88,11 @@ static int record_denominators(kvd_prompts *p, const kvd_attention_in *in, kvd_e
         return kvd_no_memory(err, "scores of prompts", KVD_ATTEND_ROWS * longest * sizeof *blocks);
     const int saved = kvd_blas_serial();
     for (size_t s = 0; s < p->n_sequences; s++) {
-        const size_t at = p->offset[s], n = p->offset[s + 1] - at;
-        double *const sum =
-            p->log_denominator + (size_t)p->config->n_layers * at + (size_t)in->layer * n;
+        const size_t at = p->offset[s], n = p->offset[s + 1] - at,
+                     index = (size_t)chosen_before(p, in->layer, s);
+        double *const sum = p->log_denominator + (size_t)p->config->n_layers * at + index * n;
+        if (!chooses(p, in->layer, s))
+            continue;
 #pragma omp parallel for schedule(dynamic)
         for (size_t first = 0; first < n; first += KVD_ATTEND_ROWS) {
             const size_t rows = n - first < KVD_ATTEND_ROWS ? n - first : KVD_ATTEND_ROWS;
@@ -107,15 +125,16 @@ static int observe(kvd_prompts *p, const kvd_attention_in *in, kvd_err *err)
 #pragma omp parallel for schedule(dynamic)
     for (size_t s = 0; s < p->n_sequences; s++) {
         const size_t n = p->offset[s + 1] - p->offset[s];
-        const kvd_observed_prompt rows = {.layer = in->layer,
+        const kvd_observed_prompt rows = {.layer = chosen_before(p, in->layer, s),
                                           .n = n,
                                           .q = in->q + times * p->offset[s] * wide_q,
                                           .k = in->k + times * p->offset[s] * width_of(p),
-                                          .window = in->window};
+                                          .window = in->window,
+                                          .sinks = in->sinks};
         kvd_err mine;
-        if (!n ||
+        if (!n || !chooses(p, in->layer, s) ||
             !m->observe(self, &rows,
-                        p->observed + p->observed_at[s] + (size_t)in->layer * m->observed(self, n),
+                        p->observed + p->observed_at[s] + (size_t)rows.layer * m->observed(self, n),
                         &mine))
             continue;
 #pragma omp critical(kvd_prompts_observe)
@@ -170,7 +189,7 @@ static int init_ranks(kvd_prompts *p, kvd_err *err)
 }
 
 int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
-                     const size_t *length, size_t n_sequences, kvd_err *err)
+                     const size_t *length, const size_t *whole, size_t n_sequences, kvd_err *err)
 {
     memset(p, 0, sizeof *p);
     p->hook.run = record;
@@ -180,10 +199,13 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
     p->plan = plan;
     p->n_sequences = n_sequences;
     p->offset = kvd_pool_new(&p->pool, (n_sequences + 1) * sizeof *p->offset);
+    p->whole = kvd_pool_new(&p->pool, n_sequences * sizeof *p->whole);
     if (kvd_pool_check(&p->pool, "prompts", err))
         return -1;
-    for (size_t s = 0; s < n_sequences; s++)
+    for (size_t s = 0; s < n_sequences; s++) {
         p->offset[s + 1] = p->offset[s] + length[s];
+        p->whole[s] = whole[s];
+    }
     const size_t shares = (size_t)c->n_layers * n_sequences;
     const size_t n = (size_t)c->n_layers * p->offset[n_sequences] * width_of(p);
     if (init_ranks(p, err))
@@ -284,7 +306,7 @@ static int rank(kvd_prompts *p, kvd_err *err)
         const size_t at = (size_t)p->config->n_layers * p->offset[s],
                      heads = p->observed ? (size_t)p->config->n_kv_heads : 1;
         const kvd_prompt_layers in = {
-            .n_layers = p->config->n_layers,
+            .n_layers = chosen_before(p, p->config->n_layers, s),
             .n = p->offset[s + 1] - p->offset[s],
             .log_denominator = p->log_denominator ? p->log_denominator + at : NULL,
             .observed = p->observed ? p->observed + p->observed_at[s] : NULL};
@@ -305,9 +327,12 @@ const uint8_t *kvd_prompts_levels(const kvd_prompts *p, int layer, int kv_head, 
 {
     const size_t heads = p->observed ? (size_t)p->config->n_kv_heads : 1,
                  g = p->observed ? (size_t)kv_head : 0,
-                 n = p->offset[sequence + 1] - p->offset[sequence];
-    return p->level + heads * (size_t)p->config->n_layers * p->offset[sequence] +
-           ((size_t)layer * heads + g) * n;
+                 n = p->offset[sequence + 1] - p->offset[sequence],
+                 index = (size_t)chosen_before(p, layer, sequence);
+    return chooses(p, layer, sequence)
+               ? p->level + heads * (size_t)p->config->n_layers * p->offset[sequence] +
+                     (index * heads + g) * n
+               : NULL;
 }
 
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence)
@@ -360,9 +385,6 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
         length[s] = b->whole                    ? rows_of_it
                     : plan->prompt < rows_of_it ? plan->prompt
                                                 : rows_of_it - 1;
-        /* Two copies of a prompt may be longer than the whole sequence. */
-        if (whole[s] < times * length[s])
-            whole[s] = times * length[s];
         offset[s] = s ? offset[s - 1] + times * length[s - 1] : 0;
         for (size_t i = 0; i < times; i++)
             memcpy(id + offset[s] + i * length[s], b->id + b->offset[s], length[s] * sizeof *id);
@@ -371,7 +393,10 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
         offset[n] = offset[n - 1] + times * length[n - 1];
     for (size_t s = 0; !status && s < n; s++)
         status = kvd_prompts_check(plan, c, b->first_sequence + s, length[s], max_len, err);
-    status = status || kvd_prompts_init(p, c, plan, length, n, err);
+    status = status || kvd_prompts_init(p, c, plan, length, whole, n, err);
+    /* Two copies of a prompt may be longer than the whole sequence. */
+    for (size_t s = 0; !status && s < n; s++)
+        whole[s] = whole[s] < times * length[s] ? times * length[s] : whole[s];
     if (!status) {
         const kvd_batch first = {.n_sequences = n,
                                  .offset = offset,

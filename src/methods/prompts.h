@@ -20,28 +20,39 @@ typedef struct {
     const kvd_plan *plan;
     /* offset [n_sequences + 1]: first token of each prompt */
     size_t n_sequences, *offset;
+    /* [n_sequences] Tokens of each sequence, with those after the prompt. */
+    size_t *whole;
     /* [n_layers][tokens][n_kv_heads * d_head] K and V of all prompts */
     float *x[KVD_N_SIDES];
     /* [n_layers][n_sequences] stored bits of K and V / uncompressed bits; NaN: not merged. */
     double *share[KVD_N_SIDES];
-    /* [n_layers][prompt s] log softmax denominators, from n_layers * offset[s] on, or NULL */
+    /*
+     * Log softmax denominators, or NULL. Prompt s: [layers][tokens] from n_layers * offset[s] on.
+     * Here and below, layers with a sliding window shorter than the sequence are left out.
+     */
     double *log_denominator;
     /* numbers computed by the ranking method, by sequence and layer, or NULL */
     double *observed;
     size_t *observed_at;
     /*
-     * KVD_LEVEL_* of prompt tokens. Sequence s: [n_layers][tokens] from n_layers * offset[s] on or,
-     * with `observed`, [n_layers][n_kv_heads][tokens] from n_kv_heads * n_layers * offset[s] on.
+     * KVD_LEVEL_* of prompt tokens. Sequence s: [layers][tokens] from n_layers * offset[s] on or,
+     * with `observed`, [layers][n_kv_heads][tokens] from n_kv_heads * n_layers * offset[s] on.
      */
     uint8_t *level;
 } kvd_prompts;
 
-/* Allocates prompts of length[s] tokens. The caller releases *p, also after a failure. */
+/*
+ * Allocates prompts of length[s] tokens, which begin sequences of whole[s] tokens. The caller
+ * releases *p, also after a failure.
+ */
 int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
-                     const size_t *length, size_t n_sequences, kvd_err *err);
+                     const size_t *length, const size_t *whole, size_t n_sequences, kvd_err *err);
 void kvd_prompts_release(kvd_prompts *p);
 
-/* Merges prompts' layers or ranks their tokens. whole[s]: length including later tokens. */
+/*
+ * Merges prompts' layers or ranks their tokens. whole[s]: length including later tokens, by which
+ * RoPE is computed.
+ */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
 /* Fails if a method reads prompts twice and two copies do not fit. sequence: for the message. */
@@ -65,7 +76,10 @@ const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, si
 /* Returns (stored bits of a prompt in one layer) / (uncompressed bits), which may exceed 1. */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 
-/* Returns KVD_LEVEL_* of each token of a prompt, [tokens]. */
+/*
+ * Returns KVD_LEVEL_* of each token of a prompt, [tokens]. NULL in a layer whose sliding window is
+ * shorter than the sequence, because no method chooses tokens there.
+ */
 const uint8_t *kvd_prompts_levels(const kvd_prompts *p, int layer, int kv_head, size_t sequence);
 
 bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);

@@ -187,7 +187,9 @@ static kvd_prompt_attention attention_of_prompt(const kvd_head *h)
                                   .ld = (size_t)h->in->config->n_kv_heads * h->d,
                                   .q = kvd_head_query(h, 0, 0),
                                   .ldq = (size_t)h->in->config->n_heads * h->d,
-                                  .ranked = h->ranked};
+                                  .ranked = h->ranked,
+                                  .sinks =
+                                      h->in->sinks ? h->in->sinks + (size_t)h->g * h->group : NULL};
 }
 
 static int decide_prompt(kvd_head *h, size_t n, const together *all, kvd_err *err)

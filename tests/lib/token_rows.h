@@ -110,7 +110,7 @@ static inline void same_first_pass(const char *text, const char *name, size_t pr
     kvd_plan plan;
     kvd_prompts p;
     open_plan(&plan, text, prompt, &setup);
-    assert_int_equal(kvd_prompts_init(&p, &config, &plan, length, 1, &err), 0);
+    assert_int_equal(kvd_prompts_init(&p, &config, &plan, length, whole, 1, &err), 0);
     for (int l = 0; l < LAYERS; l++) {
         kvd_attention_in in = rows(l);
         for (size_t j = 0; j < times * prompt * HEADS * D; j++)

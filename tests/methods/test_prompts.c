@@ -9,13 +9,13 @@
 
 enum { LAYERS = 3, HEADS = 4, KV_HEADS = 2, D = 8, N = 90 + 7 };
 static const size_t length[] = {90, 0, 7}, whole[] = {120, 1, 9}, offset[] = {0, 90, 90, 97};
-static const kvd_config config = {.n_layers = LAYERS,
-                                  .n_heads = HEADS,
-                                  .n_kv_heads = KV_HEADS,
-                                  .d_head = D,
-                                  .d_model = HEADS * D,
-                                  .max_positions = 128,
-                                  .rope_theta = 1e4};
+static kvd_config config = {.n_layers = LAYERS,
+                            .n_heads = HEADS,
+                            .n_kv_heads = KV_HEADS,
+                            .d_head = D,
+                            .d_model = HEADS * D,
+                            .max_positions = 128,
+                            .rope_theta = 1e4};
 static float q[LAYERS][N * HEADS * D], k[LAYERS][N * KV_HEADS * D], v[LAYERS][N * KV_HEADS * D];
 static float out[N * HEADS * D];
 
@@ -36,7 +36,7 @@ static void fill(float scale)
 static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
 {
     kvd_err err = {""};
-    assert_int_equal(kvd_prompts_init(p, &config, plan, length, 3, &err), 0);
+    assert_int_equal(kvd_prompts_init(p, &config, plan, length, whole, 3, &err), 0);
     for (int l = 0; l < LAYERS; l++) {
         const kvd_attention_in in = {.config = &config,
                                      .layer = l,
@@ -99,6 +99,51 @@ TEST(denominators_of_all_layers)
                 }
             kvd_prompts_release(&p);
         }
+}
+
+/* Layers with a window shorter than a sequence are left out of its ranking. */
+TEST(layers_with_a_window)
+{
+    const kvd_parameter_values values = {.value = {0.5, 0, 1, 0}};
+    kvd_tokens_self self = {.v = &values};
+    const kvd_plan plan = {
+        .type = KVD_F32, .tokens = &kvd_tokens_importance, .tokens_self = &self, .prompt = 90};
+    const kvd_config saved = config;
+    kvd_prompts p;
+    fill(1);
+    config.window = 20;
+    config.window_layers[0] = 1 << 1;
+    first_pass(&p, &plan, 0);
+    assert_null(kvd_prompts_levels(&p, 1, 0, 0));
+    /* The third sequence has 9 tokens, which the window holds. */
+    assert_non_null(kvd_prompts_levels(&p, 1, 0, 2));
+    for (size_t t = 0; t < length[0]; t++) {
+        const double want = denominator(2, 0, t, 0);
+        assert_true(fabs(p.log_denominator[length[0] + t] - want) < 1e-5 * (1 + fabs(want)));
+    }
+    kvd_prompts_release(&p);
+    config = saved;
+}
+
+/* A sink s adds exp(s) to the softmax denominator Z: probabilities shrink by Z / (Z + exp(s)). */
+TEST(probabilities_with_a_sink)
+{
+    const size_t t = 40;
+    const float sinks[HEADS] = {-1, 0.5f, 2, 4};
+    const kvd_observed_prompt without = {.n = 90, .q = q[0], .k = k[0]},
+                              with = {.n = 90, .q = q[0], .k = k[0], .sinks = sinks};
+    float product[N];
+    double a[N], b[N];
+    fill(1);
+    for (int h = 0; h < HEADS; h++) {
+        double sum = 0;
+        kvd_tokens_probabilities(&config, &without, h, t, product, a);
+        kvd_tokens_probabilities(&config, &with, h, t, product, b);
+        for (size_t i = 0; i <= t; i++)
+            sum += exp((double)product[i] / sqrt(D));
+        for (size_t i = 0; i <= t; i++)
+            assert_true(fabs(b[i] - a[i] * sum / (sum + exp((double)sinks[h]))) < 1e-6);
+    }
 }
 
 TEST(rows_of_all_layers)

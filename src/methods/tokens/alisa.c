@@ -40,7 +40,8 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
 {
     const kvd_tokens_self *const x = self;
     const size_t n = p->n, history = history_of(x);
-    const kvd_observed_prompt of_head = {.layer = p->layer, .n = n, .q = p->q, .k = p->k};
+    const kvd_observed_prompt of_head = {
+        .layer = p->layer, .n = n, .q = p->q, .k = p->k, .sinks = p->sinks};
     double *const a = malloc(2 * n * sizeof *a), *const column = state;
     (void)level;
     if (!a)

@@ -25,14 +25,15 @@ static size_t observed(const void *self, size_t n)
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/* Raises score[i] to the probability with which query token t attends to prompt token i. */
-static void add_row(const kvd_tokens_self *z, const kvd_observed_prompt *r, size_t t,
+/* Raises score[i] to the probability from query token t of `head` to prompt token i. */
+static void add_row(const kvd_tokens_self *z, const kvd_observed_prompt *r, size_t head, size_t t,
                     const float *product, double *score)
 {
     const kvd_scores f = kvd_config_scores(z->config);
     const size_t from = r->window && t + 1 > r->window ? t + 1 - r->window : 0;
-    double top = -INFINITY, sum = 0;
-    for (int pass = 0; pass < 2; pass++)
+    const double sink = r->sinks ? (double)r->sinks[head] : -INFINITY;
+    double top = sink, sum = 0;
+    for (int pass = 0; pass < 2; pass++) {
         for (size_t i = from; i <= t; i++) {
             double x = (double)product[i] * (double)f.scale;
             x = f.softcap > 0 ? (double)f.softcap * tanh(x / (double)f.softcap) : x;
@@ -41,6 +42,8 @@ static void add_row(const kvd_tokens_self *z, const kvd_observed_prompt *r, size
             else
                 sum += exp(x - top);
         }
+        sum += pass == 0 && r->sinks ? exp(sink - top) : 0;
+    }
     for (size_t i = from; i < r->n; i++) {
         double x = (double)product[i] * (double)f.scale;
         x = f.softcap > 0 ? (double)f.softcap * tanh(x / (double)f.softcap) : x;
@@ -63,7 +66,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
             cblas_sgemv(CblasRowMajor, CblasNoTrans, (blasint)(t + 1), (blasint)d, 1.0f,
                         r->k + head / group * d, (blasint)wide_k, r->q + t * wide_q + head * d, 1,
                         0.0f, product, 1);
-            add_row(z, r, t, product, out + head / group * r->n);
+            add_row(z, r, head, t, product, out + head / group * r->n);
         }
     free(product);
     return 0;

@@ -37,7 +37,8 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
 {
     const kvd_tokens_self *const m = self;
     const size_t n = p->n, rows = (size_t)ceil(m->v->value[ROWS] * (double)n);
-    const kvd_observed_prompt all = {.layer = p->layer, .n = n, .q = p->q, .k = p->k};
+    const kvd_observed_prompt all = {
+        .layer = p->layer, .n = n, .q = p->q, .k = p->k, .sinks = p->sinks};
     double *const a = malloc(3 * n * sizeof *a);
     (void)state;
     if (!a)

@@ -256,6 +256,11 @@ void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r,
             a[i] = (double)scores.softcap * tanh(a[i] / (double)scores.softcap);
         top = fmax(top, a[i]);
     }
+    if (r->sinks) {
+        const double sink = (double)r->sinks[head];
+        top = fmax(top, sink);
+        sum = exp(sink - top);
+    }
     for (size_t i = from; i <= t; i++)
         sum += a[i] = exp(a[i] - top);
     for (size_t i = from; i <= t; i++)

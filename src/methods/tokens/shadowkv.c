@@ -168,8 +168,10 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return (double)(landmarks * d * number_bits);
 }
 
-static void score_chunks(const shadow *s, const kvd_read_choice *c, double *score, double *one)
+static void score_chunks(const kvd_tokens_self *q, const shadow *s, const kvd_read_choice *c,
+                         double *score, double *one)
 {
+    const double scale = (double)kvd_config_scores(q->config).scale;
     const uint8_t *const outlier = outliers_of(s, c->d);
     for (size_t i = 0; i < s->chunks; i++)
         score[i] = 0;
@@ -180,7 +182,7 @@ static void score_chunks(const shadow *s, const kvd_read_choice *c, double *scor
             for (size_t j = 0; j < c->d; j++)
                 one[i] +=
                     (double)c->q[(size_t)g * c->ldq + j] * (double)landmarks_of(s)[i * c->d + j];
-            one[i] = outlier[i] ? -INFINITY : one[i] / sqrt((double)c->d);
+            one[i] = outlier[i] ? -INFINITY : scale * one[i];
             top = one[i] > top ? one[i] : top;
         }
         for (size_t i = 0; i < s->chunks; i++)
@@ -202,7 +204,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     uint8_t *const level = malloc(s->chunks + 1);
     int status = score && level ? 0 : kvd_no_memory(err, "chunks", s->chunks * sizeof *score);
     if (!status) {
-        score_chunks(s, c, score, score + s->chunks);
+        score_chunks(q, s, c, score, score + s->chunks);
         memset(level, KVD_LEVEL_HIGH, s->chunks);
         for (size_t i = 0; i < s->chunks; i++)
             score[i] = outliers_of(s, c->d)[i] ? -1 : score[i];

@@ -37,10 +37,13 @@ typedef struct {
     size_t ldq;
     /* Levels that the function `rank` wrote for this KV head, [n]. */
     const uint8_t *ranked;
+    /* Attention sinks of the query heads from this KV head's first on. NULL: no sinks. */
+    const float *sinks;
 } kvd_prompt_attention;
 
 /* Q and K of one prompt in one layer, before anything is compressed. */
 typedef struct {
+    /* Index among the layers in which the method chooses tokens (kvd_prompts). */
     int layer;
     size_t n;
     /*
@@ -48,10 +51,12 @@ typedef struct {
      * with `repeats`.
      */
     const float *q, *k;
-    size_t window; /* sliding window in tokens, as in kvd_attention_in */
+    size_t window;      /* sliding window in tokens, as in kvd_attention_in */
+    const float *sinks; /* [n_heads] attention sinks, or NULL */
 } kvd_observed_prompt;
 
 typedef struct {
+    /* Number of layers in which the method chooses tokens. */
     int n_layers;
     size_t n;
     /* Log of the sum over query heads of softmax denominators, [n_layers][n]. */

@@ -232,7 +232,6 @@ __global__ void __launch_bounds__(LANES *WARPS)
     }
     const size_t row = ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)group,
                  room = room_of(s);
-    const float scale = rsqrtf((float)d);
     for (int h = 0; h < group; h++) {
         const float4 y = 4 * lane < d ? *reinterpret_cast<const float4 *>(&q[h][4 * lane])
                                       : make_float4(0, 0, 0, 0);
@@ -243,7 +242,7 @@ __global__ void __launch_bounds__(LANES *WARPS)
                 over_warp(fmaf(y.x, low.x, fmaf(y.y, low.y, fmaf(y.z, high.x, y.w * high.y))));
             if (lane == 0 && first + k < all)
                 to.score[(row + (size_t)h) * room + (size_t)(first + k)] =
-                    exact[k] ? -INFINITY : sum * scale;
+                    exact[k] ? -INFINITY : sum * s.map.scale;
         }
     }
 }
