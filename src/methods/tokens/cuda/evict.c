@@ -294,7 +294,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     evict *const e = (evict *)m;
     return kvd_status((r->steps && e->steps && after_steps(e, r, err)) ||
                       (r->prompts && after_prompts(e, r, err)) ||
-                      (e->rule.merge && r->layer + 1 == e->method.cache->config->n_layers &&
+                      (e->rule.merge && state_of(e, r->layer).layer + 1 == e->state.n_layers &&
                        kvd_queue_get(e->merged, e->merging.merged, e->n_slots * sizeof *e->merged,
                                      r->stream, what, err)));
 }
@@ -619,15 +619,8 @@ static bool generates(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    static const kvd_tokens_method *const wide[] = {
-        &kvd_tokens_h2o,  &kvd_tokens_keyformer, &kvd_tokens_snapkv, &kvd_tokens_streaming,
-        &kvd_tokens_tova, &kvd_tokens_knorm,     &kvd_tokens_keydiff};
-    const unsigned windows = plan->bits ? 0 : KVD_GPU_WINDOWS,
-                   narrow = windows | KVD_GPU_SINKS | KVD_GPU_SCALE;
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
-        if (plan->tokens == wide[i])
-            return narrow | KVD_GPU_WIDE;
-    return plan->tokens == &kvd_tokens_expectedattention ? narrow : 0;
+    return KVD_GPU_SINKS | KVD_GPU_SCALE | (plan->bits ? 0 : KVD_GPU_WINDOWS) |
+           (plan->tokens == &kvd_tokens_expectedattention ? 0 : KVD_GPU_WIDE);
 }
 
 const kvd_gpu_kind kvd_gpu_evict = {.computes = computes,

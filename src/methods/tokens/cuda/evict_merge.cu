@@ -12,19 +12,7 @@
 namespace
 {
 
-enum {
-    HELD = 128,
-    TILE = KVD_PAGE_TOKENS,
-    THREADS = 128,
-    STEPS = KVD_WIDTH_NARROW / 16,
-    KEPT = 32,
-    MERGE = 2 * KVD_WIDTH_NARROW,
-    AHEAD = 8,
-    RULE = 512,
-    RANK = 1024,
-    NEAR = 256,
-    SPLITS = 16
-};
+enum { HELD = 128, THREADS = 128, AHEAD = 8, RULE = 512, RANK = 1024, NEAR = 256, SPLITS = 16 };
 constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
@@ -91,7 +79,8 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/* Loads the keys of 32 tokens of the list into registers as mma.sync fragments. */
+/* Loads the keys of 32 tokens of the list as mma.sync fragments. */
+template <int STEPS>
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
 {
@@ -112,7 +101,8 @@ __device__ __forceinline__ void hold(const entries &e, int page_elements, int d,
         }
 }
 
-/* Copies the keys of 64 tokens of the list to shared memory, in the layout of a page. */
+/* Copies the keys of TILE tokens of the list to shared memory, in page layout. */
+template <int TILE>
 __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d, int tile, int n,
                                       uint32_t to)
 {
@@ -134,13 +124,16 @@ __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const
 /*
  * Finds for each dropped token the kept token with the largest key cosine. Writes its list index to
  * `into` and the cosine to `weight`. The first of equal cosines counts, with KVD_MERGE_IMPORTANT
- * the last.
+ * the last. WIDTH is the largest width of keys.
  */
-__global__ void __launch_bounds__(THREADS, 4)
+template <int WIDTH>
+__global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    /* ldmatrix reads up to 128 elements beyond the end of a tile. */
-    __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_NARROW + 128];
+    constexpr int TILE = WIDTH > KVD_WIDTH_NARROW ? KVD_PAGE_TOKENS / 2 : KVD_PAGE_TOKENS,
+                  STEPS = WIDTH / 16;
+    /* ldmatrix reads up to 128 elements beyond a tile. */
+    __shared__ __align__(128) uint16_t tiles[2][TILE * WIDTH + 128];
     __shared__ float column[2][TILE];
     const int g = (int)blockIdx.y, d = a.map.d_qk[g], lane = (int)threadIdx.x % 32;
     const entries e = entries_of(a, g, (int)blockIdx.z);
@@ -159,8 +152,8 @@ __global__ void __launch_bounds__(THREADS, 4)
         like[r] = -1;
     }
     const auto bring = [&](int tile, int stage) {
-        fetch(e, a.map.page_elements, d, tile, targets,
-              (uint32_t)__cvta_generic_to_shared(tiles[stage]));
+        fetch<TILE>(e, a.map.page_elements, d, tile, targets,
+                    (uint32_t)__cvta_generic_to_shared(tiles[stage]));
         const int at = tile * TILE + (int)threadIdx.x;
         if (threadIdx.x < TILE)
             column[stage][threadIdx.x] = at < targets ? a.merging.length[e.row + e.list[at]] : NAN;
@@ -405,9 +398,15 @@ __global__ void __launch_bounds__(NEAR)
     }
 }
 
-__global__ void __launch_bounds__(MERGE)
+/* Number of kept tokens of a CTA of merge_kernel, whose sums fit into shared memory. */
+template <int WIDTH> constexpr int kept_each = WIDTH > KVD_WIDTH_NARROW ? 16 : 32;
+
+/* Replaces kept keys and values by weighted means. WIDTH is the largest width of either. */
+template <int WIDTH>
+__global__ void __launch_bounds__(2 * WIDTH)
     merge_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
+    constexpr int MERGE = 2 * WIDTH, KEPT = kept_each<WIDTH>;
     __shared__ float sum[KEPT][MERGE], total[KEPT];
     __shared__ int from[MERGE], to[MERGE];
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, me = (int)threadIdx.x, d_k = a.map.d_qk[g],
@@ -490,7 +489,7 @@ __device__ __forceinline__ float cosine_of(u64 key)
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
-    __shared__ uint4 own[KVD_WIDTH_NARROW / 8];
+    __shared__ uint4 own[KVD_WIDTH_MAX / 8];
     __shared__ candidate part[NEAR];
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, slot = a.slot[b], me = (int)threadIdx.x,
               d = a.map.d_qk[g];
@@ -544,7 +543,7 @@ __global__ void __launch_bounds__(NEAR)
  * Merges the dropped token into the most similar one if their cosine reaches the running mean. Then
  * moves the newest token to the freed place.
  */
-__global__ void __launch_bounds__(MERGE)
+__global__ void __launch_bounds__(2 * KVD_WIDTH_MAX)
     merge_step_kernel(const __grid_constant__ kvd_evict_steps_args a, int splits)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b], me = (int)threadIdx.x,
@@ -592,29 +591,42 @@ __global__ void __launch_bounds__(MERGE)
     }
 }
 
+template <int WIDTH> cudaError_t launch_merge(const kvd_evict_prompts_args &a, cudaStream_t stream)
+{
+    const int each = kept_each<WIDTH>;
+    merge_kernel<WIDTH>
+        <<<dim3((a.longest + each - 1) / each, a.map.n_kv_heads, a.batch), 2 * WIDTH, 0, stream>>>(
+            a);
+    return cudaGetLastError();
+}
+
 } // namespace
 
 extern "C" cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     const kvd_evict_merging *const m = &a->merging;
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->kept || !m->into || !m->weight ||
-        !m->length || !m->merged || (a->rule.merge == KVD_MERGE_LIKE && !m->threshold) ||
-        kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW)
+        !m->length || !m->merged || (a->rule.merge == KVD_MERGE_LIKE && !m->threshold))
         return cudaErrorInvalidValue;
     const int kv = a->map.n_kv_heads, batch = a->batch, n = (unsigned)a->longest;
+    const bool over = kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW;
     const dim3 tokens((n + THREADS - 1) / THREADS, kv, batch);
     if (a->rule.merge == KVD_MERGE_NEAREST) {
         nearest_position_kernel<<<tokens, THREADS, 0, stream>>>(*a);
     } else if (a->rule.merge != KVD_MERGE_RUNS) {
         lengths_kernel<<<tokens, THREADS, 0, stream>>>(*a);
-        similar_kernel<<<dim3((n + HELD - 1) / HELD, kv, batch), THREADS, 0, stream>>>(*a);
+        const dim3 held((n + HELD - 1) / HELD, kv, batch);
+        if (over)
+            similar_kernel<KVD_WIDTH_MAX><<<held, THREADS, 0, stream>>>(*a);
+        else
+            similar_kernel<KVD_WIDTH_NARROW><<<held, THREADS, 0, stream>>>(*a);
     }
     if (a->rule.merge == KVD_MERGE_LIKE)
         like_kernel<<<dim3(kv, batch), RULE, 0, stream>>>(*a);
     if (a->rule.merge == KVD_MERGE_IMPORTANT)
         important_kernel<<<dim3(kv, batch), RULE, 0, stream>>>(*a);
-    merge_kernel<<<dim3((n + KEPT - 1) / KEPT, kv, batch), MERGE, 0, stream>>>(*a);
-    return cudaGetLastError();
+    return over ? launch_merge<KVD_WIDTH_MAX>(*a, stream)
+                : launch_merge<KVD_WIDTH_NARROW>(*a, stream);
 }
 
 extern "C" cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *a, cudaStream_t stream)
@@ -639,13 +651,12 @@ extern "C" size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch)
 extern "C" cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *a, cudaStream_t stream)
 {
     const kvd_evict_merging *const m = &a->merging;
-    if (!m->threshold || !m->merged || !m->victim || !m->near || a->rule.merge != KVD_MERGE_LIKE ||
-        kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW)
+    if (!m->threshold || !m->merged || !m->victim || !m->near || a->rule.merge != KVD_MERGE_LIKE)
         return cudaErrorInvalidValue;
     const int wanted = (a->state.room + NEAR - 1) / NEAR,
               splits = wanted < SPLITS ? wanted : (int)SPLITS;
     const int kv = a->map.n_kv_heads, batch = a->batch;
     nearest_kernel<<<dim3(splits, kv, batch), NEAR, 0, stream>>>(*a);
-    merge_step_kernel<<<dim3(kv, batch), MERGE, 0, stream>>>(*a, splits);
+    merge_step_kernel<<<dim3(kv, batch), 2 * kvd_attn_widest(&a->map), 0, stream>>>(*a, splits);
     return cudaGetLastError();
 }

@@ -365,7 +365,7 @@ static int make_codes(selection *e, kvd_err *err)
     const kvd_read_codes from = p->tokens->read_codes(p->tokens_self);
     kvd_selection_codes *const x = &e->codes.of;
     const size_t d = (size_t)c->d_head, size = (size_t)from.size, group = (size_t)e->one.group,
-                 bytes = e->layers * (size_t)c->n_kv_heads * d * sizeof *x->factor;
+                 bytes = (size_t)(c->n_layers * c->n_kv_heads) * d * sizeof *x->factor;
     static const char keys[] = "centroids of keys";
     kvd_device_memory *const m = &e->memory;
     if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE)
@@ -502,9 +502,8 @@ static bool generates(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    return plan->tokens == &kvd_tokens_quest
-               ? KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE
-               : 0;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE |
+           (plan->tokens == &kvd_tokens_quest ? KVD_GPU_WIDE : 0);
 }
 
 static bool before_rope(const kvd_plan *plan)

@@ -11,6 +11,7 @@
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/selection_method.h"
 #include "methods/tokens/tokens.h"
+#include "model/pass/batch.h"
 
 static const char what[] = "compression of prompts";
 
@@ -160,10 +161,15 @@ static size_t slot_outliers(const selection *e)
     return (size_t)e->rule.outliers * e->rule.page * e->shadow.wide;
 }
 
-/* Returns the kernel arguments of a layer. `from` is the first row of the batch. */
+static size_t index_of(const selection *e, int layer)
+{
+    return (size_t)e->method.cache->kind_index[layer];
+}
+
+/* Returns the arguments of a layer. `from` is the first row of the batch. */
 static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from)
 {
-    const size_t l = (size_t)layer, pages = l * e->pool_pages;
+    const size_t l = index_of(e, layer), pages = l * e->pool_pages;
     kvd_selection_shadow x = e->shadow.of;
     x.latents = e->shadow.latents + pages * (size_t)(KVD_PAGE_TOKENS * x.rank);
     x.values = e->shadow.values + pages * side_page(e);
@@ -210,7 +216,7 @@ void kvd_selection_shadow_drop(selection *e, size_t slot)
 static uint16_t *basis_of(const selection *e, size_t slot, int layer)
 {
     return e->shadow.basis +
-           (slot * e->layers + (size_t)layer) * e->shadow.wide * (size_t)e->shadow.of.rank;
+           (slot * e->layers + index_of(e, layer)) * e->shadow.wide * (size_t)e->shadow.of.rank;
 }
 
 static int begin_shadow(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -283,8 +289,8 @@ static int decompose(selection *e, const kvd_paged_rows *r, size_t first, size_t
                                  .batch = batch,
                                  .width = e->shadow.kept < most ? e->shadow.kept : most,
                                  .rank = rank,
-                                 .captured =
-                                     e->shadow.captured + (size_t)r->layer * b->max_slices + first};
+                                 .captured = e->shadow.captured +
+                                             index_of(e, r->layer) * b->max_slices + first};
     for (size_t i = 0; i < batch; i++)
         rows.basis[i] = basis_of(e, (size_t)b->host.slot[r->steps + first + i], r->layer);
     if (kvd_latent_span_run(&e->shadow.span, &rows, r->stream, err))
@@ -326,7 +332,7 @@ static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                      .run = e->shadow.run,
                                      .n_runs = x.rank / 8,
                                      .pool = e->shadow.latents +
-                                             (size_t)r->layer * e->pool_pages * vectors,
+                                             index_of(e, r->layer) * e->pool_pages * vectors,
                                      .page_elements = vectors};
     return kvd_status(
         kvd_cuda_check(kvd_latent_put(&put, r->stream), what, err) ||
@@ -349,6 +355,8 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
 {
     const kvd_paged_cache *const c = e->method.cache;
     const kvd_selection_shadow x = shadow_of(e, r->layer, 0);
+    const size_t angles =
+        kvd_batch_rope_layer(c->config, c->max_len, r->layer) * ((size_t)c->config->d_head / 2);
     const kvd_latent_restore_args a = {
         .n = (int32_t)(r->steps * e->kv),
         .max_pages = to->row_pages,
@@ -362,11 +370,11 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
         .matrix_slot = (size_t)(c->config->d_head * x.rank),
         .head = e->shadow.head,
         .latents = x.gathered,
-        .matrix = e->shadow.basis + (size_t)r->layer * e->shadow.wide * (size_t)x.rank,
+        .matrix = e->shadow.basis + index_of(e, r->layer) * e->shadow.wide * (size_t)x.rank,
         .latent_page = (size_t)(KVD_PAGE_TOKENS * x.rank),
         .page = (size_t)e->one.page_elements,
-        .cosine = c->cosine,
-        .sine = c->sine,
+        .cosine = c->cosine ? c->cosine + angles : NULL,
+        .sine = c->sine ? c->sine + angles : NULL,
         .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
         .pages = to->rows,
         .n_sms = c->n_sms};
@@ -495,9 +503,9 @@ int kvd_selection_shadow_describe(selection *e, kvd_err *err)
                         e->rule.outliers);
     if (kept > 768)
         return kvd_fail(err, "shadowkv,rank=%zu: the CUDA engine has keys of rank up to 768", kept);
-    if (partial || m->rope_local_theta > 0)
-        return kvd_fail(err, "'shadowkv' in a model with %s: the CUDA engine does not run it",
-                        partial ? "partial RoPE" : "RoPE that differs between layers");
+    if (partial)
+        return kvd_fail(err, "'shadowkv' in a model with partial RoPE: the CUDA engine does not "
+                             "run it");
     c->hook.wants_pre = !c->hook.wants_raw;
     e->shadow.wide = wide;
     e->shadow.kept = kept;

@@ -26,16 +26,22 @@ static size_t most_of(const uneven *e, const kvd_evict_budget *b, size_t n)
 static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *err)
 {
     const kvd_plan *const p = e->method.plan;
+    const kvd_paged_cache *const c = e->method.cache;
+    /* Methods with a first pass count only the layers in which they choose tokens (kvd_prompts). */
+    const bool some = p->tokens->rank != NULL;
     kvd_evict_request r = {.prompt = prompt,
                            .whole = s->whole ? s->whole : e->max_len,
-                           .n_layers = e->method.cache->config->n_layers};
+                           .n_layers = some ? (int)e->layers : c->config->n_layers};
     if (r.whole > e->max_len || r.whole < (size_t)s->before + s->n)
         return kvd_fail(err, "request %u has %u tokens of %zu, the engine was made for %zu",
                         s->request, s->before + s->n, r.whole, e->max_len);
-    for (r.layer = 0; r.layer < r.n_layers; r.layer++)
-        if (!e->method.cache->layer[r.layer].map.window)
-            e->budget[index_of(e, r.layer) * e->n_slots + s->slot] =
-                p->tokens->eviction->budget(&p->tokens_values, &r);
+    for (int l = 0; l < c->config->n_layers; l++) {
+        if (c->layer[l].map.window)
+            continue;
+        r.layer = some ? (int)index_of(e, l) : l;
+        e->budget[index_of(e, l) * e->n_slots + s->slot] =
+            p->tokens->eviction->budget(&p->tokens_values, &r);
+    }
     return 0;
 }
 
@@ -231,7 +237,7 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_r
         a.prompt.longest = kvd_paged_longest(r, e->prompt);
     }
     if (e->late.on) {
-        a.rank = e->late.rank + (size_t)layer * e->late.ranks * c->batch->n_q8;
+        a.rank = e->late.rank + index_of(e, layer) * e->late.ranks * c->batch->n_q8;
         a.statistic = e->late.pair ? (e->joined ? e->late.own : e->late.pair) + at * 2 : NULL;
         a.spread = e->late.spread;
     }
@@ -242,9 +248,9 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_r
 static int choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream,
                           kvd_err *err)
 {
-    const int layer = a->prompt.layer, left = (int)e->layers - layer;
+    const int index = (int)index_of(e, a->prompt.layer), left = (int)e->layers - index;
     a->layers = left < e->rule.layers ? left : e->rule.layers;
-    if (layer % e->rule.layers == 0 &&
+    if (index % e->rule.layers == 0 &&
         (kvd_cuda_check(kvd_uneven_review(a, stream), what, err) ||
          (e->joined && kvd_gpu_method_add_up(&e->method, a->prompt.score, (size_t)a->prompt.n_q8,
                                              stream, err)) ||
@@ -466,12 +472,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 /* Methods prefixkv, cake and windowkv exclude sliding windows and wide heads. */
 static unsigned computes(const kvd_plan *plan)
 {
-    const kvd_tokens_method *const t = plan->tokens;
-    const unsigned any = KVD_GPU_SINKS | KVD_GPU_SCALE;
-    if (t == &kvd_tokens_pyramidkv || t == &kvd_tokens_adakv || t == &kvd_tokens_taskkv)
-        return any | (plan->bits ? 0 : KVD_GPU_WINDOWS) | KVD_GPU_WIDE;
-    return t == &kvd_tokens_prefixkv || t == &kvd_tokens_cake || t == &kvd_tokens_windowkv ? any
-                                                                                           : 0;
+    return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE |
+           (plan->bits || plan->tokens->repeats ? 0 : KVD_GPU_WINDOWS);
 }
 
 const kvd_gpu_kind kvd_gpu_uneven = {.computes = computes,

@@ -256,15 +256,7 @@ __global__ void __launch_bounds__(2 * KVD_WIDTH_MAX / 8)
         *reinterpret_cast<uint4 *>(to + 8 * z) = make_uint4(0, 0, 0, 0);
 }
 
-enum {
-    KEYS = KVD_PAGE_TOKENS,
-    ROWS = 16,
-    SUM = 256,
-    RANK = 1024,
-    MOVE = 256,
-    RUN = 256,
-    DIMS = 32
-};
+enum { KEYS = KVD_PAGE_TOKENS, SUM = 256, RANK = 1024, MOVE = 256, RUN = 256, DIMS = 32 };
 
 __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
 {
@@ -278,11 +270,14 @@ __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h
     return ((size_t)h * pages + (a.q_start[b] / KEYS + b)) * 2;
 }
 
+/* WIDTH is the largest width of keys. */
+template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     spread_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
-    __shared__ uint16_t key[KVD_WIDTH_NARROW][KEYS];
-    __shared__ __align__(16) float query[KVD_WIDTH_NARROW][ROWS];
+    constexpr int ROWS = WIDTH > KVD_WIDTH_NARROW ? 8 : 16;
+    __shared__ uint16_t key[WIDTH][KEYS];
+    __shared__ __align__(16) float query[WIDTH][ROWS];
     __shared__ float lse[ROWS], of_warp[2][2];
     const kvd_evict_prompts_args &a = u.prompt;
     const int h = (int)blockIdx.y, g = h / a.map.group, b = (int)blockIdx.z, n = a.q_len[b],
@@ -395,7 +390,7 @@ __global__ void __launch_bounds__(MOVE)
     compact_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
     const kvd_evict_prompts_args &a = u.prompt;
-    const int slices = KVD_WIDTH_NARROW / DIMS, b = (int)blockIdx.y, kv = a.map.n_kv_heads;
+    const int b = (int)blockIdx.y, kv = a.map.n_kv_heads, slices = (int)gridDim.x / (2 * kv);
     const int slice = (int)blockIdx.x % slices, side = (int)blockIdx.x / slices % 2,
               g = (int)blockIdx.x / slices / 2;
     const int n = a.q_len[b], m = u.count[(size_t)a.slot[b] * kv + g], d_k = a.map.d_qk[g],
@@ -478,8 +473,8 @@ extern "C" cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *u, in
 static cudaError_t compact(const kvd_uneven_prompts_args *u, cudaStream_t stream)
 {
     const kvd_evict_prompts_args *const a = &u->prompt;
-    compact_kernel<<<dim3((a->map.n_kv_heads * 2 * (KVD_WIDTH_NARROW / DIMS)), a->batch), MOVE, 0,
-                     stream>>>(*u);
+    const int slices = (kvd_attn_widest(&a->map) + DIMS - 1) / DIMS;
+    compact_kernel<<<dim3((a->map.n_kv_heads * 2 * slices), a->batch), MOVE, 0, stream>>>(*u);
     return cudaGetLastError();
 }
 
@@ -597,7 +592,11 @@ extern "C" cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *u, cudaStr
         (a->rule.whole_layer && (repeated || a->rule.smooth > 1)))
         return cudaErrorInvalidValue;
     if (spreads) {
-        spread_kernel<<<dim3(pages, heads, batch), KEYS, 0, stream>>>(*u);
+        const dim3 keys(pages, heads, batch);
+        if (kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW)
+            spread_kernel<KVD_WIDTH_MAX><<<keys, KEYS, 0, stream>>>(*u);
+        else
+            spread_kernel<KVD_WIDTH_NARROW><<<keys, KEYS, 0, stream>>>(*u);
         statistic_kernel<<<batch, SUM, 0, stream>>>(*u);
     } else {
         const cudaError_t e = kvd_evict_score_any(a, stream);
