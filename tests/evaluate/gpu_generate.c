@@ -673,6 +673,7 @@ static void compare_shapes(void)
         "ems,window=8",
         "d2o",
         "elasticcache",
+        "kvzip",
         "kvmerger",
         "prefixkv",
         "cake,window=8",
@@ -692,6 +693,7 @@ static void compare_shapes(void)
                                            "ems,window=8",
                                            "d2o",
                                            "elasticcache",
+                                           "kvzip",
                                            "kvmerger",
                                            "prefixkv",
                                            "cake,window=8",
@@ -699,7 +701,6 @@ static void compare_shapes(void)
                                            "adakv,window=8",
                                            "kivi,bits=4,group=16,residual=16"};
     static const char *const not_gpt_oss[][2] = {
-        {"kvzip", "window"},
         {"minicache,start=0", "window"},
         {"mikv", "window"},
         {"xkv", "window"},

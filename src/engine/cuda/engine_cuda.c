@@ -36,7 +36,7 @@ static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
         if (!e->cache.window)
             continue;
         if (kvd_pages_hold_from(&e->near, s->slot, first_near(e, s->before),
-                                (size_t)s->before + s->n, s->before == 0, err))
+                                s->before + kvd_cuda_rows(e, it, i), s->before == 0, err))
             return kvd_in(err, "layers with a window");
         kvd_pages_row(&e->near, i, s->slot);
     }
@@ -54,6 +54,9 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         kvd_pages_pass(&e->near, s->slot, first_near(e, (size_t)s->before + s->n));
+        /* The copy of a prompt is no longer needed. One place stays for the next token. */
+        if (kvd_cuda_rows(e, it, i) > s->n)
+            kvd_pages_keep(&e->near, s->slot, (size_t)s->before + s->n + 1);
     }
     const kvd_gpu_method *const m = e->cache.method;
     e->held = m && !m->skips_windows
