@@ -125,6 +125,23 @@ done)
 n=$(echo "$names" | wc -l)
 if [ "$n" -gt 30 ] && [ -z "$missing" ]; then ok "headings of $n methods"
 else not_ok "headings of $n methods" "without a heading:" "$missing"; fi
+# Each of these headings links its source, or says that it has none, and says what is stored.
+"$PYTHON" - $names >"$D/log" 2>&1 <<'END'
+import re
+import sys
+text = open("docs/methods.md").read()
+section = dict(s.split("\n", 1) for s in re.split(r"^## ", text, flags=re.M)[1:])
+section.update((name, body) for body in list(section.values()) for name in re.findall(r"^### (.*)", body, re.M))
+table = text.split("**Entries that tokens methods hold.**")[1].split("\n\n")[1]
+for name in sys.argv[1:]:
+    body = section.get(name, "")
+    if not re.search(r"\*\*Source\.\*\*(?s:.{0,600}\]\(http| None)", body):
+        print(name + " has no link to a source")
+    if "**Stores" not in body and f"`{name}`" not in table:
+        print(name + " does not say what it stores")
+END
+[ $? -eq 0 ] || echo "the script of sections failed" >>"$D/log"
+verdict "sections of methods name their source and what is stored"
 # The list without `none`, which the pattern above does not match.
 if tr '\n' ' ' <README.md | grep -q "scores $n compression methods"; then ok "the number of methods in README"
 else not_ok "the number of methods in README" "--list-methods lists $n"; fi
