@@ -24,6 +24,7 @@ typedef struct {
     const char *result[MAX_PATHS], *compare[MAX_PATHS];
     size_t n_results, n_compare;
     const char *timeline, *paper, *plots, *paired;
+    double link; /* in GB/s */
     bool no_plots, published;
 } config;
 
@@ -37,6 +38,10 @@ static const kvd_option options[] = {
     {"paired", .type = KVD_OPT_TEXT, .arg = "METHOD", KVD_INTO(config, paired),
      .help = "Compare METHOD with every other method on the same sequences: the difference of KL, "
              "and the bytes at a KL of 0.01 nats"},
+    {"link-bandwidth", .type = KVD_OPT_NUMBER, .arg = "GB/S", KVD_INTO(config, link), .low = 1e-3,
+     .high = 1e6, .unit = "GB/s",
+     .help = "Model a cache in a slower memory: add the time that a link of this bandwidth takes "
+             "for the bytes that a step reads to the tables of tasks"},
     {"timeline", .type = KVD_OPT_TEXT, .arg = "FILE.json", KVD_INTO(config, timeline),
      .help = "Draw the first iterations of a trace of kvdim-jct --timeline"},
     {"published", .type = KVD_OPT_FLAG, KVD_INTO(config, published),
@@ -233,10 +238,11 @@ static int add_sections(const config *cfg, const char *paper, const kvd_results 
     kvd_study_random_weights(r, report);
     kvd_ledger_section(ledger, counting, report);
     if ((cfg->n_compare && kvd_compare_section(r, other, report, n_outside, err)) ||
-        kvd_study_accuracy(r, cfg->paired, report, err) || kvd_study_tasks(r, report, err) ||
-        kvd_study_kernels(r, report, err) || kvd_study_jct(r, report, err) ||
-        kvd_study_timeline(cfg->timeline, report, err) || kvd_study_serving(r, report, err) ||
-        kvd_study_similarity(r, report, err) || kvd_study_spectra(r, report, err))
+        kvd_study_accuracy(r, cfg->paired, report, err) ||
+        kvd_study_tasks(r, 1e9 * cfg->link, report, err) || kvd_study_kernels(r, report, err) ||
+        kvd_study_jct(r, report, err) || kvd_study_timeline(cfg->timeline, report, err) ||
+        kvd_study_serving(r, report, err) || kvd_study_similarity(r, report, err) ||
+        kvd_study_spectra(r, report, err))
         return -1;
     kvd_study_tokens(r, report);
     if ((cfg->published && kvd_study_published(paper, counting, report, err)) ||

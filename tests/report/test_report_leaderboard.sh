@@ -32,6 +32,19 @@ is "each method once for each size" "" "$(sed 1d "$t/leaderboard-stored.csv" | c
 check "quest is among the best by bytes read" test -n "$(cell leaderboard-read quest score)"
 check "ordered by score" awk -F, 'NR > 1 && $1 == size && $6 > last + 1e-9 { exit 1 } { size = $1; last = $6 }' "$(sed 's/"[^"]*"/-/' "$t/leaderboard-stored.csv" >"$D/plain.csv"; echo "$D/plain.csv")"
 
+# Prompts that lost their middle, and the modelled time of a link: bytes per step of a sequence over 2 GB/s.
+check "a page without cut prompts" grep -q 'No prompt was cut' "$D/page/index.html"
+awk 'BEGIN { for (i = 0; i < 3; i++) { printf "{\"index\":%d,\"input\":\"", i; for (k = 0; k < (i ? 90 : 5); k++) printf "a red stone is here. ";
+              print "\\nWhere?\",\"outputs\":[\"here\"],\"task\":\"long&<b>\"}" } }' >"$D/long.jsonl"
+check "long prompts" "$B/bin/kvdim-tasks" $model --benchmark "$D/long.jsonl" --seq-len 200 --max-new-tokens 4 --method streaming --method quest,budget=0.25 --cache f16 -q -o "$D/long.h5"
+check "a page with cut prompts" "$B/bin/kvdim-report" "$D/long.h5" --link-bandwidth 2 --no-plots -o "$D/page2"
+check "cut prompts on the page" grep -q 'lost their middle: 2 of 3 items of long&amp;&lt;b&gt;\.' "$D/page2/index.html"
+# A step of the uncompressed 16-bit cache reads 3072 bytes for each of its tokens, its own included.
+check "one item" "$B/bin/kvdim-tasks" $model --benchmark "$D/long.jsonl" --items 1 --max-new-tokens 4 --method streaming --cache f16 -q -o "$D/one.h5"
+check "bytes that a step reads" awk '{ want = 3072 * ($1 + ($2 / 3072 - $1 + 1) / 2); exit !($3 > want - 1 && $3 < want + 1) }' "$(for c in prompt_tokens bytes_stored bytes_per_step_read; do column "$D/one.h5" $c | cut -d' ' -f1; done | tr '\n' ' ' >"$D/read"; echo "$D/read")"
+check "a page with a link" "$B/bin/kvdim-report" "$D/one.h5" --link-bandwidth 2 --no-plots -o "$D/page3"
+is "modelled time" "$(awk '{ printf "%.4g", $3 / 2e9 * 1e3 }' "$D/read")" "$(t=$D/page3/tables; cell leaderboard none modelled_link_ms | awk '{ printf "%.4g", $1 }')"
+check "modelled is called so" grep -q 'modelled ms per step on a link of 2 GB/s' "$D/page2/index.html"
 # The page shows the times of kvdim-jct's steps with the scores of the same methods and settings.
 check "steps" "$B/bin/kvdim-jct" $model --method none --method h2o,heavy=0.05/0.2,recent=0.1 --method hetero,k=4,v=2 --input-len 40 --output-len 12 --batch 2 --iterations --step-batch 1,2 --repeats 1 -q -o "$D/steps.h5"
 check "a page with steps" "$B/bin/kvdim-report" "$D/tokens.h5" "$D/steps.h5" -o "$D/timed"

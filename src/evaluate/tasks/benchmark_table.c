@@ -33,6 +33,8 @@ static const kvd_column columns[] = {
     {"free_read_share", KVD_COL_REAL, "1",
      "bytes of the cache that a step reads over those of an uncompressed 16-bit cache, mean over "
      "the steps of all tasks"},
+    {"bytes_per_step_read", KVD_COL_REAL, "byte",
+     "bytes of the cache of a sequence that a step reads, mean over the steps of all tasks"},
     {"prompt_tokens", KVD_COL_REAL, "token", "tokens compressed at once, mean over sequences"},
     {"prompt_s", KVD_COL_REAL, "s", "pass over the prompt of a sequence on this machine, mean"},
     {"step_s", KVD_COL_REAL, "s", "step after the prompt on this machine, mean"},
@@ -178,6 +180,15 @@ int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, k
     return status;
 }
 
+/* Returns the number of steps after the prompts of all sequences. */
+static double all_steps(const kvd_benchmark_run *run, const kvd_benchmark_result *r)
+{
+    double n = 0;
+    for (size_t s = 0; s < run->run.n_sequences; s++)
+        n += (double)r->cost[s].steps;
+    return n;
+}
+
 static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan,
                        const kvd_benchmark_result *r)
 {
@@ -222,6 +233,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     /* Relative to a 16-bit cache. */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
+    kvd_rows_real(t->rows, "bytes_per_step_read", r->account.read / 8 / all_steps(run, r));
     kvd_rows_real(t->rows, "prompt_tokens", prompt / (double)sequences);
     kvd_rows_real(t->rows, "prompt_s", prompt_s / (double)sequences);
     kvd_rows_real(t->rows, "step_s", steps ? steps_s / (double)steps : (double)NAN);

@@ -65,8 +65,11 @@ int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
 /* Adds the searches for the strongest compression that keeps a fraction of the score. */
 void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
                        kvd_section *s);
-/* Adds benchmark scores against the bytes of the cache and against times of decode steps. */
-int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
+/*
+ * Adds benchmark scores against the bytes of the cache and against times of decode steps. link:
+ * bytes per second of a modelled link to the cache, or NaN for none.
+ */
+int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_err *err);
 /* Appends a section on free-running generation: text, needles (hidden facts), classes. */
 void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s);
 /* Compares quantised weights with quantised caches (Fig. 3 of the ZDC paper). */

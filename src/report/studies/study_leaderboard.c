@@ -19,6 +19,7 @@ typedef struct {
     size_t n_tasks;
     standing **point;
     size_t n;
+    double link; /* bytes per second of the modelled link; NaN without --link-bandwidth */
 } leaderboard;
 
 static double stored(const standing *x)
@@ -137,8 +138,9 @@ static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err
     return 0;
 }
 
-static void add_columns(kvd_table *t)
+static void add_columns(const leaderboard *b, kvd_table *t)
 {
+    char heading[80];
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_cache_share", "stored / 16-bit");
@@ -147,6 +149,10 @@ static void add_columns(kvd_table *t)
     kvd_table_add_interval(t, 3, "score_change", "change, %");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "prompt_ms", "ms per prompt");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "step_ms", "ms per step");
+    if (isnan(b->link))
+        return;
+    snprintf(heading, sizeof heading, "modelled ms per step on a link of %.4g GB/s", b->link / 1e9);
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "modelled_link_ms", heading);
 }
 
 static void put_settings(kvd_table *t, const standing *x)
@@ -170,7 +176,7 @@ static void put_percent(kvd_table *t, const standing *x, const char *column)
         kvd_table_real(t, fabs(end[k]) < 1e-9 ? 0 : end[k]);
 }
 
-static void put_columns(kvd_table *t, const standing *x)
+static void put_columns(const leaderboard *b, kvd_table *t, const standing *x)
 {
     kvd_table_text(t, x->all->series);
     put_settings(t, x);
@@ -179,25 +185,32 @@ static void put_columns(kvd_table *t, const standing *x)
     put_percent(t, x, "score_change");
     kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "prompt_s"));
     kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "step_s"));
+    if (!isnan(b->link))
+        kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "bytes_per_step_read") / b->link);
 }
 
 static void whole_table(const leaderboard *b, kvd_section *s)
 {
     kvd_table *const t =
         kvd_section_table(s, "leaderboard", "Every method on every task: scores in percent");
-    add_columns(t);
+    add_columns(b, t);
     for (size_t k = 0; k < b->n_tasks; k++) {
         kvd_table_add_column(t, KVD_CELL_REAL, 3, b->task[k], b->task[k]);
         kvd_table_shade(t, 0, 100);
     }
     kvd_table_note(
-        t, "Score: mean over tasks, each with the same weight, with a 95 %% interval that draws "
-           "items within each task. Change: less the score of the uncompressed model, paired by "
-           "item. Stored and read: bytes of the cache, and those that a step reads, over an "
-           "uncompressed 16-bit cache. Milliseconds are those of the run on its machine, for one "
-           "sequence: the time of a batch divided by its number of sequences.");
+        t,
+        "Score: mean over tasks, each with the same weight, with a 95 %% interval that draws "
+        "items within each task. Change: less the score of the uncompressed model, paired by "
+        "item. Stored and read: bytes of the cache, and those that a step reads, over an "
+        "uncompressed 16-bit cache. Milliseconds are those of the run on its machine, for one "
+        "sequence: the time of a batch divided by its number of sequences.%s",
+        isnan(b->link) ? ""
+                       : " Modelled milliseconds are not measured: all bytes that a step reads of "
+                         "the cache of one sequence, over the bandwidth of the link, as if the "
+                         "whole cache were in a slower memory and nothing else ran.");
     for (size_t i = 0; i < b->n; i++) {
-        put_columns(t, b->point[i]);
+        put_columns(b, t, b->point[i]);
         for (size_t k = 0; k < b->n_tasks; k++)
             kvd_table_real(t, b->point[i]->task[k]
                                   ? 100 * kvd_entry_real(b->point[i]->task[k], "score")
@@ -224,7 +237,7 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
     if (!by)
         return kvd_no_memory(err, "a leaderboard", b->n * sizeof *by);
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "at_most", "at most");
-    add_columns(t);
+    add_columns(b, t);
     kvd_table_note(t,
                    "The %d methods with the highest mean score at each size. The setting of a "
                    "method was chosen by the items that it is judged on. Methods whose "
@@ -241,7 +254,7 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
             if (!first)
                 continue;
             kvd_table_real(t, shares[k]);
-            put_columns(t, by[i]);
+            put_columns(b, t, by[i]);
             n++;
         }
     }
@@ -459,11 +472,34 @@ static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd
     return status;
 }
 
-static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r, kvd_section *s,
-                          kvd_err *err)
+/* Says how many items of each task lost the middle of their prompt. */
+static void say_cut(const leaderboard *b, kvd_section *s)
 {
-    leaderboard b = {0};
+    size_t n = 0;
+    for (size_t k = 0; k < b->n_tasks; k++) {
+        const kvd_accuracy_entry *most = NULL;
+        for (size_t i = 0; i < b->n; i++) {
+            const kvd_accuracy_entry *const e = b->point[i]->task[k];
+            if (e && kvd_entry_real(e, "n_cut") > (most ? kvd_entry_real(most, "n_cut") : 0))
+                most = e;
+        }
+        if (!most)
+            continue;
+        kvd_text_add(&s->words, "%s%.0f of %.0f items of ",
+                     n++ ? ", " : "<p>Prompts that lost their middle: ",
+                     kvd_entry_real(most, "n_cut"), kvd_entry_real(most, "n_items"));
+        kvd_text_html(&s->words, b->task[k]);
+    }
+    kvd_text_raw(&s->words, n ? ".</p>\n" : "<p>No prompt was cut.</p>\n");
+}
+
+static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r, double link,
+                          kvd_section *s, kvd_err *err)
+{
+    leaderboard b = {.link = link};
     int status = collect(all, &b, err);
+    if (!status && b.n)
+        say_cut(&b, s);
     if (!status && b.n > 1) {
         figure(&b, s);
         status = best_table(&b, stored, "leaderboard-stored",
@@ -477,7 +513,7 @@ static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r,
     return kvd_status(status);
 }
 
-int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err)
+int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_err *err)
 {
     kvd_accuracy_entries all = {0};
     int status = kvd_tasks_collect(r, &all, err);
@@ -486,7 +522,7 @@ int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err)
         kvd_text_raw(&s->words, "<p>Answers of a model that reads its own compressed KV "
                                 "cache.</p>\n");
         kvd_study_targets(r, KVD_RESULT_TASKS, &all, s);
-        status = leaderboard_of(&all, r, s, err);
+        status = leaderboard_of(&all, r, link, s, err);
         kvd_study_free(&all, s);
     }
     kvd_accuracy_entries_release(&all);
