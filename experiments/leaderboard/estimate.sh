@@ -29,7 +29,7 @@ awk -F'"' '/^ *}/ { if (method != "" && label !~ /^mean of /) { s[method] += sec
   echo "$points methods, $items items of each task. One item of each took $took s with three methods, of which:"
   awk '{ s = $1; m = $2; sub(/^[^ ]* [^ ]* /, ""); printf "%8.2f s  %-6s %s\n", s, m, $0 }' "$scratch.times"
   awk -v n="$points" -v items="$items" -v took="$took" '
-    function text(t) { return t < 7200 ? sprintf("%.0f minutes", t / 60 + 0.5) : sprintf("%.1f hours", t / 3600) }
+    function text(t) { return t < 60 ? "a minute" : t < 7200 ? sprintf("%.0f minutes", t / 60 + 0.5) : sprintf("%.1f hours", t / 3600) }
     $2 != "none" { if (low == "" || $1 < low) low = $1; if ($1 > high) high = $1 } { all += $1 }
     END { start = took > all ? took - all : 0
       a = text(start + (n + 1) * items * low); b = text(start + (n + 1) * items * high)

@@ -35,9 +35,11 @@ for folder in $(grep -l '^include ../system.mk' experiments/*/Makefile | xargs -
 done
 
 # experiments/leaderboard from end to end with the demo model: an estimate first, one file, a table; a second run makes nothing again.
-board() { make -C experiments/leaderboard BIN="$PWD/$B/bin" OUT="$D/out" TEXTS=data/texts/stories.txt TOKENS=1024 RULER=niah_single_1,fwe LENGTH=300 ITEMS=2 GPU= GROUPS=tokens POINTS_tokens="streaming,recent=0.5/0.25 h2o" STEPS="$PWD/data/models/kvdim-6m" STEP_BATCH=2 STEP_TOKENS=60 TASKS="--max-new-tokens 4" PLOTS=0; }
+board() { make -C experiments/leaderboard BIN="$PWD/$B/bin" OUT="$D/out" TEXTS=data/texts/stories.txt TOKENS=1024 RULER=niah_single_1,fwe LENGTH=300 ITEMS=2 GPU= GROUPS=tokens POINTS_tokens="streaming,recent=0.5/0.25 h2o" STEPS="$PWD/data/models/kvdim-6m" STEP_BATCH=2 STEP_TOKENS=60 TASKS="--max-new-tokens 4" PLOTS=0 "$@"; }
 check "a leaderboard" board
 says "$log" "3 methods, 2 items of each task." >/dev/null && says "$log" "All will take about" >/dev/null && ok "the estimate" || not_ok "the estimate"
 is "methods and tasks" "none h2o streaming streaming fwe,niah_single_1" "$(sed 1d "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f1 | tr '\n' ' ')$(head -1 "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f13-)"
 check "again" board
 if grep -q "kvdim-tasks" "$log"; then not_ok "a second run makes nothing again"; else ok "a second run makes nothing again"; fi
+check "other settings" board ITEMS=1 POINTS_tokens=h2o STEPS=
+is "they make the table and its estimate again" "1 1 none h2o" "$(grep -c "kvdim-tasks  *leaderboard/tokens.h5" "$log") $(grep -c "1 methods, 1 items" "$log") $(sed 1d "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f1 | tr '\n' ' ' | sed 's/ $//')"

@@ -114,7 +114,7 @@ enum { LAYERS, RANK_K, RANK_V };
 static const kvd_parameter xkv_parameters[] = {
     {"layers", 4, 1, 64, true, "number of adjacent layers that share a basis"},
     {"rank_k", 0.125, 0, 1 << 20, false,
-     "rank of keys: below 1 a fraction of the numbers of a token in a xkv_group, else a rank"},
+     "rank of keys: below 1 a fraction of the numbers of a token in a group, else a rank"},
     {"rank_v", 0.1875, 0, 1 << 20, false, "rank of values, as rank_k"},
     {NULL, 0, 0, 0, false, NULL},
 };
