@@ -246,6 +246,15 @@ refused 1 "examples for another benchmark" "own.jsonl', line 1: --shots 8 is for
 refused 2 "too many examples" "--shots" --benchmark "$D/gsm8k_test.jsonl" --shots 9 --method none
 refused 1 "a form by force" "gsm8k_test.jsonl', line 1: field 'input' is missing, or is no string" --benchmark "$D/gsm8k_test.jsonl" --form ruler --method none
 refused 1 "no question apart" "task own, item 1: --compress-at context: the item has no question apart from its context" --benchmark "$D/own.jsonl" --compress-at context --method none
+# A window of 40 tokens in every layer: the uncompressed cache holds 40 tokens of 3072 bytes, in its own bytes and in those that it is compared with.
+mkdir "$D/windowed"
+cp data/models/kvdim-6m/* "$D/windowed/"
+sed 's/"LlamaForCausalLM"/"MistralForCausalLM"/; s/"model_type": "llama"/"model_type": "mistral", "sliding_window": 40/' data/models/kvdim-6m/config.json >"$D/windowed/config.json"
+MODEL=$D/windowed
+if run --benchmark "$D/longbench.jsonl" --items 1 --max-new-tokens 4 --seq-len 280 --cache f16 --method hetero,k=8,v=8; then
+  is "bytes of windows" "122880.0 1.0 1.0" "$(column bytes_stored | head -1) $(column free_cache_share | head -1) $(column free_read_share | head -1)"
+else not_ok "bytes of windows" "$(cat "$D/err")"; fi
+MODEL=data/models/kvdim-6m
 refused 1 "a question that does not fit" "task scbench_kv, item s: the prompt has " --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 6 --seq-len 40 --compress-at context --method none
 refused 2 "texts too" "--benchmark cannot be used with --text" --benchmark "$D/own.jsonl" --text data/texts/stories.txt --method none
 refused 2 "a metric of nothing" "--metric requires --benchmark" --text data/texts/stories.txt --needle 1 --metric exact

@@ -113,10 +113,11 @@ const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t)
     return t->rows;
 }
 
-/* Returns the number of bytes per token of an uncompressed 16-bit cache. */
-static double dense_bytes(const kvd_config *c)
+/* Bytes of an uncompressed 16-bit cache after n tokens, whose windowed layers hold the window. */
+static double dense_bytes(const kvd_config *c, double n)
 {
-    return 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
+    const double per_token = 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
+    return n * per_token * kvd_cache_window_share(c, (size_t)n);
 }
 
 /* Value of `task` for the mean over all tasks with equal weights. */
@@ -194,7 +195,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
 {
     const kvd_benchmark_run *const run = t->run;
     size_t items = 0, answers = 0, cut = 0, sequences = 0, steps = 0;
-    double bytes = 0, tokens = 0, prompt = 0, prompt_s = 0, steps_s = 0;
+    double bytes = 0, dense = 0, tokens = 0, prompt = 0, prompt_s = 0, steps_s = 0;
     const char *metric = NULL;
     for (size_t i = 0; i < run->items->n; i++)
         if (belongs(t, i, task)) {
@@ -216,6 +217,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
         bytes += c->bits / 8;
         prompt += n;
         tokens += n + (double)c->steps;
+        dense += dense_bytes(t->config, n + (double)c->steps);
         steps += c->steps;
         prompt_s += c->prompt_s;
         steps_s += c->steps_s;
@@ -229,7 +231,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_int(t->rows, "stored_element_bytes", (int64_t)kvd_dtype_bytes(plan->type));
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
-    kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
+    kvd_rows_real(t->rows, "free_cache_share", bytes / dense);
     /* Relative to a 16-bit cache. */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
@@ -344,7 +346,7 @@ static double number_at(const kvd_benchmark_table *t, size_t point, size_t answe
     const double all[] = {(double)point,    (double)a->turn,
                           r->score[answer], (double)r->n_tokens[answer],
                           prompt,           t->run->cut[a->item],
-                          c->bits / 8,      (prompt + (double)c->steps) * dense_bytes(t->config),
+                          c->bits / 8,      dense_bytes(t->config, prompt + (double)c->steps),
                           c->prompt_s,      c->steps_s,
                           (double)c->steps};
     return all[k];
