@@ -105,6 +105,7 @@ const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const
  * - "widths": overall_p, overall_p_qk, overall_p_v, low_p_qk, low_p_v
  * - "sample": n_tokens, n_sequences, n_predictions
  * - "bases": calibration, pair_qk and pair_v, if one method has no calibration
+ * - a key of `settings`, such as "hetero.k"
  *
  * Numbers are equal if they differ by less than 1e-9. Only device and number type of an engine are
  * compared.

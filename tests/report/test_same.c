@@ -1,4 +1,5 @@
 /* Tests which results may be compared. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@ static const kvd_column accuracy[] = {
     {"n_tokens", KVD_COL_INT, "1", "n"},      {"n_sequences", KVD_COL_INT, "1", "n"},
     {"n_predictions", KVD_COL_INT, "1", "n"}, {"n_seeds", KVD_COL_INT, "1", "n"},
     {"purpose", KVD_COL_TEXT, "1", "p"},      {"attention_error_zdc", KVD_COL_REAL, "1", "D"},
-    {"perplexity", KVD_COL_REAL, "1", "ppl"},
+    {"perplexity", KVD_COL_REAL, "1", "ppl"}, {"kl", KVD_COL_REAL, "nat", "KL"},
 };
 enum { N_ACCURACY = sizeof accuracy / sizeof *accuracy, N_CONDITIONS = 18 };
 
@@ -228,7 +229,13 @@ TEST(test_pairs_at_equal_p)
                {"zack", 0, 0.831, 28},
                {"zack", 0.8, 0, 24},
                {"zack", 0, 0.801, 24.6}};
-    for (size_t n = 3; n <= 5; n += 2) {
+    /* Rows that differ in another key are not compared. */
+    static const struct {
+        size_t n, pairs;
+        const char *other;
+    } want[] = {{3, 0, ""}, {5, 1, ""}, {5, 0, ",zack.online=1"}};
+    for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
+        const size_t n = want[k].n;
         kvd_rows *const rows = table(accuracy, N_ACCURACY);
         kvd_err err = {""};
         for (size_t i = 0; i < n; i++) {
@@ -236,7 +243,10 @@ TEST(test_pairs_at_equal_p)
             kvd_rows_text(rows, "method", row[i].method);
             kvd_rows_text(rows, "label", "text");
             kvd_rows_text(rows, "purpose", "point");
-            kvd_rows_text(rows, "settings", row[i].p_qk > 0 ? "zack.p.qk=0.8" : "zack.p.v=0.8");
+            char settings[64];
+            snprintf(settings, sizeof settings, "zack.p.qk=%g,zack.p.v=%g%s", row[i].p_qk,
+                     row[i].p_v, row[i].p_v > 0 ? want[k].other : "");
+            kvd_rows_text(rows, "settings", settings);
             kvd_rows_real(rows, "overall_p_qk", row[i].p_qk);
             kvd_rows_real(rows, "overall_p_v", row[i].p_v);
             kvd_rows_real(rows, "perplexity", row[i].perplexity);
@@ -245,9 +255,72 @@ TEST(test_pairs_at_equal_p)
         const kvd_results r = {&x, 1};
         kvd_measured v;
         OK(kvd_measure(&r, "v-over-qk:all", &v, &err));
-        assert_int_equal(v.n, n == 5 ? 1 : 0);
-        if (n == 5)
+        assert_int_equal(v.n, want[k].pairs);
+        if (v.n)
             assert_true(v.value[0].value > 1.024 && v.value[0].value < 1.026);
+        kvd_values_release(&v);
+        kvd_rows_free(rows);
+    }
+}
+
+/* A key of `settings` that may differ; keys that only one row has count as different. */
+TEST(test_keys_of_settings)
+{
+    static const char *const text[] = {"m.k=2,m.v=4,m.group=32",
+                                       "m.k=4,m.v=2,m.group=32",
+                                       "m.k=4,m.v=2,m.group=64",
+                                       "m.k=4,m.v=2",
+                                       "m.group=32",
+                                       "m.k=4,,m.group=32",
+                                       "m.kk=2,m.group=32"};
+    static const struct {
+        int a, b;
+        const char *but;
+        bool same;
+    } want[] = {{0, 1, "", false},        {0, 1, "m.k", false},           {0, 1, "m.k,m.v", true},
+                {1, 2, "m.k,m.v", false}, {1, 2, "m.group", true},        {1, 3, "m.k,m.v", false},
+                {3, 2, "m.group", true},  {0, 4, "m.v,m.k", true},        {4, 5, "m.k", true},
+                {4, 6, "m.k", false},     {4, 3, "m.k,m.v", false},       {0, 3, "settings", true},
+                {1, 5, "m.v", true},      {4, 3, "m.k,m.v,m.group", true}};
+    kvd_rows *const rows = table(accuracy, N_ACCURACY);
+    const kvd_result x = {.kind = KVD_RESULT_ACCURACY, .accuracy = {.rows = rows}};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        put(rows, accuracy, N_ACCURACY, -1);
+        kvd_rows_text(rows, "settings", text[i]);
+    }
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        if ((kvd_rows_differ(&x, (size_t)want[i].a, &x, (size_t)want[i].b, want[i].but) == NULL) !=
+            want[i].same)
+            fail_msg("'%s' and '%s' but '%s'", text[want[i].a], text[want[i].b], want[i].but);
+    kvd_rows_free(rows);
+}
+
+/* LeanKV, Fig. 7: mirrored bits are compared at equal settings, whatever rows come first. */
+TEST(test_mirrored_bits)
+{
+    static const struct {
+        const char *settings;
+        double kl;
+    } row[] = {{"hetero.k=2,hetero.v=4,hetero.balance=1", 9},
+               {"hetero.k=4,hetero.v=2,hetero.balance=0", 2},
+               {"hetero.k=2,hetero.v=4,hetero.balance=0", 3}};
+    for (size_t n = 2; n <= 3; n++) {
+        kvd_rows *const rows = table(accuracy, N_ACCURACY);
+        kvd_err err = {""};
+        for (size_t i = 0; i <= n; i++) {
+            put(rows, accuracy, N_ACCURACY, -1);
+            kvd_rows_text(rows, "method", i ? "hetero" : "none");
+            kvd_rows_text(rows, "label", "text");
+            kvd_rows_text(rows, "settings", i ? row[i - 1].settings : "");
+            kvd_rows_real(rows, "kl", i ? row[i - 1].kl : 0);
+        }
+        kvd_result x = {.kind = KVD_RESULT_ACCURACY, .accuracy = {.rows = rows}};
+        const kvd_results r = {&x, 1};
+        kvd_measured v;
+        OK(kvd_measure(&r, "mirror-kl:all", &v, &err));
+        assert_int_equal(v.n, n == 3);
+        if (n == 3)
+            assert_true(v.value[0].value > 1.49 && v.value[0].value < 1.51);
         kvd_values_release(&v);
         kvd_rows_free(rows);
     }

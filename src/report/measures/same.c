@@ -2,6 +2,7 @@
 #include "report/rows.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* a column of a result file that describes the conditions of a measurement */
@@ -92,6 +93,33 @@ static bool same_text(const char *column, const char *a, const char *b)
     return !strncmp(a, b, n) && (!b[n] || strchr(",;", b[n]));
 }
 
+/* Moves *at to the next of "key=value,..." whose key is not in `but`. Returns its length, or 0. */
+static size_t next_setting(const char **at, const char *but)
+{
+    while (**at) {
+        char key[64];
+        const size_t n = strcspn(*at, ",");
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(*at, "=,"), *at);
+        if (n && !listed(but, key))
+            return n;
+        *at += n + ((*at)[n] == ',');
+    }
+    return 0;
+}
+
+static bool same_settings(const char *a, const char *b, const char *but)
+{
+    for (;;) {
+        const size_t n = next_setting(&a, but), m = next_setting(&b, but);
+        if (n != m || strncmp(a, b, n))
+            return false;
+        if (n == 0)
+            return true;
+        a += n + (a[n] == ',');
+        b += n + (b[n] == ',');
+    }
+}
+
 static const kvd_rows *rows_of(const kvd_result *x)
 {
     return x->kind == KVD_RESULT_ACCURACY || x->kind == KVD_RESULT_TASKS ? x->accuracy.rows
@@ -124,8 +152,9 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
                           *const t = c->text ? kvd_row_text(q, b, c->column) : "";
         if (listed(but, c->group) && (!*s || !*t))
             continue;
-        if (c->text ? !same_text(c->column, s, t)
-                    : !equal(number(p, a, c->column), number(q, b, c->column)))
+        if (!strcmp(c->column, "settings") ? !same_settings(s, t, but)
+            : c->text                      ? !same_text(c->column, s, t)
+                      : !equal(number(p, a, c->column), number(q, b, c->column)))
             return c->column;
     }
     return NULL;

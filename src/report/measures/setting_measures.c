@@ -25,23 +25,33 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
            strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
 }
 
-static size_t hetero(const kvd_rows *rows, const char *label, const char *k, const char *v)
+/*
+ * Finds the rows of hetero with bits[0], bits[1] for K, V and with bits[2], bits[3] that differ in
+ * nothing else.
+ */
+static bool find_mirrored(const kvd_result *x, const char *label, const char *const bits[4],
+                          size_t *a, size_t *b)
 {
-    for (size_t i = 0; i < kvd_rows_count(rows); i++)
-        if (is(rows, i, label, "hetero") && set_to(rows, i, k) && set_to(rows, i, v))
-            return i;
-    return SIZE_MAX;
+    const kvd_rows *const rows = x->accuracy.rows;
+    for (*a = 0; *a < kvd_rows_count(rows); ++*a) {
+        if (!is(rows, *a, label, "hetero") || !set_to(rows, *a, bits[0]) ||
+            !set_to(rows, *a, bits[1]))
+            continue;
+        for (*b = 0; *b < kvd_rows_count(rows); ++*b)
+            if (is(rows, *b, label, "hetero") && set_to(rows, *b, bits[2]) &&
+                set_to(rows, *b, bits[3]) && !kvd_rows_differ(x, *a, x, *b, "hetero.k,hetero.v"))
+                return true;
+    }
+    return false;
 }
 
 /* Returns the KL of hetero with bits[0], [1] for K, V / the KL with bits[2], [3], or NaN. */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
-    const kvd_rows *const rows = x->accuracy.rows;
-    const size_t a = hetero(rows, label, bits[0], bits[1]),
-                 b = hetero(rows, label, bits[2], bits[3]);
-    if (a == SIZE_MAX || b == SIZE_MAX || kvd_rows_differ(x, a, x, b, "settings"))
-        return NAN;
-    return kvd_row_real(rows, a, "kl") / kvd_row_real(rows, b, "kl");
+    size_t a, b;
+    return find_mirrored(x, label, bits, &a, &b)
+               ? kvd_row_real(x->accuracy.rows, a, "kl") / kvd_row_real(x->accuracy.rows, b, "kl")
+               : (double)NAN;
 }
 
 static const char *const low_bits[4] = {"hetero.k=2", "hetero.v=4", "hetero.k=4", "hetero.v=2"},
@@ -95,7 +105,7 @@ static double v_over_qk(const kvd_result *x, const char *label)
             const double qk = kvd_row_real(rows, j, "overall_p_qk");
             if (!(fabs(v - qk) < equal_p) || !(v > p) || !is(rows, j, label, "zack") ||
                 kvd_row_real(rows, j, "overall_p_v") > 0 ||
-                kvd_rows_differ(x, i, x, j, "settings,widths"))
+                kvd_rows_differ(x, i, x, j, "zack.p.qk,zack.p.v,cut,widths"))
                 continue;
             p = v;
             ratio = kvd_row_real(rows, i, "perplexity") / kvd_row_real(rows, j, "perplexity");
@@ -233,8 +243,9 @@ static void kl_interval(const kvd_result *x, const char *label, const char *cons
                         kvd_measured *out)
 {
     const kvd_rows *const rows = x->accuracy.rows;
-    const size_t a = hetero(rows, label, bits[0], bits[1]),
-                 b = hetero(rows, label, bits[2], bits[3]);
+    size_t a, b;
+    if (!find_mirrored(x, label, bits, &a, &b))
+        return;
     kvd_values_interval(out, kvd_row_real(rows, a, "kl_lo") / kvd_row_real(rows, b, "kl_hi"),
                         kvd_row_real(rows, a, "kl_hi") / kvd_row_real(rows, b, "kl_lo"));
     kvd_values_null(out, 1, 1);
