@@ -453,16 +453,22 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/* Appends the name of the file to a `place` that rows of another file have too. */
+/*
+ * Appends the name of the file to a `place` that rows of another file have too. Rows of one place
+ * must be neighbours.
+ */
 static void tell_apart(kvd_report_rows *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);
-    for (size_t i = 0; shared && i < all->n; i++)
-        for (size_t k = 0; k < all->n && !shared[i]; k++)
+    for (size_t i = 0, first = 0, end = 0; shared && i < all->n; i++) {
+        if (i == end)
+            for (first = i; end < all->n && !strcmp(all->item[end].place, all->item[i].place);)
+                end++;
+        for (size_t k = first; k < end && !shared[i]; k++)
             shared[i] = all->item[i].file != all->item[k].file &&
-                        !strcmp(all->item[i].place, all->item[k].place) &&
                         (!strcmp(all->item[i].series, all->item[k].series) ||
                          other_service(&all->item[i], &all->item[k]));
+    }
     for (size_t i = 0; shared && i < all->n; i++)
         if (shared[i]) {
             const size_t at = strlen(all->item[i].place);
@@ -476,6 +482,7 @@ int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
     if (gather(r, KVD_RESULT_SERVING, describe_serving, out, err))
         return -1;
     if (out->n) {
+        qsort(out->item, out->n, sizeof *out->item, by_place);
         tell_apart(out);
         qsort(out->item, out->n, sizeof *out->item, by_place);
     }
