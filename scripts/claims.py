@@ -23,8 +23,11 @@ INLINE = re.compile(r"<!-- ledger (?!: )(\S.*?) has (.+?) -->")
 
 
 def first_part(ours):
-    """The measured number itself, without further measures."""
-    return ours.split(";")[0].strip() if ours.startswith("not measured") else re.split(r"; (?!holds at)", ours)[0]
+    """The measured number, and that by which the trend is judged, without further measures."""
+    if ours.startswith("not measured"):
+        return ours.split(";")[0].strip()
+    first, *others = ours.split("; ")
+    return "; ".join([first] + [x for x in others if x.startswith(("holds at ", "trend ("))])
 
 
 def cell(text):

@@ -187,6 +187,23 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
+/* The text of a claim names the measure that judges the trend. */
+TEST(test_trend_is_shown)
+{
+    char name[] = "text";
+    kvd_result item = spectrum(name);
+    const kvd_results r = {&item, 1};
+    kvd_ledger l = {0};
+    put_file("tables.csv", "t,model,x_percent\n", "t,m,30\n");
+    judge_one(",,44,44,%,below-one:k,within,5,below-one-normalised:k,at-least,25,"
+              "cv:k below-one-normalised:k,",
+              &r, &l);
+    assert_int_equal(l.entry[0].verdict, KVD_TREND_HOLDS);
+    assert_string_equal(kvd_text_get(&l.entry[0].ours),
+                        "25 %; per KV head 35.36 %; trend (per square root of rows): 50 %");
+    kvd_ledger_release(&l);
+}
+
 TEST(test_all_values_count)
 {
     char a[] = "a", b[] = "b";

@@ -238,6 +238,10 @@ static void plain_name(const char *measure, char *buf, size_t size)
         {"degradation-norm", "as a ratio of norms"},
         {"tokens-delta", "at every token count"},
         {"tokens-delta-random", "at every token count"},
+        {"tokens-fall", "at the most tokens over at the fewest"},
+        {"tokens-fall-random", "at the most tokens over at the fewest"},
+        {"more-decades", "more than value norms"},
+        {"value-decades", "of value norms"},
     };
     const char *colon = strchr(measure, ':');
     size_t n = colon ? (size_t)(colon - measure) : strlen(measure);
@@ -250,9 +254,11 @@ static void plain_name(const char *measure, char *buf, size_t size)
         snprintf(buf, size, "highest rates under the bound");
     else if (strncmp(measure, "serving-running-", 16) == 0)
         snprintf(buf, size, "requests that run at once");
-    else if (strncmp(measure, "p99-", 4) == 0)
+    else if (strncmp(measure, "p99-", 4) == 0) {
         snprintf(buf, size, "%.*s", (int)strcspn(measure + 4, ":"), measure + 4);
-    else
+        for (char *at = buf; (at = strchr(at, '-'));)
+            *at = ' ';
+    } else
         snprintf(buf, size, "%s", measure);
 }
 
@@ -297,9 +303,11 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-static int say_beside(const kvd_results *r, char *measures, kvd_ledger_entry *e, kvd_err *err)
+/* Appends other measures; the one that judges the trend is named so. */
+static int say_beside(const kvd_results *r, char *measures, const char *trend, kvd_ledger_entry *e,
+                      kvd_err *err)
 {
-    char name[128];
+    char name[128], says[144];
     for (char *save = NULL, *m = strtok_r(measures, " ", &save); m;
          m = strtok_r(NULL, " ", &save)) {
         kvd_measured v = {0};
@@ -310,8 +318,9 @@ static int say_beside(const kvd_results *r, char *measures, kvd_ledger_entry *e,
         if (kvd_measure(r, m, &v, err))
             return -1;
         plain_name(m, name, sizeof name);
+        snprintf(says, sizeof says, strcmp(m, trend) ? "%s" : "trend (%s):", name);
         if (v.n)
-            say(&e->ours, name, &v, own ? unit + 1 : e->unit);
+            say(&e->ours, says, &v, own ? unit + 1 : e->unit);
         kvd_values_release(&v);
     }
     return 0;
@@ -350,7 +359,7 @@ static int judge(const kvd_results *r, char *const *field, kvd_ledger_entry *e, 
     if (main.n == 0)
         kvd_text_add(&e->ours, e->cannot[0] ? ": %s" : ": needs %s",
                      e->cannot[0] ? e->cannot : e->needs);
-    if (say_beside(r, field[BESIDE], e, err))
+    if (say_beside(r, field[BESIDE], field[TREND_MEASURE], e, err))
         goto done;
     if (e->n_services) {
         e->values = main;
