@@ -191,6 +191,7 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
     s->calibration.prune = cfg->reduction.prune;
     s->calibration.sequences_dropped = pruned->n_sequences;
     s->calibration.tokens_dropped = pruned->n_tokens;
+    s->calibration.tokens_cut = in->tokens_cut;
     s->calibration.centroids = cfg->reduction.centroids;
     s->calibration.weighted = cfg->reduction.weighted;
     snprintf(s->label, sizeof s->label, "%s", cfg->label ? cfg->label : sum->label);

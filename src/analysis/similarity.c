@@ -111,15 +111,6 @@ size_t kvd_half(size_t d)
     return d > 1 ? d / 2 : 1;
 }
 
-static kvd_named_text text_of(const kvd_spectrum *s, const char *path)
-{
-    return (kvd_named_text){.path = path,
-                            .label = s->label,
-                            .hash = s->corpus_hash,
-                            .n_tokens = s->n_tokens,
-                            .seq_len = s->seq_len};
-}
-
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err)
 {
     for (size_t i = 1; i < n_files; i++) {
@@ -136,9 +127,9 @@ int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_file
             return kvd_fail(err, "'%s' has layers %d-%d, '%s' %d-%d", path[0], s[0].first_layer,
                             s[0].first_layer + s[0].n_layers - 1, path[i], s[i].first_layer,
                             s[i].first_layer + s[i].n_layers - 1);
-        const kvd_named_text text = text_of(&s[i], path[i]);
+        const kvd_named_text text = kvd_spectrum_text(&s[i], path[i]);
         for (size_t j = 0; j < i; j++) {
-            const kvd_named_text earlier = text_of(&s[j], path[j]);
+            const kvd_named_text earlier = kvd_spectrum_text(&s[j], path[j]);
             if (kvd_named_texts_agree(&earlier, &text, err))
                 return -1;
         }

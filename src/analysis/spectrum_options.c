@@ -216,6 +216,7 @@ static int open_dumps(kvd_sources *in, const char *const *path, size_t n, size_t
             return -1;
         if (taken)
             in->source[in->n_sources++] = (kvd_source){.dump = a, .n_tokens = taken};
+        in->tokens_cut += a->n_tokens - taken;
         left -= taken;
     }
     if (tokens && left)

@@ -40,6 +40,7 @@ typedef struct {
     /* [n_sources] files of activations, and number of tokens to use of each */
     kvd_source *source;
     size_t n_dumps, n_sources;
+    size_t tokens_cut; /* number of tokens of the dumps that are not used */
 } kvd_sources;
 
 /*

@@ -321,8 +321,7 @@ static int check_texts(kvd_inputs *in, const char *program, const kvd_method *m,
     kvd_named_text of[3];
     size_t n = 0;
     if (s)
-        of[n++] = (kvd_named_text){m->spectrum_path, s->label, s->corpus_hash,
-                                   s->n_tokens + s->calibration.tokens_dropped, s->seq_len};
+        of[n++] = kvd_spectrum_text(s, m->spectrum_path);
     if (kvd_plan_needs(&m->plan) & KVD_NEEDS_ACTIVATIONS && cfg->calibration)
         of[n++] =
             (kvd_named_text){cfg->calibration, a->label, a->corpus_hash, a->n_tokens, a->seq_len};

@@ -106,7 +106,9 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
     const char **const hash = label + n, **const method = hash + n;
     for (size_t i = 0; i < n; i++) {
         label[i] = s[i].label;
-        hash[i] = s[i].corpus_hash;
+        /* A hash of more tokens than n_tokens would be taken for that of another text. */
+        hash[i] =
+            kvd_spectrum_text(&s[i], path[i]).n_tokens == s[i].n_tokens ? s[i].corpus_hash : "";
         method[i] = s[i].method;
         n_tokens[i] = s[i].n_tokens;
     }

@@ -349,7 +349,7 @@ static const struct {
     {"seconds_kmeans", offsetof(kvd_calibration, seconds_kmeans), false},
     {"seconds_decompose", offsetof(kvd_calibration, seconds_decompose), false},
 };
-static const char calibration_group[] = "/calibration";
+static const char calibration_group[] = "/calibration", cut[] = "tokens_cut";
 enum { N_CALIBRATION = sizeof calibration_field / sizeof *calibration_field };
 
 static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
@@ -364,6 +364,8 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
                                     err))
             return -1;
     }
+    if (c->tokens_cut && kvd_h5_put_int(f, calibration_group, cut, (int64_t)c->tokens_cut, err))
+        return -1;
     return kvd_h5_put_int(f, calibration_group, "weighted", c->weighted, err);
 }
 
@@ -385,13 +387,25 @@ static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
                            err))
             return -1;
     }
-    if (kvd_field_int(f, calibration_group, "weighted", 0, 1, &whole, err))
+    if (kvd_field_int(f, calibration_group, "weighted", 0, 1, &whole, err) ||
+        (H5Aexists_by_name(f->id, calibration_group, cut, H5P_DEFAULT) > 0 &&
+         kvd_field_size(f, calibration_group, cut, 0, INT64_MAX / 1024, &c->tokens_cut, err)))
         return -1;
     c->weighted = whole == 1;
     return c->prune >= 0 && c->prune < 1
                ? 0
                : kvd_fail(err, "'%s': %s has prune %g, not 0 <= prune < 1", f->path,
                           calibration_group, c->prune);
+}
+
+kvd_named_text kvd_spectrum_text(const kvd_spectrum *s, const char *path)
+{
+    return (kvd_named_text){.path = path,
+                            .label = s->label,
+                            .hash = s->corpus_hash,
+                            .n_tokens = s->n_tokens + s->calibration.tokens_dropped +
+                                        s->calibration.tokens_cut,
+                            .seq_len = s->seq_len};
 }
 
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err)

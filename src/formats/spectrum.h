@@ -69,6 +69,7 @@ typedef struct {
     /* fraction of the sequences of each text that was left out */
     double prune;
     size_t sequences_dropped, tokens_dropped;
+    size_t tokens_cut; /* number of tokens of the inputs after the first --tokens */
     /* number of K-means centroids per head in place of token vectors; 0 without clustering */
     size_t centroids;
     bool weighted; /* true if a centroid is weighted by the square root of its cluster's size */
@@ -95,6 +96,9 @@ typedef struct {
     kvd_calibration calibration;
     kvd_pair_spectrum pair[KVD_N_PAIRS];
 } kvd_spectrum;
+
+/* Returns the calibration text with the number of tokens that corpus_hash covers. Borrows. */
+kvd_named_text kvd_spectrum_text(const kvd_spectrum *s, const char *path);
 
 /* Returns n_heads for qk, q and vw if `pairing` is per-query, else n_kv_heads. */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);

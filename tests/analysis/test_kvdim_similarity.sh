@@ -43,6 +43,13 @@ refused "another pairing" 1 "has pairing shared" "$similarity" "$D/s1.h5" "$D/pq
 "$make_file" moments "$D/twin.h5" 400 7 label=text2 corpus=xxh3:7777 && "$B/bin/kvdim-spectrum" "$D/twin.h5" -q -o "$D/twin-spectrum.h5" || exit 1
 refused "one label, two contents" 1 "label 'text2' names two contents of 400 tokens" "$similarity" "$D/s1.h5" "$D/s2.h5" "$D/twin-spectrum.h5" -o "$D/y.h5"
 grep -q "xxh3:7777" "$D/log" && grep -q "twin-spectrum.h5" "$D/log" && ok "the error names hash and file" || not_ok "the error names hash and file"
+# A spectrum of a part of a dump has the hash of the whole dump, which is no other text than the part itself.
+"$make_file" activations "$D/whole.h5" 400 3 label=part corpus=xxh3:1111 && "$B/bin/kvdim-spectrum" "$D/whole.h5" --tokens 200 -q -o "$D/cut.h5" &&
+  "$make_file" activations "$D/part.h5" 200 3 label=part corpus=xxh3:2222 && "$B/bin/kvdim-spectrum" "$D/part.h5" -q -o "$D/part-spectrum.h5" || exit 1
+check "a part of a dump and its own dump" "$similarity" "$D/cut.h5" "$D/part-spectrum.h5" -q -o "$D/parts.h5"
+check "they make a report" "$B/bin/kvdim-report" "$D/cut.h5" "$D/parts.h5" "$D/part-spectrum.h5" --no-plots -q -o "$D/page"
+"$make_file" activations "$D/whole2.h5" 400 4 label=part corpus=xxh3:3333 && "$B/bin/kvdim-spectrum" "$D/whole2.h5" --tokens 200 -q -o "$D/cut2.h5" || exit 1
+refused "parts of two texts" 1 "label 'part' names two contents of 400 tokens: xxh3:1111" "$similarity" "$D/cut.h5" "$D/cut2.h5" -o "$D/y.h5"
 cp "$D/s2.h5" "$D/copy.h5"
 refused "one file twice" 1 "are one file or copies of one: give spectra of two texts" "$similarity" "$D/s1.h5" "$D/s1.h5" -o "$D/y.h5"
 refused "a copy of a file" 1 "'$D/s2.h5' and '$D/copy.h5' are one file or copies" "$similarity" "$D/s1.h5" "$D/s2.h5" "$D/copy.h5" -o "$D/y.h5"

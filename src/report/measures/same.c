@@ -185,10 +185,7 @@ static kvd_named_text text_of(const kvd_result *x, size_t i)
         t.hash = x->similarity.hash[i];
         t.n_tokens = x->similarity.n_tokens[i];
     } else if (x->kind == KVD_RESULT_SPECTRUM) {
-        t.label = x->spectrum.label;
-        t.hash = x->spectrum.corpus_hash;
-        t.n_tokens = x->spectrum.n_tokens + x->spectrum.calibration.tokens_dropped;
-        t.seq_len = x->spectrum.seq_len;
+        t = kvd_spectrum_text(&x->spectrum, x->path);
     } else if (x->kind == KVD_RESULT_TOKENS) {
         t.label = x->tokens.label;
         t.hash = x->tokens.corpus_hash;
