@@ -272,7 +272,10 @@ TEST(test_short_memory)
     static const struct {
         const char *method, *admission;
         double rate, running, tokens, memory;
-    } row[] = {{"none", "", 9, 20, 100, 18},       {"leankv", "whole", 9, 50, 150, 18},
+        /* Values that are not finite, the first ones too, are left out. */
+    } row[] = {{"none", "whole", 9, 5, NAN, 22},   {"leankv", "whole", 9, 5, NAN, 22},
+               {"none", "whole", 9, 5, 0, 24},     {"leankv", "whole", 9, 5, 50, 24},
+               {"none", "", 9, 20, 100, 18},       {"leankv", "whole", 9, 50, 150, 18},
                {"none", "stored", 9, 25, 110, 18}, {"leankv", "stored", 9, 60, 132, 18},
                {"none", "stored", 9, 33, 160, 48}, {"leankv", "stored", 9, 60, 132, 48},
                {"none", "stored", 2, 5, 50, 20},   {"leankv", "stored", 2, 5, 50, 20}};
@@ -287,7 +290,7 @@ TEST(test_short_memory)
         kvd_rows_real(rows, "memory_bytes", row[i].memory);
     }
     is(&x.r, "serving-throughput-leankv-over-none", "arxiv", 2, (const double[]){1.5, 1.2});
-    is(&x.r, "serving-running-leankv-over-none", "arxiv", 2, (const double[]){2.5, 2.4});
+    is(&x.r, "serving-running-leankv-over-none", "arxiv", 4, (const double[]){1, 1, 2.5, 2.4});
     kvd_rows_free(rows);
 }
 

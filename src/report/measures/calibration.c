@@ -212,7 +212,7 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
             continue;
         const kvd_spectrum *all = kvd_calibration_unpruned(r, x);
         const double change = all ? change_of_spectrum(all, x, pair) : (double)NAN;
-        if (isnan(change))
+        if (!isfinite(change))
             continue;
         if (kvd_values_put(out, 100 * change, err, "%s", r->item[i].name))
             return -1;

@@ -16,7 +16,7 @@ void kvd_values_release(kvd_measured *v)
 
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
 {
-    if (isnan(value))
+    if (!isfinite(value))
         return 0;
     kvd_measured_value *all = realloc(v->value, (v->n + 1) * sizeof *all);
     if (!all)

@@ -137,7 +137,7 @@ typedef struct {
  * - NAME:all kvd_setting_measure, kvd_token_measure
  */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
-/* Appends a value, unless it is NaN, with a formatted text that says what was measured. */
+/* Appends a value, unless it is not finite, with a formatted text that says what was measured. */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 /* Set the 95 % interval, or the range if the claim is false, of the value appended last. */

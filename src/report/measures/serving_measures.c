@@ -133,10 +133,12 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
         const kvd_report_row *const a = &all->item[i];
         if (!is_of(a, "point", q->a, q->trace) || !same(a, b, "method"))
             continue;
+        const size_t first = out->n;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
         /* A growing queue is expected here, because memory is short. */
-        out->value[out->n - 1].grows = false;
+        for (size_t k = first; k < out->n; k++)
+            out->value[k].grows = false;
     }
     return 0;
 }

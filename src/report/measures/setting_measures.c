@@ -198,10 +198,10 @@ static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd
             !(kvd_row_real(rows, i, "kl_lo") > 0))
             continue;
         const divergence h2o = h2o_at(x, label, i);
-        if (isnan(h2o.value))
+        const double ratio = h2o.value / kvd_row_real(rows, i, "kl");
+        if (!isfinite(ratio))
             continue;
-        if (kvd_values_put(out, h2o.value / kvd_row_real(rows, i, "kl"), err, "%s, tl = %g", label,
-                           tl))
+        if (kvd_values_put(out, ratio, err, "%s, tl = %g", label, tl))
             return -1;
         kvd_values_interval(out, h2o.lo / kvd_row_real(rows, i, "kl_hi"),
                             h2o.hi / kvd_row_real(rows, i, "kl_lo"));
@@ -264,7 +264,7 @@ static int of_file(const kvd_result *x, int which, kvd_measured *out, kvd_err *e
             continue;
         }
         const double value = measures[which].compute(x, label);
-        if (isnan(value))
+        if (!isfinite(value))
             continue;
         if (kvd_values_put(out, value, err, "%s", label))
             return -1;
@@ -329,7 +329,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
             const kvd_interval q = removed(u);
             p = (kvd_interval){p.value - q.value, p.lo - q.hi, p.hi - q.lo};
         }
-        if (isnan(p.value))
+        if (!isfinite(p.value))
             continue;
         if (kvd_values_put(out, p.value, err, "%s, %s, %s", x->model.name, x->corpus_label,
                            t->metric))
@@ -454,7 +454,7 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
     for (size_t i = 0; !status && i < n; i++) {
         const kvd_judged_proposal *const p = &all[i];
         const double over = 100 * (p->share / p->oracle_measured - 1);
-        if (isnan(over) || !p->file->proposals_measured ||
+        if (!isfinite(over) || !p->file->proposals_measured ||
             kvd_row_real(p->file->proposals, p->proposal, "extrapolated") > 0)
             continue;
         status = kvd_values_put(

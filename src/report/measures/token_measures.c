@@ -237,7 +237,7 @@ int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out,
         const double value = value_of(t, which);
         if (kvd_values_put(out, value, err, "%s", r->item[i].name))
             return -1;
-        if (isnan(value))
+        if (!isfinite(value))
             continue;
         const bool random = untrained(r, t, which, &least, &most);
         if (share >= 0 && shares[share].compute == near)
