@@ -6,6 +6,7 @@
 #include "collect/sums.h"
 #include "common/clock.h"
 #include "common/device.h"
+#include "common/run.h"
 
 typedef struct {
     kvd_collect_engine engine;
@@ -43,7 +44,8 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
     int status = w_o && w_v ? 0 : kvd_no_memory(err, "weights of a layer", n * sizeof *w_o);
     for (int l = c->spec.first_layer; l <= c->spec.last_layer && !status; l++) {
         const int at = l - c->spec.first_layer;
-        status = kvd_forward_weights_o(c->forward, l, w_o, err) ||
+        status = (kvd_interrupted() && kvd_fail_interrupted(err)) ||
+                 kvd_forward_weights_o(c->forward, l, w_o, err) ||
                  kvd_forward_weights_v(c->forward, l, w_v, err) ||
                  (c->spec.dump && kvd_activations_put_weights(c->spec.dump, at, w_o, w_v, err)) ||
                  (c->spec.sums && kvd_accumulator_weights(&c->accumulator, at, w_o, w_v, err));
