@@ -155,14 +155,36 @@ TEST(few_centroids_are_those_of_queries)
     compare(SIZE, keys);
 }
 
+/* Codebooks for timing are random vectors of length 1, and distances have no weights. */
+TEST(timing_draws_codebooks)
+{
+    const kvd_method_setup setup = {.config = &config, .drawn = true, .seed = 3};
+    const kvd_method m = parsed("a2ats,size=16");
+    kvd_plan plan = m.plan;
+    kvd_err err = {""};
+    OK(kvd_plan_open(&plan, &setup, &err));
+    const kvd_read_codes c = plan.tokens->read_codes(plan.tokens_self);
+    const size_t heads = (size_t)(config.n_layers * config.n_kv_heads), n = heads * 16 * D;
+    for (size_t i = 0; i < n; i += D) {
+        assert_true(fabs(kvd_tokens_length(c.centroid + i, D) - 1) < 1e-5);
+        assert_true(!i || kvd_tokens_dot(c.centroid + i, c.centroid, D) < 0.999);
+    }
+    assert_memory_equal(c.moved, c.centroid, n * sizeof *c.moved);
+    for (size_t i = 0; i < heads * D * D; i++)
+        assert_int_equal((int)c.factor[i], i / D % D == i % D);
+    kvd_plan_close(&plan);
+}
+
 TEST(refusals)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump},
-                           without = {.config = &config};
+                           without = {.config = &config},
+                           drawn = {.config = &config, .drawn = true};
     refuse_plan("a2ats,size=61", 4, &setup,
                 "size = 61 centroids need as many calibration tokens: there are 60");
     refuse_plan("a2ats,size=8,budget=0", 4, &setup, "budget = 0 keeps nothing");
     refuse_plan("a2ats", 4, &without, "'a2ats' needs activations of calibration text");
+    refuse_plan("a2ats+kivi", 4, &drawn, "'a2ats' needs activations of calibration text");
 }
 
 TEST_MAIN_WITH_DUMP(N)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/memory.h"
+#include "common/rng.h"
 #include "methods/bits/calibration.h"
 #include "methods/tokens/tokens.h"
 #include "model/pass/blocks.h"
@@ -178,6 +179,28 @@ static int calibrate(a2ats *x, const kvd_method_setup *s, kvd_err *err)
     return status;
 }
 
+/*
+ * Draws centroids for timing: random vectors of one length, so that the nearest centroid depends on
+ * the direction of a key alone. Distances have no weights.
+ */
+static void draw(a2ats *x, size_t heads, uint64_t seed)
+{
+    const size_t d = x->d, n = heads * x->size;
+    kvd_rng r;
+    kvd_rng_seed(&r, seed, 0);
+    for (size_t i = 0; i < heads * d; i++)
+        x->factor[i * d + i % d] = 1;
+    for (size_t i = 0; i < n; i++) {
+        float *const c = x->centroid + i * d;
+        for (size_t j = 0; j < d; j++)
+            c[j] = (float)kvd_rng_normal(&r);
+        const double length = kvd_tokens_length(c, d);
+        for (size_t j = 0; j < d; j++)
+            c[j] = (float)((double)c[j] / length);
+    }
+    memcpy(x->moved, x->centroid, n * d * sizeof *x->moved);
+}
+
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
@@ -185,7 +208,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
         return -1;
     if (s->dims)
         return kvd_fail(err, "it looks up whole keys: leave out the method of the dims axis");
-    if (kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
+    if (!s->drawn && kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
         return -1;
     a2ats *const x = kvd_pool_open(sizeof *x);
     if (!x)
@@ -198,8 +221,12 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     x->factor = kvd_pool_new(&x->pool, heads * x->d * x->d * sizeof *x->factor);
     x->moved = kvd_pool_new(&x->pool, heads * x->size * x->d * sizeof *x->moved);
     x->centroid = kvd_pool_new(&x->pool, heads * x->size * x->d * sizeof *x->centroid);
-    const bool failed = kvd_pool_check(&x->pool, "codebooks", err) || calibrate(x, s, err);
-    return kvd_pool_give(x, failed, self);
+    int status = kvd_pool_check(&x->pool, "codebooks", err);
+    if (!status && s->drawn)
+        draw(x, heads, s->seed);
+    else if (!status)
+        status = calibrate(x, s, err);
+    return kvd_pool_give(x, status != 0, self);
 }
 
 typedef struct {
@@ -293,6 +320,7 @@ const kvd_tokens_method kvd_tokens_a2ats = {
              .tradeoff = &(const kvd_tradeoff){"budget", 0.9, 0.02, true, NULL, 0, 0},
              .needs = KVD_NEEDS_ACTIVATIONS,
              .gpu = &kvd_gpu_selection},
+    .drawn = true,
     .read_rule = read_rule,
     .read_codes = read_codes,
     .open = open,

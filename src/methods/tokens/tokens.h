@@ -117,6 +117,8 @@ struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
     /* lowers: some tokens get KVD_LEVEL_LOW. only_lowers: some do, and none is dropped. */
     bool lowers, only_lowers;
+    /* True: the method opens without calibration if setup.drawn is true (timing). */
+    bool drawn;
     /* Bits that the method stores per cached token in addition to K and V. */
     double entry_bits;
     /* How the CUDA engine drops this method's tokens, or NULL if it does not support the method. */
