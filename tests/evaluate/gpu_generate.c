@@ -249,8 +249,8 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     }
     compare_free(cpu, &o.plan, &want, &got, &d);
     compare_forced(&want, &got_forced, &d);
-    const bool engine = type == KVD_F32 || !strncmp(path, "GPU engine", 10) ||
-                        !strncmp(text, "kvmerger+", 9) || !strncmp(text, "zdc,p_i", 7);
+    const bool engine =
+        type == KVD_F32 || !strncmp(path, "GPU engine", 10) || !strncmp(text, "kvmerger+", 9);
     const bool ok = engine && d.largest <= most->margin && d.mean <= most->log_p &&
                     d.bits <= most->bits && d.sequences <= most->sequences &&
                     (d.account || most->bits > 1e-6);
@@ -502,6 +502,9 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"kvzip", false, 0},
                   {"think,window=8", false, 0},
                   {"zdc,p_i=0.1,p_u=0.5", false, 0},
+                  {"zdc,p_i=0.1,p_u=0.4,g=0.2,rise=0.5,layers=2", false, 0},
+                  {"importance+balanced,p=0.1,p_u=0.4,mean=1,overlap=1", false, 0},
+                  {"received+zack,p=0.1,p_u=0.4,g=0.3,rise=0.4", false, 0},
                   {"leankv,window=16,th=0.3,tl=0.05", false, 0.01}};
     kvd_generator *const gpu = generator(true, type, 1);
     for (size_t i = 0, next = 0; i < sizeof method / sizeof *method; i++) {
@@ -764,6 +767,8 @@ int main(int argc, char **argv)
         kvd_generator *const gpu = generator(true, KVD_BF16, 1);
         takes_path(gpu, "leankv,lk=2", "do not support the heads");
         takes_path(gpu, "lower+zack,p=0.3,p_u=0.6", "no cache for it");
+        takes_path(gpu, "zdc+kivi,p=0.1,p_u=0.5,group=16", "no cache for it");
+        takes_path(gpu, "h2o+zdc,p=0.1,p_u=0.5", "no cache for it");
         kvd_generator_free(gpu);
     }
     if (whole || windows)

@@ -263,6 +263,14 @@ kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_
                                     .pool = kvd_paged_cache_pool(c, layer)};
 }
 
+void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a)
+{
+    if (!c->whole)
+        return;
+    a->map = c->whole[a->layer].map;
+    a->pool = c->whole_pool;
+}
+
 static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -280,10 +288,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         a.expected = expected_of(e, r->layer);
     /* Scores are computed from whole keys, but kvd_evict_choose moves the stored rows. */
     kvd_evict_prompts_args whole = a;
-    if (c->whole) {
-        whole.map = c->whole[r->layer].map;
-        whole.pool = c->whole_pool;
-    }
+    kvd_evict_prompts_whole(c, &whole);
     return kvd_status(kvd_cuda_check(kvd_evict_score_any(&whole, r->stream), what, err) ||
                       (e->joined && join_prompts(e, &a, r->stream, err)) ||
                       kvd_cuda_check(kvd_evict_choose(&a, r->stream), what, err));

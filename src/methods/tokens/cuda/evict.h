@@ -197,6 +197,8 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 /* Returns those arguments of a layer's prompts `r` that do not depend on the method. */
 kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                             int layer);
+/* Makes *a read unprojected keys, if prompts attend to them. Queries then are unprojected too. */
+void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a);
 
 /* Returns how many of the n tokens of a prompt stay in a KV head. */
 static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)

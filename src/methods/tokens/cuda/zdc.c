@@ -76,6 +76,27 @@ static double held(const kvd_gpu_method *m)
     return bytes;
 }
 
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const kvd_zdc *const z = (const kvd_zdc *)m;
+    double numbers = 0;
+    for (size_t l = 0; z->slot[slot].counted && l < kvd_zdc_layers(z); l++) {
+        const double low = (double)z->levels.host_low[slot * kvd_zdc_layers(z) + l];
+        numbers += low * z->layer[l].numbers[KVD_ZDC_LOW] +
+                   ((double)z->slot[slot].counted - low) * z->layer[l].numbers[KVD_ZDC_HIGH];
+    }
+    return 8 * sizeof *z->store * numbers;
+}
+
+static size_t lowered(const kvd_gpu_method *m, size_t slot)
+{
+    const kvd_zdc *const z = (const kvd_zdc *)m;
+    size_t tokens = 0;
+    for (size_t l = 0; l < kvd_zdc_layers(z); l++)
+        tokens += (size_t)z->levels.host_low[slot * kvd_zdc_layers(z) + l];
+    return tokens * (size_t)m->cache->share->n_kv_heads;
+}
+
 static kvd_zdc_pages pages_of(const kvd_zdc *z, int layer, size_t first)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -99,6 +120,7 @@ static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, kvd_err *err
     a.rule.ranking = KVD_EVICT_ATTENTION;
     a.lse = z->levels.lse;
     a.mass = z->mass;
+    kvd_evict_prompts_whole(z->method.cache, &a);
     return kvd_cuda_check(kvd_evict_score_any(&a, r->stream), "attention received", err);
 }
 
@@ -145,11 +167,14 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
-/* If an earlier layer chose the important tokens, zeroes columns that the others do not keep. */
+/*
+ * If an earlier layer chose the important tokens and prompts attend to the rows as stored, zeroes
+ * columns that the others do not keep.
+ */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
-    if (!r->prompts || first_of(z, r->layer) == r->layer)
+    if (!r->prompts || m->cache->exact_prompts || first_of(z, r->layer) == r->layer)
         return 0;
     const kvd_zdc_move_args a = move_args(z, r);
     return kvd_status(
@@ -325,6 +350,7 @@ static kvd_zdc *create(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .begin = begin,
                                  .ended = ended,
                                  .held = held,
+                                 .bits = bits,
                                  .appended = appended,
                                  .attended = attended,
                                  .plan_steps = plan_steps,
@@ -344,7 +370,19 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     if (!z)
         return -1;
     z->dims_low = plan->dims_low;
+    z->method.lowered = lowered;
     return open_zdc(z, err);
+}
+
+static bool generates(const kvd_plan *plan)
+{
+    return !other_member(plan);
+}
+
+static bool fits(const kvd_plan *plan, const kvd_config *config)
+{
+    (void)plan;
+    return 2 * config->n_heads <= KVD_HEADS_MAX;
 }
 
 /* From here on: functions of method think only. */
@@ -425,13 +463,10 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
-    const size_t kv = (size_t)m->cache->share->n_kv_heads, d = (size_t)m->cache->config->d_head,
-                 n = z->slot[slot].counted,
-                 low = (size_t)z->levels.host_low[slot * kvd_zdc_layers(z)];
-    return n ? (double)(kvd_zdc_layers(z) * kv) *
-                   (16.0 * (double)(low * (z->kept + d) + (n - low) * 2 * d) +
-                    (double)(low ? d : 0))
-             : 0;
+    const kvd_paged_cache *const c = m->cache;
+    const size_t channels = kvd_zdc_layers(z) * (size_t)(c->share->n_kv_heads * c->config->d_head);
+    const bool pruned = z->slot[slot].counted && z->levels.host_low[slot * kvd_zdc_layers(z)];
+    return bits(m, slot) + (pruned ? (double)channels : 0);
 }
 
 static size_t think_pruned(const kvd_gpu_method *m, size_t slot)
@@ -557,10 +592,15 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m)
 const kvd_gpu_kind kvd_gpu_zdc = {.shares_prompts = true,
                                   .joins_heads = kvd_gpu_heads_apart,
                                   .runs = runs,
+                                  .generates = generates,
+                                  .fits = fits,
                                   .open = open_method},
                    kvd_gpu_zdc_received = {.joins_heads = kvd_gpu_heads_apart,
                                            .runs = runs,
+                                           .generates = generates,
+                                           .fits = fits,
                                            .open = open_method},
                    kvd_gpu_think = {.joins_heads = kvd_gpu_heads_apart,
                                     .generates = think_generates,
+                                    .fits = fits,
                                     .open = open_think};

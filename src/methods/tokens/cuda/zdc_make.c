@@ -78,6 +78,7 @@ static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
     for (int g = 0; g < low.n_kv_heads; g++) {
         low.d_qk[g] = kvd_pad16(head[g].d_qk, low.d_head);
         low.d_v[g] = kvd_pad16(head[g].d_v, low.d_head);
+        to->numbers[KVD_ZDC_LOW] += head[g].d_qk + head[g].d_v;
         most[0] = low.d_qk[g] > most[0] ? low.d_qk[g] : most[0];
         most[1] = low.d_v[g] > most[1] ? low.d_v[g] : most[1];
     }
@@ -89,6 +90,7 @@ static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
         return kvd_fail(err, "layer %d: low widths that the kernels do not take", layer);
     to->entry[KVD_ZDC_LOW] = (double)to->low.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
     to->entry[KVD_ZDC_HIGH] = (double)high->page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
+    to->numbers[KVD_ZDC_HIGH] = (double)c->layer[layer].kept;
     to->low.page_elements = high->page_elements;
     join(high, &to->low, &to->both);
     return 0;

@@ -79,6 +79,8 @@ typedef struct {
     kvd_attn_map both;
     /* Bytes that an important and another token take in this layer. */
     double entry[KVD_ZDC_STORES];
+    /* Numbers in K and V of an important and of another token in this layer, without padding. */
+    double numbers[KVD_ZDC_STORES];
     /* Index in kvd_zdc.store of the first element of the layer's pages. */
     size_t at;
     void *workspace;
