@@ -531,11 +531,10 @@ TEST(paths_on_a_gpu)
         "palu turboquant turboquant,bits=2.5 zipcache zack+kivi,p=0.5,residual=32 "
         "balanced+kvquant,p=0.3 h2o+zack,p=0.5 keydiff+balanced,p=0.3 quest taskkv "
         "kivi,bits=4,group=8,residual=32 gear,rank2=9 h2o+kivi,residual=32 adakv+fp8 cachegen "
-        "zdc,p_i=0.1,p_u=0.5 "
+        "snapkv+kvquant zdc,p_i=0.1,p_u=0.5 "
         "received+uniform,p=0.1,p_u=0.5";
     char rows[] = "zack+turboquant,p=0.5 quest,page=48 quest+zack,p=0.5 h2o+palu h2o+zipcache "
-                  "zack+kivi,p=0.5,group=8,residual=32 snapkv+kvquant "
-                  "zdc+kivi,p=0.1,p_u=0.5,residual=32";
+                  "zack+kivi,p=0.5,group=8,residual=32 zdc+kivi,p=0.1,p_u=0.5,residual=32";
     static const char *const other[] = {"gpt-oss", "gemma2-caps", "olmo2-gqa", "mixtral-full",
                                         "deepseek-v2"};
     for (char *rest = engine, *text; (text = strsep(&rest, " "));)
@@ -548,6 +547,8 @@ TEST(paths_on_a_gpu)
     normed.qk_norm = true;
     assert_string_equal(why_not(&normed, "none", KVD_BF16), "");
     assert_true(*why_not(&normed, "kvquant", KVD_BF16));
+    assert_string_equal(why_not(&normed, "h2o+kvquant", KVD_BF16), "");
+    assert_string_equal(why_not(&normed, "adakv+kvquant", KVD_BF16), "");
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
         char path[200];
         kvd_err err = {""};

@@ -456,18 +456,26 @@ void kvd_host_codes_free(kvd_host_codes *k)
     free(k);
 }
 
+float *kvd_host_codes_rope(const kvd_paged_cache *c, kvd_err *err)
+{
+    const size_t n = c->max_len * (size_t)c->config->d_head / 2;
+    float *const table = malloc(4 * n * sizeof *table);
+    if (!table)
+        kvd_no_memory(err, what, 4 * n * sizeof *table);
+    for (size_t local = 0; table && local < (c->config->rope_local_theta > 0 ? 2 : 1); local++)
+        kvd_rope_tables(c->config, local, c->max_len, c->max_len, table + local * n,
+                        table + (2 + local) * n);
+    return table;
+}
+
 static int make_tables(kvd_host_codes *k, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;
-    const size_t n = c->max_len * (size_t)c->config->d_head / 2;
     if (!k->rows.rotates)
         return 0;
-    if (!(k->cosine = malloc(4 * n * sizeof *k->cosine)))
-        return kvd_no_memory(err, what, 4 * n * sizeof *k->cosine);
-    k->sine = k->cosine + 2 * n;
-    for (size_t local = 0; local < (c->config->rope_local_theta > 0 ? 2 : 1); local++)
-        kvd_rope_tables(c->config, local, c->max_len, c->max_len, k->cosine + local * n,
-                        k->sine + local * n);
+    if (!(k->cosine = kvd_host_codes_rope(c, err)))
+        return -1;
+    k->sine = k->cosine + c->max_len * (size_t)c->config->d_head;
     return 0;
 }
 
@@ -520,12 +528,11 @@ bool kvd_host_codes_take(const kvd_plan *plan)
 bool kvd_host_codes_take_entries(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;
-    /* Plugins are refused, because they might read positions, which count only cached tokens. */
+    /* Plugins are refused: they might read positions, which may count only cached tokens. */
     const bool plugin = plan->bits && !plan->bits->info.gpu,
                steps = t && (t->step || t->step_heads),
                places = t != &kvd_tokens_elasticcache && t != &kvd_tokens_d2o;
-    return takes(plan) && t && (!steps || places) && !plugin && !plan->maker && !plan->dims &&
-           !plan->bits->keys_before_rope && !plan->bits->exact_key;
+    return takes(plan) && t && (!steps || places) && !plugin && !plan->maker && !plan->dims;
 }
 
 static size_t query_elements(const kvd_paged_cache *c)

@@ -38,6 +38,11 @@ typedef struct {
  */
 bool kvd_host_codes_take(const kvd_plan *plan);
 bool kvd_host_codes_take_entries(const kvd_plan *plan);
+/*
+ * Returns RoPE tables: cosines [2][max_len][d_head / 2], then sines. Index 1 of the first dimension
+ * is for layers with rope_local_theta. The caller frees the array. Returns NULL without memory.
+ */
+float *kvd_host_codes_rope(const kvd_paged_cache *c, kvd_err *err);
 /* Creates m->codes, which quantises rows on the CPU by m->plan. kvd_gpu_method_free frees it. */
 int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *err);
 /* Makes room for `slots` requests. Must be called once, before the first iteration. */
@@ -68,8 +73,8 @@ typedef struct {
     uint16_t *(*row)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, size_t place);
     /*
      * Queues the copy of the kept tokens' positions in the sequence, in order of their places, to
-     * the pinned array `to` [n_layers][n_kv_heads][room]. NULL: tokens stay in order, and no decode
-     * step drops one.
+     * the pinned array `to` [n_layers][n_kv_heads][room]. NULL: tokens stay in order, no decode
+     * step drops one, and the method calls kvd_host_entries_note.
      */
     int (*positions)(const kvd_gpu_method *m, size_t slot, uint32_t *to, cudaStream_t stream,
                      kvd_err *err);
@@ -79,12 +84,20 @@ typedef struct {
 typedef struct kvd_host_entries kvd_host_entries;
 
 /*
- * Codes the kept tokens on the CPU, as kvd_host_codes does for all tokens. kvd_host_entries_new
+ * Codes the kept tokens on the CPU, as kvd_host_codes does for all tokens. If keys are coded before
+ * RoPE, it is undone in those of the pages, and applied to the decoded keys. kvd_host_entries_new
  * fills m->kept, which kvd_gpu_method_free frees. Decode steps must not merge tokens.
  */
 int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_err *err);
 int kvd_host_entries_make(kvd_host_entries *e, size_t slots, kvd_err *err);
 void kvd_host_entries_free(kvd_host_entries *e);
+/*
+ * Queues the copy of the positions of the entries of prompts in a layer, device kept
+ * [n_kv_heads][n_q8] (kvd_evict_prompts_args). Does nothing if e is NULL or codes are equal at all
+ * positions.
+ */
+int kvd_host_entries_note(kvd_host_entries *e, int layer, const int32_t *kept, cudaStream_t stream,
+                          kvd_err *err);
 int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err *err);
 void kvd_host_entries_drop(kvd_host_entries *e, size_t slot);
 double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot);

@@ -291,7 +291,8 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     kvd_evict_prompts_whole(c, &whole);
     return kvd_status(kvd_cuda_check(kvd_evict_score_any(&whole, r->stream), what, err) ||
                       (e->joined && join_prompts(e, &a, r->stream, err)) ||
-                      kvd_cuda_check(kvd_evict_choose(&a, r->stream), what, err));
+                      kvd_cuda_check(kvd_evict_choose(&a, r->stream), what, err) ||
+                      kvd_host_entries_note(e->method.kept, r->layer, e->kept, r->stream, err));
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -632,4 +633,5 @@ const kvd_gpu_kind kvd_gpu_evict = {.computes = computes,
                                     .joins_heads = kvd_gpu_heads_apart,
                                     .generates = generates,
                                     .codes_on_host = kvd_host_codes_take_entries,
+                                    .before_rope = kvd_host_codes_take_entries,
                                     .open = open_method};

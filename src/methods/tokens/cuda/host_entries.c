@@ -9,6 +9,7 @@
 #include "common/threads.h"
 #include "methods/cuda/cache_rows.h"
 #include "methods/cuda/host_codes.h"
+#include "model/pass/blocks.h"
 
 static const char what[] = "codes on the CPU";
 
@@ -42,6 +43,17 @@ struct kvd_host_entries {
     kvd_gpu_method *method; /* borrowed */
     kvd_host_places places;
     size_t layers, heads, d, states, max_len;
+    /*
+     * If keys are coded before RoPE: tables of kvd_host_codes_rope that apply RoPE, and tables that
+     * undo it. NULL: keys are coded as they are in the pages.
+     */
+    float *rope, *back;
+    /*
+     * Pinned [layers][heads][kept_rows] positions of the entries of an iteration's prompts. NULL:
+     * places.positions is given, or codes are equal at all positions.
+     */
+    int32_t *kept;
+    size_t kept_rows;
     slot_of *slot;
     size_t n_slots;
     entries_of **list;   /* [max_slices][layers][heads] heads of an iteration */
@@ -189,20 +201,39 @@ static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *posit
     return status;
 }
 
-/* Appends entries to the list of a head that never drops any, until it has n. */
-static int extend(const kvd_host_entries *e, entries_of *h, size_t n, kvd_err *err)
+/* Returns the position of entry `place` of head i, which slice `row` of the iteration appends. */
+static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
+                            size_t place)
 {
+    const kvd_step_batch *const b = e->method->cache->batch;
+    const size_t fresh = e->slot[s->slot].head[i].fresh;
+    if (!e->kept)
+        return (uint32_t)place;
+    return s->before
+               ? s->before + (uint32_t)(place - fresh)
+               : (uint32_t)e->kept[i / e->heads * e->heads * e->kept_rows + i % e->heads * b->n_q8 +
+                                   (size_t)b->host.q_start[row] + place];
+}
+
+/* Appends entries to the list of head i, which never drops any, until it has n. row: of slice s. */
+static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i, size_t n,
+                  kvd_err *err)
+{
+    entries_of *const h = &e->slot[s->slot].head[i];
     if (n <= h->m)
         return kvd_fail(err, "%s: %zu entries after %zu, expected more", what, n, h->m);
     if (reserve(e, h, n, err))
         return -1;
     h->fresh = h->m;
-    for (; h->m < n; h->m++)
-        h->position[h->m] = h->place[h->m] = (uint32_t)h->m;
+    for (; h->m < n; h->m++) {
+        h->position[h->m] = position_of(e, s, row, i, h->m);
+        h->place[h->m] = (uint32_t)h->m;
+    }
     return 0;
 }
 
-static int update(kvd_host_entries *e, const kvd_slice *s, kvd_err *err)
+/* Updates the lists of a slice's request. row: index of the slice in the iteration. */
+static int update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *err)
 {
     const kvd_gpu_method *const m = e->method;
     const cudaStream_t stream = m->cache->worker->stream;
@@ -234,7 +265,7 @@ static int update(kvd_host_entries *e, const kvd_slice *s, kvd_err *err)
                                : e->places.positions
                                    ? match(e, &slot->head[i], e->positions + i * e->places.room,
                                            there, newest, where, &mine)
-                                   : extend(e, &slot->head[i], there, &mine);
+                                   : extend(e, s, row, i, there, &mine);
 #pragma omp critical(kvd_host_entries)
             if (failed) {
                 *err = mine;
@@ -272,12 +303,35 @@ static void plan_head(const kvd_plan *p, entries_of *h)
     h->from = h->end ? h->from : 0;
 }
 
+/* Applies RoPE to x [n][d] by `table` e->rope, or undoes it by e->back. */
+static void turn(const kvd_host_entries *e, int layer, const float *table, const uint32_t *position,
+                 size_t n, float *x)
+{
+    const kvd_config *const c = e->method->cache->config;
+    const size_t half = e->max_len * e->d / 2;
+    const float *const cosine = table + (kvd_rope_local(c, layer) ? half : 0);
+    kvd_rope_apply(c, cosine, cosine + 2 * half, position, n, 1, x);
+}
+
+/* Undoes RoPE in keys x [n][d], and rounds them to bf16. `row`: scratch, 2 d numbers per key. */
+static void turn_back(const kvd_host_entries *e, int layer, const uint32_t *position, size_t n,
+                      float *x, uint16_t *row)
+{
+    turn(e, layer, e->back, position, n, x);
+    for (size_t j = 0; j < n; j++) {
+        kvd_from_f32(KVD_BF16, x + j * e->d, row + j * 2 * e->d, e->d);
+        kvd_to_f32(KVD_BF16, row + j * 2 * e->d, x + j * e->d, e->d);
+    }
+}
+
 static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, int side,
                      kvd_err *err)
 {
     const kvd_plan *const p = e->method->plan;
     entries_of *const h = &slot->head[i];
     const size_t d = e->d, from = h->coded[side], n = h->ready[side] - from;
+    const int layer = (int)(i / e->heads);
+    const bool turned = side == KVD_KEYS && e->back;
     size_t window, block;
     window_of(p, side, &window, &block);
     float *const x = malloc(2 * n * d * sizeof *x + n + 1);
@@ -288,11 +342,13 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
     memset(level, KVD_LEVEL_HIGH, n);
     for (size_t j = 0; j < n; j++)
         kvd_to_f32(KVD_BF16, row + j * 2 * d, x + j * d, d);
+    if (turned)
+        turn_back(e, layer, h->position + from, n, x, row);
     int status = 0;
     for (size_t at = 0, each; !status && at < n; at += each) {
         each = slot->prompt || n - at < block ? n - at : block;
         const kvd_bits_block b = {.side = (kvd_side)side,
-                                  .layer = (int)(i / e->heads),
+                                  .layer = layer,
                                   .kv_head = (int)(i % e->heads),
                                   .n = each,
                                   .d = d,
@@ -306,11 +362,13 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
         for (size_t j = 0; j < each; j++)
             h->sum += h->bits[side][from + at + j] = (count.payload + count.side) / (double)each;
     }
+    if (turned && !status)
+        turn(e, layer, e->rope, h->position + from, n, x + n * d);
     for (size_t j = 0; !status && j < n; j++)
         kvd_from_f32(KVD_BF16, x + (n + j) * d, row + j * 2 * d, d);
     free(x);
     h->coded[side] = h->ready[side];
-    return status ? kvd_in(err, "layer %zu, KV head %zu", i / e->heads, i % e->heads) : 0;
+    return status ? kvd_in(err, "layer %d, KV head %zu", layer, i % e->heads) : 0;
 }
 
 /* Appends the rows of new entries, quantises full blocks, and puts changed rows in e->rows. */
@@ -399,11 +457,20 @@ static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first
     return status ? status : move(e, it, first, n, true, err);
 }
 
+int kvd_host_entries_note(kvd_host_entries *e, int layer, const int32_t *kept, cudaStream_t stream,
+                          kvd_err *err)
+{
+    return e && e->kept ? kvd_queue_get(e->kept + (size_t)layer * e->heads * e->kept_rows, kept,
+                                        e->heads * e->method->cache->batch->n_q8 * sizeof *kept,
+                                        stream, what, err)
+                        : 0;
+}
+
 int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err *err)
 {
     const size_t each = e->layers * e->heads, n = it->n_slices * each;
     for (size_t i = 0; i < it->n_slices; i++) {
-        if (update(e, &it->slice[i], err))
+        if (update(e, &it->slice[i], i, err))
             return -1;
         for (size_t j = 0; j < each; j++) {
             e->list[i * each + j] = &e->slot[it->slice[i].slot].head[j];
@@ -443,8 +510,27 @@ void kvd_host_entries_free(kvd_host_entries *e)
         forget(e, &e->slot[i]);
     free(e->slot);
     free(e->list);
+    free(e->rope);
+    free(e->back);
     kvd_device_release(&e->memory);
     free(e);
+}
+
+/* RoPE tables carry a factor m, such as YaRN's, so the inverse rotation is divided by m^2. */
+static int make_tables(kvd_host_entries *e, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method->cache;
+    const size_t tables = c->config->rope_local_theta > 0 ? 2 : 1,
+                 n = tables * e->max_len * e->d / 2;
+    if (!(e->rope = kvd_host_codes_rope(c, err)) || !(e->back = kvd_host_codes_rope(c, err)))
+        return -1;
+    float *const cosine = e->back, *const sine = e->back + e->max_len * e->d;
+    for (size_t i = 0; i < n; i++) {
+        const float square = cosine[i] * cosine[i] + sine[i] * sine[i];
+        cosine[i] /= square;
+        sine[i] /= -square;
+    }
+    return 0;
 }
 
 int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_err *err)
@@ -460,7 +546,8 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
                             .heads = (size_t)c->config->n_kv_heads,
                             .d = (size_t)c->config->d_head,
                             .states = bits->states ? bits->states(m->plan->bits_self) : 1,
-                            .max_len = c->max_len};
+                            .max_len = c->max_len,
+                            .kept_rows = c->batch->max_tokens + 8 * c->batch->max_slices};
     const size_t each = e->layers * e->heads, rows = ROWS * 2 * e->d * sizeof *e->rows,
                  list = c->batch->max_slices * each * sizeof *e->list;
     if (c->max_len > ROWS)
@@ -468,9 +555,13 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
                         ROWS);
     if (!(e->list = malloc(list)))
         return kvd_no_memory(err, what, list);
+    if (bits->keys_before_rope && c->config->positions == KVD_POSITIONS_ROPE && make_tables(e, err))
+        return -1;
     kvd_device_memory *const d = &e->memory;
     if (places->positions)
         e->positions = kvd_device_pinned(d, each * places->room * sizeof *e->positions, what, err);
+    else if (bits->keys_before_rope || bits->exact_key)
+        e->kept = kvd_device_pinned(d, each * e->kept_rows * sizeof *e->kept, what, err);
     e->rows = kvd_device_pinned(d, rows, what, err);
     e->taken = kvd_device_pinned(d, rows, what, err);
     e->k = kvd_device_pinned(d, ROWS * sizeof *e->k, what, err);

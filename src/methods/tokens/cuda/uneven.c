@@ -277,6 +277,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         : e->rank        ? kvd_uneven_choose_joined(e, &a, r->stream, err)
                          : kvd_cuda_check(kvd_uneven_prompts(&a, r->stream), what, err))
         return -1;
+    if (!e->late.on && kvd_host_entries_note(m->kept, r->layer, e->kept, r->stream, err))
+        return -1;
     if (last && e->rule.merge &&
         kvd_queue_get(e->merged, e->merging.merged, e->n_slots * sizeof *e->merged, r->stream, what,
                       err))
@@ -479,6 +481,7 @@ const kvd_gpu_kind kvd_gpu_uneven = {.computes = computes,
                                      .joins_heads = kvd_gpu_heads_apart,
                                      .generates = generates,
                                      .codes_on_host = kvd_host_codes_take_entries,
+                                     .before_rope = kvd_host_codes_take_entries,
                                      .open = open_method};
 
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "methods/cuda/host_codes.h"
 #include "methods/tokens/cuda/uneven.h"
 
 static const char what[] = "eviction with budgets of heads";
@@ -109,7 +110,8 @@ int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err
         a.stored = 1;
         a.decided = e->late.shared;
         a.first_head = e->late.shared ? (int32_t)(l * e->all) : 0;
-        if (kvd_cuda_check(kvd_uneven_choose(&a, r->stream), what, err))
+        if (kvd_cuda_check(kvd_uneven_choose(&a, r->stream), what, err) ||
+            kvd_host_entries_note(e->method.kept, a.prompt.layer, e->kept, r->stream, err))
             return -1;
     }
     return 0;
