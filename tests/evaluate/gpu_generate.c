@@ -481,6 +481,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"snapkv+kvquant,window=8", false, 0.05},
                   {"adakv+allot,window=8,bits=4", false, 0.05},
                   {"kvzip+kvquant,outliers=0,kvquant.sink=3", false, 0.05},
+                  {"elasticcache+kivi,bits=4,group=16,residual=16", false, 0},
                   {"scissorhands+mxfp4,drop=4", false, 0},
                   {"pyramidkv+kivi,window=8,bits=4,group=16,residual=16", false, 0},
                   {"adakv+fp8,window=8", false, 0},
@@ -529,10 +530,12 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
          * Rounding may decide which tokens are merged or evicted. Noise of 0.3 % in scores changes
          * elasticcache's results by 1.2 nats.
          */
-        const double chooses =
-            !strcmp(method[i].text, "tova+fp8")                                         ? 2
-            : !strcmp(method[i].text, "elasticcache") || !strcmp(method[i].text, "d2o") ? 1.5
-                                                                                        : 0.5;
+        const double chooses = !strcmp(method[i].text, "tova+fp8") ? 2
+                               : !strcmp(method[i].text, "elasticcache") ||
+                                       !strcmp(method[i].text, "d2o") ||
+                                       strstr(method[i].text, "elasticcache+kivi")
+                                   ? 1.5
+                                   : 0.5;
         /* Float32 products of a GPU can move a number of a kept token across a tie of its codes. */
         const double ties =
             strstr(method[i].text, "+nvfp4") || !strcmp(method[i].text, "mikv") ? 0.1 : 1e-3;

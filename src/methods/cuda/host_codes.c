@@ -529,10 +529,8 @@ bool kvd_host_codes_take_entries(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;
     /* Plugins are refused: they might read positions, which may count only cached tokens. */
-    const bool plugin = plan->bits && !plan->bits->info.gpu,
-               steps = t && (t->step || t->step_heads),
-               places = t != &kvd_tokens_elasticcache && t != &kvd_tokens_d2o;
-    return takes(plan) && t && (!steps || places) && !plugin && !plan->maker && !plan->dims;
+    const bool plugin = plan->bits && !plan->bits->info.gpu;
+    return takes(plan) && t && !plugin && !plan->maker && !plan->dims;
 }
 
 static size_t query_elements(const kvd_paged_cache *c)

@@ -21,6 +21,11 @@ typedef struct {
     /* For rule.fixed: ring of the tokens that may be dropped, index of its oldest one, and size. */
     int32_t *place;
     size_t oldest, places;
+    /*
+     * For rule.fixed: position of the entry at each place. Entries of the prompt are numbered, as
+     * their positions are not known.
+     */
+    uint32_t *position;
 } evict_slot;
 
 typedef struct {
@@ -87,6 +92,8 @@ static void list_places(const evict *e, size_t slot)
     s->places = e->rule.fixed && s->entries > at ? s->entries - at : 0;
     for (size_t i = 0; i < s->places; i++)
         s->place[i] = (int32_t)(at + i);
+    for (size_t i = 0; e->rule.fixed && i < s->entries; i++)
+        s->position[i] = (uint32_t)i;
 }
 
 /* For rule.fixed: the newest token gets the place of the oldest one after the first `at`. */
@@ -104,6 +111,7 @@ static void choose_place(const evict *e, const kvd_slice *s)
         slot->places--;
     }
     slot->place[(slot->oldest + slot->places++) % e->max_len] = newest;
+    slot->position[newest] = s->before;
 }
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -125,7 +133,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         *slot = (evict_slot){.tokens = s->before,
                              .entries = kvd_evict_kept(&e->budget[s->slot], s->before),
                              .merged = e->rule.merge ? e->merged[s->slot] : 0,
-                             .place = slot->place};
+                             .place = slot->place,
+                             .position = slot->position};
         list_places(e, s->slot);
         if (i < it->n_steps && e->rule.fixed)
             choose_place(e, s);
@@ -357,8 +366,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     kvd_device_memory *const d = &e->memory;
     if (!(e->slot = kvd_device_host(d, slots * sizeof *e->slot, what, err)))
         return -1;
-    for (size_t i = 0; e->rule.fixed && i < e->n_slots; i++)
+    for (size_t i = 0; e->rule.fixed && i < e->n_slots; i++) {
         e->slot[i].place = kvd_device_host(d, e->max_len * sizeof *e->slot->place, what, err);
+        e->slot[i].position = kvd_device_host(d, e->max_len * sizeof *e->slot->position, what, err);
+    }
     e->budget = kvd_device_pinned(d, slots * sizeof *e->budget, what, err);
     e->there = kvd_device_filled(d, slots * sizeof *e->there, 0, "budgets", err);
     if (e->notes) {
@@ -530,9 +541,9 @@ static int entry_positions(const kvd_gpu_method *m, size_t slot, uint32_t *to, c
     const size_t kv = (size_t)m->cache->share->n_kv_heads, room = (size_t)s->room,
                  each = (size_t)s->n_layers * kv * room, pitch = kv * room * sizeof *to;
     for (size_t i = 0; !e->notes && i < each; i++)
-        to[i] = i % room < e->slot[slot].entries
-                    ? streamed(&e->budget[slot], e->slot[slot].tokens, i % room)
-                    : 0;
+        to[i] = i % room >= e->slot[slot].entries ? 0
+                : e->rule.fixed                   ? e->slot[slot].position[i % room]
+                                : streamed(&e->budget[slot], e->slot[slot].tokens, i % room);
     if (!e->notes)
         return 0;
     const uint32_t *const from = s->position + slot * each;
@@ -551,7 +562,7 @@ static int code_entries(evict *e, kvd_err *err)
                                     .row = entry_row,
                                     .positions = e->steps ? entry_positions : NULL,
                                     .room = (size_t)e->state.room};
-    return e->steps && !e->notes && e->rule.ranking != KVD_EVICT_FIRST
+    return e->steps && !e->notes && !e->rule.fixed && e->rule.ranking != KVD_EVICT_FIRST
                ? kvd_fail(err, "the CUDA engine runs '%s' without codes",
                           e->method.plan->tokens->info.name)
                : kvd_host_entries_new(&e->method, &places, err);
