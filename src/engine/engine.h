@@ -82,6 +82,11 @@ struct kvd_engine {
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
+    /*
+     * Waits for codes of earlier iterations that the CPU computes, which `held` and `count` need.
+     * NULL: there are none.
+     */
+    int (*finish)(kvd_engine *e, kvd_err *err);
     /* Returns the bytes that the cache holds. If NULL, each token has bytes_per_token. */
     double (*held)(const kvd_engine *e);
     /* Writes the bytes that GPUs sent away: [0] Q, K and V, [1] attention output. May be NULL. */

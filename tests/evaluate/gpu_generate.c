@@ -310,13 +310,16 @@ static void compare_ended(kvd_generator *cpu, kvd_generator *gpu, kvd_dtype type
     close_plan(&o);
 }
 
+/* Number of the longest sequences whose prompts fit into a pass. */
+static size_t in_a_pass = 3;
+
 static kvd_generator *generator(bool gpu, kvd_dtype compute, int n_gpus)
 {
     kvd_err err = {""};
     const kvd_generator_spec s = {.gpu = gpu,
                                   .compute = compute,
                                   .n_gpus = n_gpus,
-                                  .max_tokens = 3 * longest,
+                                  .max_tokens = in_a_pass * longest,
                                   .max_len = longest};
     kvd_generator *const g = kvd_generator_new(checkpoint, &s, &err);
     if (!g)
@@ -559,6 +562,17 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
     kvd_generator_free(gpu);
 }
 
+/* Compares prompts in several passes. The CPU compresses kvtc's codes of earlier ones meanwhile. */
+static void compare_passes(kvd_generator *cpu)
+{
+    static const limits most = {.margin = 0.5, .log_p = 0.15, .bits = 0.02, .sequences = SEQUENCES};
+    in_a_pass = 1;
+    kvd_generator *const gpu = generator(true, KVD_BF16, 1);
+    in_a_pass = 3;
+    compare(cpu, gpu, "kvtc,window=20,block=16", KVD_BF16, &most);
+    kvd_generator_free(gpu);
+}
+
 /* A small gpt-oss: routed experts, sinks, biases, yarn, a window in every second layer. */
 static const kvd_shape gpt_oss = {
     "gpt_oss", "gpt_oss", "made up",
@@ -772,6 +786,8 @@ int main(int argc, char **argv)
             compare_all(cpu, KVD_F32, only);
         if (bf16)
             compare_all(cpu, KVD_BF16, only);
+        if (bf16 && case_part == 0 && (!only || !strcmp(only, "kvtc")))
+            compare_passes(cpu);
         kvd_generator_free(cpu);
         kvd_generator *const gpu = generator(true, KVD_BF16, 1);
         takes_path(gpu, "leankv,lk=2", "do not support the heads");

@@ -191,6 +191,12 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
     return 0;
 }
 
+static int finish(kvd_engine *self, kvd_err *err)
+{
+    kvd_gpu_method *const m = ((kvd_cuda_engine *)self)->cache.method;
+    return m ? kvd_gpu_method_finish(m, err) : 0;
+}
+
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e)
 {
     const kvd_gpu_method *const m = e->cache.method;
@@ -599,6 +605,7 @@ kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan,
         return NULL;
     }
     e->engine.step = step;
+    e->engine.finish = finish;
     e->engine.logits = kvd_cuda_engine_logits;
     e->engine.count = count;
     e->engine.drop = kvd_cuda_engine_drop;

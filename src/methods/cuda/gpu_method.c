@@ -175,6 +175,11 @@ int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *er
                       (m->kept && kvd_host_entries_ended(m->kept, it, err)));
 }
 
+int kvd_gpu_method_finish(kvd_gpu_method *m, kvd_err *err)
+{
+    return m->codes ? kvd_host_codes_finish(m->codes, err) : 0;
+}
+
 void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot)
 {
     if (m->drop)

@@ -225,11 +225,14 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
 
 /*
  * Call the method's callbacks of these names, if it has them, and the functions of m->codes.
- * kvd_gpu_method_bits returns NaN if every cached token is stored in the type of the cache.
+ * kvd_gpu_method_finish waits for codes that the CPU still counts, and must be called before
+ * kvd_gpu_method_bits and kvd_gpu_method_held. kvd_gpu_method_bits returns NaN if every cached
+ * token is stored in the type of the cache.
  */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
 int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
+int kvd_gpu_method_finish(kvd_gpu_method *m, kvd_err *err);
 void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot);
 double kvd_gpu_method_held(const kvd_gpu_method *m);
 double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot);

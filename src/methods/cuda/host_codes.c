@@ -20,7 +20,8 @@ typedef struct {
     size_t n, first;
     size_t coded[KVD_N_SIDES];
     bool prompt; /* true: the latest iteration brought the prompt */
-    double bits; /* bits of the coded K and V of all layers */
+    bool apart;  /* true: kvd_host_codes.prompts coded tokens of the prompt */
+    double bits; /* bits of the K and V of all layers that were coded here */
     /* Rows of the pending tokens, [n_layers] arrays [n - first][width], decoded where coded. */
     uint16_t **row;
     uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
@@ -55,10 +56,7 @@ struct kvd_host_codes {
     written *written; /* [max_slices] */
     slot_of *slot;    /* [n_slots] */
     size_t n_slots;
-    double held;
-    /* GPU code that compresses prompts, or NULL; prompt_bits [max_slices] are its codes' bits. */
-    kvd_kvtc_prompt_coder *prompts;
-    double *prompt_bits;
+    kvd_kvtc_prompt_coder *prompts; /* GPU code that compresses prompts, or NULL */
     kvd_device_memory memory;
 };
 
@@ -82,12 +80,20 @@ double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot)
     double exact = 0;
     for (int side = 0; side < KVD_N_SIDES; side++)
         exact += (double)(s->n - s->coded[side]) * (double)k->numbers[side];
-    return s->bits + 16 * exact;
+    return s->bits + (s->apart ? kvd_kvtc_prompt_coder_bits(k->prompts, slot) : 0) + 16 * exact;
 }
 
 double kvd_host_codes_held(const kvd_host_codes *k)
 {
-    return k->held;
+    double bits = 0;
+    for (size_t i = 0; i < k->n_slots; i++)
+        bits += kvd_host_codes_bits(k, i);
+    return bits / 8;
+}
+
+int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err)
+{
+    return k->prompts ? kvd_kvtc_prompt_coder_finish(k->prompts, err) : 0;
 }
 
 /* Queues the copy of n rows x of a layer from the GPU to rows at .. at + n - 1 of k->row. */
@@ -182,6 +188,7 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool f
         if (!s->row || !s->state)
             return kvd_no_memory(err, what, states * sizeof *s->state);
         s->n = s->first = s->coded[KVD_KEYS] = s->coded[KVD_VALUES] = coded;
+        s->apart = coded > 0;
     }
 #pragma omp parallel for schedule(static) if (n > 1)
     for (size_t l = 0; l < k->layers; l++) {
@@ -406,7 +413,7 @@ int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
     size_t at = 0;
     if (k->prompts && it->n_slices > it->n_steps &&
         (kvd_cuda_check(cudaStreamSynchronize(k->method->cache->worker->stream), what, err) ||
-         kvd_kvtc_prompt_coder_bits(k->prompts, k->prompt_bits, err)))
+         kvd_kvtc_prompt_coder_ended(k->prompts, err)))
         return -1;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
@@ -414,16 +421,11 @@ int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
         const size_t coded = s->before ? 0 : coded_apart(k, s->n);
         if (keep(k, slot, at, s->n - coded, s->before == 0, coded, err))
             return -1;
-        if (coded)
-            slot->bits = k->prompt_bits[i - it->n_steps];
         k->written[i] = plan_slot(k, slot);
         at += s->n - coded;
     }
     if (code_slices(k, it->n_slices, err))
         return -1;
-    k->held = 0;
-    for (size_t i = 0; i < k->n_slots; i++)
-        k->held += kvd_host_codes_bits(k, i) / 8;
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
             kvd_host_codes_drop(k, it->slice[i].slot);
@@ -445,7 +447,6 @@ void kvd_host_codes_free(kvd_host_codes *k)
     for (size_t i = 0; k->slot && i < k->n_slots; i++)
         forget(k, &k->slot[i]);
     kvd_kvtc_prompt_coder_free(k->prompts);
-    free(k->prompt_bits);
     free(k->part);
     free(k->slot);
     free(k->written);
@@ -600,9 +601,6 @@ static int add_prompts(kvd_gpu_method *m, kvd_err *err)
         return 0;
     m->attended = attended;
     m->attended_prompts = true;
-    k->prompt_bits = calloc(c->batch->max_slices, sizeof *k->prompt_bits);
-    if (!k->prompt_bits)
-        return kvd_no_memory(err, what, c->batch->max_slices * sizeof *k->prompt_bits);
     k->prompts = kvd_kvtc_prompt_coder_new(m, k->x, k->rows.ld, k->rows.before, err);
     return k->prompts ? 0 : -1;
 }

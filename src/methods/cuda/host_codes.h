@@ -61,7 +61,12 @@ int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld,
  */
 int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err);
 void kvd_host_codes_drop(kvd_host_codes *k, size_t slot);
-/* Return the bits of K and V that a slot stores, and the bytes that all slots store. */
+/* Waits until the codes of all iterations are counted. */
+int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err);
+/*
+ * Return the bits of K and V that a slot stores, and the bytes that all slots store.
+ * kvd_host_codes_finish must have been called.
+ */
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
 double kvd_host_codes_held(const kvd_host_codes *k);
 

@@ -319,8 +319,6 @@ static int iterate(by_engine *e, const kvd_batch *b, const size_t *slot, size_t 
     for (size_t i = 0; e->scores && i < n; i++)
         if (e->engine->logits(e->engine, i, e->logits + (from + i) * vocab, err))
             return -1;
-    for (size_t i = 0; i < n; i++)
-        account_for(e, slot[from + i], e->slice[i].n, steps);
     return 0;
 }
 
@@ -335,6 +333,10 @@ static int run(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd
         if (iterate(e, b, slot, from, n, err))
             return -1;
     }
+    if (e->engine->finish && e->engine->finish(e->engine, err))
+        return -1;
+    for (size_t i = 0; i < b->n_sequences; i++)
+        account_for(e, slot[i], b->offset[i + 1] - b->offset[i], b->start[i] > 0);
     return 0;
 }
 

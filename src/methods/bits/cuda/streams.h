@@ -243,8 +243,9 @@ kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_r
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                           kvd_err *err);
 /*
- * Codes prompts of kvtc with DEFLATE: the GPU packs codes and writes decoded rows to the pages, the
- * CPU compresses the packed codes.
+ * Codes prompts of kvtc with DEFLATE: the GPU packs codes and writes decoded rows to the pages.
+ * Threads on the CPU compress the packed codes during the next iteration, as only their bits are
+ * needed.
  */
 typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
 /*
@@ -258,8 +259,12 @@ void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);
 size_t kvd_kvtc_prompt_coder_ready(const kvd_kvtc_prompt_coder *k, size_t n);
 /* Queues the coding of a layer's K and V, after the attention of its prompts. */
 int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err);
-/* Sets bits [n] to the bits of the iteration's prompts. The GPU must have finished. */
-int kvd_kvtc_prompt_coder_bits(kvd_kvtc_prompt_coder *k, double *bits, kvd_err *err);
+/* Starts to compress the packed codes of an iteration. The GPU must have finished. */
+int kvd_kvtc_prompt_coder_ended(kvd_kvtc_prompt_coder *k, kvd_err *err);
+/* Waits for the threads. Must be called before kvd_kvtc_prompt_coder_bits. */
+int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err);
+/* Returns the bits of the latest prompt in the slot. */
+double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot);
 /* Returns new device memory filled with random numbers, which serves as a cache for timing. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the plan's quantisation method, which must have it. */

@@ -3,16 +3,22 @@
  * tokens of waterfill (kvd_whole_stream_open). Rows x of K before RoPE and of V become components
  * y = (x - mean) to, codes, and decoded rows mean + y from, which replace K and V in the pages.
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/half.h"
+#include "common/threads.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/cuda/streams.h"
 
 static const char what[] = "codes of transforms";
 
-enum { LISTS = 4 /* start in y, tokens that are coded, first row in x and first row of Q */ };
+/*
+ * Lists of the prompts of an iteration: start in y, tokens that are coded, first row in x, first
+ * row of Q, rows of x, and slot.
+ */
+enum { START, CODED, ROW, FIRST_Q, MOVED, SLOT, LISTS };
 
 enum { PAD = 8 /* components of a decoded row after the last, the first of which is 1 */ };
 
@@ -31,8 +37,22 @@ typedef struct {
     kvd_kvtc_packed_group *group; /* device */
     int n_groups;
     size_t token_bytes, gap;
-    uint8_t *packed; /* pinned copy of the packed codes */
 } coder_side;
+
+/* Prompts of an iteration, whose packed codes a thread compresses while the next one runs. */
+typedef struct {
+    const struct kvd_kvtc_prompt_coder *of;
+    size_t n, rows, n_q8, most;
+    int32_t *list;    /* pinned [LISTS][max_slices] */
+    uint8_t **packed; /* [n_layers][KVD_N_SIDES] pinned copies of the packed codes */
+    double *bits;     /* [max_slices][n_layers][KVD_N_SIDES] */
+    pthread_t thread;
+    bool running;
+    int status;
+    kvd_err err; /* filled if status is not 0 */
+} prompt_batch;
+
+enum { BATCHES = 2 /* the GPU fills one, the CPU compresses the other */ };
 
 struct kvd_kvtc_prompt_coder {
     const kvd_gpu_method *m;
@@ -43,10 +63,22 @@ struct kvd_kvtc_prompt_coder {
     float *y;
     uint16_t *decoded; /* [max_tokens][ld] */
     uint8_t *packed;
-    int32_t *list, *lists; /* pinned and device [LISTS + 1][max_slices], the last: rows of x */
-    size_t n, rows, n_q8, most;
+    int32_t *lists;                    /* device copy of prompt_batch.list */
+    prompt_batch batch[BATCHES], *now; /* now: batch of the current iteration */
+    size_t threads;
+    double *bits; /* [max_slices] bits of the prompt in each slot */
     kvd_device_memory memory;
 };
+
+static size_t sides_of(const kvd_kvtc_prompt_coder *k)
+{
+    return (size_t)k->m->cache->config->n_layers * KVD_N_SIDES;
+}
+
+static int32_t *list_of(const kvd_kvtc_prompt_coder *k, const prompt_batch *b, size_t which)
+{
+    return b->list + which * k->m->cache->batch->max_slices;
+}
 
 size_t kvd_kvtc_prompt_coder_ready(const kvd_kvtc_prompt_coder *k, size_t n)
 {
@@ -58,22 +90,26 @@ void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k)
 {
     if (!k)
         return;
-    for (int i = 0; k->side && i < k->m->cache->config->n_layers * KVD_N_SIDES; i++)
-        (void)cudaFreeHost(k->side[i].packed);
-    (void)cudaFreeHost(k->list);
+    for (prompt_batch *b = k->batch; b < k->batch + BATCHES; b++)
+        if (b->running)
+            (void)pthread_join(b->thread, NULL);
     kvd_device_release(&k->memory);
     free(k->side);
     free(k);
 }
 
-/* Splits x [n] into a sum of two bf16 numbers, `high` and `low`. rest [n]: scratch. */
-static void split(const float *x, size_t n, uint16_t *high, uint16_t *low, float *rest)
+/* Splits x [wide][wide] into a sum of two bf16 matrices. rest [wide][wide]: scratch. */
+static void split(const float *x, size_t wide, uint16_t *high, uint16_t *low, float *rest)
 {
-    kvd_from_f32(KVD_BF16, x, high, n);
-    kvd_to_f32(KVD_BF16, high, rest, n);
-    for (size_t i = 0; i < n; i++)
-        rest[i] = x[i] - rest[i];
-    kvd_from_f32(KVD_BF16, rest, low, n);
+#pragma omp parallel for schedule(static)
+    for (size_t row = 0; row < wide; row++) {
+        const size_t at = row * wide;
+        kvd_from_f32(KVD_BF16, x + at, high + at, wide);
+        kvd_to_f32(KVD_BF16, high + at, rest + at, wide);
+        for (size_t i = at; i < at + wide; i++)
+            rest[i] = x[i] - rest[i];
+        kvd_from_f32(KVD_BF16, rest + at, low + at, wide);
+    }
 }
 
 /* Arrays of transforms of `wide` dimensions in host memory. */
@@ -102,19 +138,26 @@ static void free_tables(host_tables *t)
     free(t->rest);
 }
 
+enum { COLUMNS = 16 /* float32 numbers of a cache line, which are read together */ };
+
 /* Creates a transform from matrices [wide][wide]; if `from` is NULL, it is `to` transposed. */
 static int make_transform(transform *s, const float *to, const float *from, const float *mean,
                           const host_tables *t, kvd_device_memory *memory, kvd_err *err)
 {
     const size_t wide = t->wide, square = wide * wide;
-    split(to, square, t->to, t->to + square, t->rest);
-    for (size_t j = 0; j < wide; j++) {
-        double sum = 0;
+    split(to, wide, t->to, t->to + square, t->rest);
+#pragma omp parallel for schedule(static)
+    for (size_t first = 0; first < wide; first += COLUMNS) {
+        const size_t end = kvd_smaller(first + COLUMNS, wide);
+        double sum[COLUMNS] = {0};
         for (size_t i = 0; i < wide; i++)
-            sum += (double)mean[i] * (double)to[i * wide + j];
-        t->bias[j] = (float)sum;
-        for (size_t i = 0; !from && i < wide; i++)
-            t->from[j * wide + i] = t->to[i * wide + j];
+            for (size_t j = first; j < end; j++) {
+                sum[j - first] += (double)mean[i] * (double)to[i * wide + j];
+                if (!from)
+                    t->from[j * wide + i] = t->to[i * wide + j];
+            }
+        for (size_t j = first; j < end; j++)
+            t->bias[j] = (float)sum[j - first];
     }
     if (from)
         kvd_from_f32(KVD_BF16, from, t->from, square);
@@ -183,7 +226,7 @@ static int copy_groups(kvd_kvtc_prompt_coder *k, coder_side *s, int layer, kvd_s
 static size_t packed_room(const kvd_kvtc_prompt_coder *k, const coder_side *s)
 {
     const kvd_step_batch *const b = k->m->cache->batch;
-    return b->max_tokens * s->token_bytes + b->max_slices * s->gap;
+    return b->max_tokens * s->token_bytes + b->max_slices * s->gap + 1;
 }
 
 static int copy_tables(kvd_kvtc_prompt_coder *k, kvd_err *err)
@@ -198,30 +241,42 @@ static int copy_tables(kvd_kvtc_prompt_coder *k, kvd_err *err)
         const float *mean;
         const float *const basis = kvd_kvtc_basis(k->m->plan->bits_self, layer, side, &mean);
         status = make_transform(&s->of, basis, NULL, mean, &t, &k->memory, err) ||
-                 copy_groups(k, s, layer, side, err) ||
-                 !(s->packed = kvd_pinned_new(packed_room(k, s) + 1, what, err));
+                 copy_groups(k, s, layer, side, err);
         most = !status && packed_room(k, s) > most ? packed_room(k, s) : most;
     }
-    status = status || !(k->packed = kvd_device_new(&k->memory, most + 1, what, err));
+    status = status || !(k->packed = kvd_device_new(&k->memory, most, what, err));
     free_tables(&t);
     return kvd_status(status);
+}
+
+static int make_batch(kvd_kvtc_prompt_coder *k, prompt_batch *b, kvd_err *err)
+{
+    const size_t sides = sides_of(k), slices = k->m->cache->batch->max_slices;
+    kvd_device_memory *const d = &k->memory;
+    b->of = k;
+    b->list = kvd_device_pinned(d, LISTS * slices * sizeof *b->list, what, err);
+    b->packed = kvd_device_host(d, sides * sizeof *b->packed, what, err);
+    b->bits = kvd_device_host(d, slices * sides * sizeof *b->bits, what, err);
+    for (size_t i = 0; !d->status && i < sides; i++)
+        b->packed[i] = kvd_device_pinned(d, packed_room(k, &k->side[i]), what, err);
+    return d->status;
 }
 
 static int make(kvd_kvtc_prompt_coder *k, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->m->cache;
-    const size_t tokens = c->batch->max_tokens,
-                 lists = (LISTS + 1) * c->batch->max_slices * sizeof *k->list,
-                 decoded = tokens * k->ld * sizeof *k->decoded;
-    if (!(k->side = calloc((size_t)c->config->n_layers * KVD_N_SIDES, sizeof *k->side)))
-        return kvd_no_memory(err, what, (size_t)c->config->n_layers * sizeof *k->side);
-    return (k->y = kvd_device_new(&k->memory, tokens * k->wide * sizeof *k->y, what, err)) &&
-                   (k->decoded = kvd_device_new(&k->memory, decoded, what, err)) &&
-                   !kvd_device_zero(k->decoded, decoded, what, err) &&
-                   (k->list = kvd_pinned_new(lists, what, err)) &&
-                   (k->lists = kvd_device_new(&k->memory, lists, what, err))
-               ? copy_tables(k, err)
-               : -1;
+    const size_t tokens = c->batch->max_tokens, slices = c->batch->max_slices;
+    kvd_device_memory *const d = &k->memory;
+    if (!(k->side = calloc(sides_of(k), sizeof *k->side)))
+        return kvd_no_memory(err, what, sides_of(k) * sizeof *k->side);
+    k->y = kvd_device_new(d, tokens * k->wide * sizeof *k->y, what, err);
+    k->decoded = kvd_device_filled(d, tokens * k->ld * sizeof *k->decoded, 0, what, err);
+    k->lists = kvd_device_new(d, LISTS * slices * sizeof *k->lists, what, err);
+    k->bits = kvd_device_host(d, slices * sizeof *k->bits, what, err);
+    int status = d->status || copy_tables(k, err);
+    for (size_t i = 0; !status && i < BATCHES; i++)
+        status = make_batch(k, &k->batch[i], err);
+    return status;
 }
 
 kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
@@ -240,12 +295,35 @@ kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16
                                  .block = (size_t)kvd_stream_value(m->plan, "block"),
                                  .x = x,
                                  .x_ld = ld,
-                                 .before = before};
+                                 .before = before,
+                                 .now = k->batch,
+                                 .threads = kvd_thread_count()};
     k->ld = k->wide + PAD;
     if (!make(k, err))
         return k;
     kvd_kvtc_prompt_coder_free(k);
     return NULL;
+}
+
+/* Waits for the thread of a batch, and takes over the bits of its prompts. */
+static int join(kvd_kvtc_prompt_coder *k, prompt_batch *b, kvd_err *err)
+{
+    const size_t sides = sides_of(k);
+    if (!b->running)
+        return 0;
+    b->running = false;
+    (void)pthread_join(b->thread, NULL);
+    if (b->status) {
+        *err = b->err;
+        return -1;
+    }
+    for (size_t i = 0; i < b->n; i++) {
+        double sum = 0;
+        for (size_t t = 0; t < sides; t++)
+            sum += b->bits[i * sides + t];
+        k->bits[list_of(k, b, SLOT)[i]] = sum;
+    }
+    return 0;
 }
 
 /*
@@ -255,24 +333,27 @@ kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16
 static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_step_batch *const b = k->m->cache->batch;
-    const size_t each = b->max_slices;
-    k->n = r->prompts;
-    k->rows = k->n_q8 = k->most = 0;
+    prompt_batch *const now = k->now = k->now == k->batch ? k->batch + 1 : k->batch;
+    if (join(k, now, err))
+        return -1;
+    now->n = r->prompts;
+    now->rows = now->n_q8 = now->most = 0;
     for (size_t i = 0; i < r->prompts; i++) {
         const size_t n = (size_t)b->host.q_len[r->steps + i],
                      coded = kvd_kvtc_prompt_coder_ready(k, n), octets = (coded + 7) / 8 * 8,
                      moved = coded && octets < n ? octets : n;
-        k->list[i] = b->host.start[r->steps + i];
-        k->list[each + i] = (int32_t)coded;
-        k->list[2 * each + i] = (int32_t)k->rows;
-        k->list[3 * each + i] = (int32_t)k->n_q8;
-        k->list[4 * each + i] = (int32_t)moved;
-        k->rows += moved;
-        k->n_q8 += (moved + 7) / 8 * 8;
-        k->most = coded > k->most ? coded : k->most;
+        list_of(k, now, START)[i] = b->host.start[r->steps + i];
+        list_of(k, now, CODED)[i] = (int32_t)coded;
+        list_of(k, now, ROW)[i] = (int32_t)now->rows;
+        list_of(k, now, FIRST_Q)[i] = (int32_t)now->n_q8;
+        list_of(k, now, MOVED)[i] = (int32_t)moved;
+        list_of(k, now, SLOT)[i] = b->host.slot[r->steps + i];
+        now->rows += moved;
+        now->n_q8 += (moved + 7) / 8 * 8;
+        now->most = coded > now->most ? coded : now->most;
     }
-    return kvd_queue_put(k->lists, k->list, (LISTS + 1) * each * sizeof *k->list, r->stream, what,
-                         err);
+    return kvd_queue_put(k->lists, now->list, LISTS * b->max_slices * sizeof *now->list, r->stream,
+                         what, err);
 }
 
 /* Quantises K or V of the prompts, whose rows are x, and writes the decoded rows to k->x. */
@@ -281,32 +362,35 @@ static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int sid
 {
     const kvd_step_batch *const b = k->m->cache->batch;
     const kvd_gpu_worker *const w = k->m->cache->worker;
-    const coder_side *const s = &k->side[r->layer * KVD_N_SIDES + side];
+    const prompt_batch *const now = k->now;
+    const int i_side = r->layer * KVD_N_SIDES + side;
+    const coder_side *const s = &k->side[i_side];
     const size_t wide = k->wide, tokens = b->n_tokens - r->steps, each = b->max_slices;
-    const kvd_kvtc_prompts p = {.n = (int32_t)k->n,
+    const kvd_kvtc_prompts p = {.n = (int32_t)now->n,
                                 .n_groups = s->n_groups,
                                 .wide = (int32_t)wide,
                                 .n_sink = (int32_t)k->sink,
-                                .start = k->lists,
-                                .coded = k->lists + each,
+                                .start = k->lists + START * each,
+                                .coded = k->lists + CODED * each,
                                 .group = s->group,
                                 .y = k->y,
                                 .bias = s->of.bias,
                                 .decoded = k->decoded,
                                 .ld = k->ld,
-                                .most = k->most,
+                                .most = now->most,
                                 .token_bytes = s->token_bytes,
                                 .gap = s->gap,
                                 .packed = k->packed};
     if (apply(w, &s->of, wide, tokens, x, r->ld, k->y, err))
         return -1;
     if (kvd_cuda_check(kvd_kvtc_pack(&p, r->stream), what, err) ||
-        kvd_queue_get(s->packed, k->packed, tokens * s->token_bytes + k->n * s->gap, r->stream,
-                      what, err))
+        kvd_queue_get(now->packed[i_side], k->packed, tokens * s->token_bytes + now->n * s->gap,
+                      r->stream, what, err))
         return -1;
-    for (size_t i = 0; i < k->n; i++) {
-        const size_t start = (size_t)k->list[i], coded = (size_t)k->list[each + i],
-                     row = (size_t)k->list[2 * each + i];
+    for (size_t i = 0; i < now->n; i++) {
+        const size_t start = (size_t)list_of(k, now, START)[i],
+                     coded = (size_t)list_of(k, now, CODED)[i],
+                     row = (size_t)list_of(k, now, ROW)[i];
         if (coded && invert(w, &s->of, wide, coded, k->decoded + start * k->ld,
                             k->x + row * k->x_ld + k->before + (size_t)side * wide, k->x_ld, err))
             return -1;
@@ -318,11 +402,12 @@ static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int sid
 static int copy_rows(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
                      size_t i, size_t t, size_t n, kvd_err *err)
 {
-    const size_t row = (size_t)k->list[2 * k->m->cache->batch->max_slices + i] + t;
-    return n ? kvd_cuda_check(cudaMemcpy2DAsync(
-                                  k->x + row * k->x_ld + k->before, k->x_ld * sizeof *x,
-                                  x + ((size_t)k->list[i] + t) * r->ld, r->ld * sizeof *x,
-                                  2 * k->wide * sizeof *x, n, cudaMemcpyDeviceToDevice, r->stream),
+    const size_t row = (size_t)list_of(k, k->now, ROW)[i] + t,
+                 from = (size_t)list_of(k, k->now, START)[i] + t;
+    return n ? kvd_cuda_check(cudaMemcpy2DAsync(k->x + row * k->x_ld + k->before,
+                                                k->x_ld * sizeof *x, x + from * r->ld,
+                                                r->ld * sizeof *x, 2 * k->wide * sizeof *x, n,
+                                                cudaMemcpyDeviceToDevice, r->stream),
                               what, err)
              : 0;
 }
@@ -331,9 +416,9 @@ static int copy_rows(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, co
 static int copy_exact(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
                       kvd_err *err)
 {
-    const size_t each = k->m->cache->batch->max_slices;
-    for (size_t i = 0; i < k->n; i++) {
-        const size_t coded = (size_t)k->list[each + i], moved = (size_t)k->list[4 * each + i];
+    for (size_t i = 0; i < k->now->n; i++) {
+        const size_t coded = (size_t)list_of(k, k->now, CODED)[i],
+                     moved = (size_t)list_of(k, k->now, MOVED)[i];
         if ((coded && copy_rows(k, r, x, i, 0, k->sink, err)) ||
             copy_rows(k, r, x, i, coded, moved - coded, err))
             return -1;
@@ -347,58 +432,70 @@ int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_row
     const size_t each = c->batch->max_slices;
     if (r->layer == 0 && begin(k, r, err))
         return -1;
-    if (!k->n || !k->most)
+    if (!k->now->most)
         return 0;
     const uint16_t *const x =
         (const uint16_t *)r->x + r->steps * r->ld + (size_t)(c->share->n_heads * c->config->d_head);
     const kvd_paged_rewrite w = {.x = k->x,
                                  .ld = k->x_ld,
-                                 .start = k->lists + 2 * each,
-                                 .q_len = k->lists + 4 * each,
-                                 .kv_len = k->lists + 4 * each,
-                                 .q_start = k->lists + 3 * each,
+                                 .start = k->lists + ROW * each,
+                                 .q_len = k->lists + MOVED * each,
+                                 .kv_len = k->lists + MOVED * each,
+                                 .q_start = k->lists + FIRST_Q * each,
                                  .table = c->pages->device + r->steps * c->pages->max_pages,
-                                 .n = (int32_t)k->n,
-                                 .n_rows = (int32_t)k->rows,
-                                 .n_q8 = (int32_t)k->n_q8};
+                                 .n = (int32_t)k->now->n,
+                                 .n_rows = (int32_t)k->now->rows,
+                                 .n_q8 = (int32_t)k->now->n_q8};
     return code(k, r, KVD_KEYS, x, err) || code(k, r, KVD_VALUES, x + k->wide, err) ||
                    copy_exact(k, r, x, err) || kvd_paged_cache_rewrite(c, r->layer, &w, err)
                ? -1
                : 0;
 }
 
-int kvd_kvtc_prompt_coder_bits(kvd_kvtc_prompt_coder *k, double *bits, kvd_err *err)
+/* Compresses the packed codes of a batch. Started as a thread. */
+static void *compress(void *batch)
 {
-    const size_t sides = (size_t)k->m->cache->config->n_layers * KVD_N_SIDES,
-                 each = k->m->cache->batch->max_slices, tasks = k->n * sides;
-    double *const of = calloc(tasks + 1, sizeof *of);
-    int status = of ? 0 : kvd_no_memory(err, what, tasks * sizeof *of);
-#pragma omp parallel for schedule(dynamic)
+    prompt_batch *const b = batch;
+    const kvd_kvtc_prompt_coder *const k = b->of;
+    const size_t sides = sides_of(k), tasks = b->n * sides;
+#pragma omp parallel for schedule(dynamic) num_threads((int)k->threads)
     for (size_t t = 0; t < tasks; t++) {
-        const size_t i = t / sides, coded = (size_t)k->list[each + i];
-        coder_side *const s = &k->side[t % sides];
+        const size_t i = t / sides, at = t % sides, start = (size_t)list_of(k, b, START)[i],
+                     coded = (size_t)list_of(k, b, CODED)[i];
+        const coder_side *const s = &k->side[at];
         kvd_err mine;
-        if (status || !coded)
-            continue;
-        of[t] = 16.0 * (double)(k->sink * k->wide);
-        if (!kvd_kvtc_deflate(k->m->plan->bits_self, (int)(t % sides / KVD_N_SIDES),
-                              (kvd_side)(t % KVD_N_SIDES),
-                              s->packed + (size_t)k->list[i] * s->token_bytes + i * s->gap,
-                              coded - k->sink, &of[t], &mine))
+        b->bits[t] = coded ? 16.0 * (double)(k->sink * k->wide) : 0;
+        if (!coded || !kvd_kvtc_deflate(k->m->plan->bits_self, (int)(at / KVD_N_SIDES),
+                                        (kvd_side)(at % KVD_N_SIDES),
+                                        b->packed[at] + start * s->token_bytes + i * s->gap,
+                                        coded - k->sink, &b->bits[t], &mine))
             continue;
 #pragma omp critical(kvd_kvtc_prompts)
         {
-            *err = mine;
-            status = -1;
+            b->err = mine;
+            b->status = -1;
         }
     }
-    for (size_t i = 0; !status && i < k->n; i++) {
-        bits[i] = 0;
-        for (size_t t = 0; t < sides; t++)
-            bits[i] += of[i * sides + t];
-    }
-    free(of);
-    return status;
+    return NULL;
+}
+
+int kvd_kvtc_prompt_coder_ended(kvd_kvtc_prompt_coder *k, kvd_err *err)
+{
+    prompt_batch *const b = k->now;
+    const int failed = pthread_create(&b->thread, NULL, compress, b);
+    b->running = !failed;
+    return failed ? kvd_fail(err, "%s: no thread: %s", what, strerror(failed)) : 0;
+}
+
+int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err)
+{
+    prompt_batch *const earlier = k->now == k->batch ? k->batch + 1 : k->batch;
+    return kvd_status(join(k, earlier, err) || join(k, k->now, err));
+}
+
+double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot)
+{
+    return k->bits[slot];
 }
 
 /* Codes of all tokens in one stream, of which only the bits are counted (waterfill, block=0). */
