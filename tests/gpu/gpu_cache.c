@@ -1,6 +1,6 @@
 /*
  * Tests the compressed KV cache on the GPU against kvd_cache on the CPU. Bytes and messages must be
- * equal.
+ * equal. Also tests lists of device arrays.
  */
 #include <math.h>
 
@@ -295,6 +295,48 @@ static void refusal(const scenario *c)
     bench_free(&b);
 }
 
+static bool all_are(const uint8_t *x, size_t n, int byte)
+{
+    size_t i = 0;
+    while (i < n && x[i] == byte)
+        i++;
+    return i == n;
+}
+
+/* Allocates more arrays than a new list has room for. Every array has a number of its own in it. */
+static void test_memory(void)
+{
+    enum { ARRAYS = 400, BYTES = 3000 };
+    kvd_device_memory m = {0};
+    kvd_err err = {""}, again = {""};
+    uint8_t *device[ARRAYS], *pinned[ARRAYS], got[BYTES];
+    size_t right = 0;
+    for (int i = 0; i < ARRAYS; i++) {
+        device[i] = kvd_device_filled(&m, BYTES, i % 251, "an array", &err);
+        pinned[i] = kvd_device_pinned(&m, BYTES, "an array", &err);
+        or_end(m.status, "lists of arrays", err.msg);
+        memset(pinned[i], i % 241, BYTES);
+    }
+    for (int i = 0; i < ARRAYS; i++) {
+        to_host(got, device[i], BYTES);
+        right += all_are(got, BYTES, i % 251) && all_are(pinned[i], BYTES, i % 241);
+    }
+    test_result(right == ARRAYS && m.n == ARRAYS && m.n_pinned == ARRAYS, "lists of arrays",
+                "%zu of %d arrays are whole", right, ARRAYS);
+    kvd_device_release(&m);
+    check(cudaGetLastError(), "free");
+    test_result(!m.array && !m.n && !m.pinned && !m.n_pinned, "a released list", "is empty");
+    const bool refused = !kvd_device_new(&m, (size_t)1 << 60, "a large array", &err),
+               later = !kvd_device_new(&m, 1, "an array", &again);
+    test_result(refused && later && strstr(err.msg, "a large array: 1152921504606846976 bytes") &&
+                    !strcmp(err.msg, again.msg),
+                "an array without memory", "%s", again.msg);
+    kvd_device_release(&m);
+    test_result(kvd_device_new(&m, 1, "an array", &err) != NULL, "a list after a failure",
+                "is empty and usable");
+    kvd_device_release(&m);
+}
+
 int main(void)
 {
     /*
@@ -372,5 +414,6 @@ int main(void)
         run(&cases[i]);
     refusal(&cases[0]);
     refusal(&cases[sizeof cases / sizeof *cases - 5]);
+    test_memory();
     return failures != 0;
 }
