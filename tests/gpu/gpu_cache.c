@@ -1,11 +1,12 @@
 /*
  * Tests the compressed KV cache on the GPU against kvd_cache on the CPU. Bytes and messages must be
- * equal. Also tests lists of device arrays.
+ * equal. Also tests kernels that quantise rows of a cache, and lists of device arrays.
  */
 #include <math.h>
 
 #include "dims_fixture.h"
 #include "methods/cuda/cache.h"
+#include "methods/cuda/cache_rows.h"
 
 #include "gpu_case.h"
 
@@ -295,6 +296,56 @@ static void refusal(const scenario *c)
     bench_free(&b);
 }
 
+/* Replaces K or V of n rows of `rows` [][2 d], from row `first` on, by decoded numbers. */
+static void code_on_cpu(uint16_t *rows, size_t d, size_t first, size_t n, bool keys, size_t group,
+                        int bits)
+{
+    float *const x = need(2 * n * d * sizeof *x + 1);
+    kvd_bits_count count = {0, 0};
+    uint16_t *const from = rows + first * 2 * d + (keys ? 0 : d);
+    for (size_t i = 0; i < n; i++)
+        kvd_to_f32(KVD_BF16, from + i * 2 * d, x + i * d, d);
+    kvd_bits_code_groups(x, n, d, keys, group, bits, x + n * d, &count);
+    for (size_t i = 0; i < n; i++)
+        kvd_from_f32(KVD_BF16, x + (n + i) * d, from + i * 2 * d, d);
+    free(x);
+}
+
+static void test_codes(size_t d, size_t group, int bits)
+{
+    enum { ROWS = 150 };
+    /* One KV head with K and V of unequal ranges, one without codes, two with K or V alone. */
+    static const kvd_cache_codes list[] = {
+        {{3, 5}, {64, 61}}, {{0, 0}, {0, 0}}, {{70, 0}, {33, 0}}, {{0, 110}, {0, 40}}};
+    enum { HEADS = sizeof list / sizeof *list };
+    const size_t n = ROWS * 2 * d, bytes = n * sizeof(uint16_t);
+    uint16_t *const rows = need(bytes), *const got = need(bytes);
+    size_t wrong = 0, changed = 0;
+    kvd_rng r;
+    kvd_rng_seed(&r, 31, (uint64_t)group);
+    for (size_t i = 0; i < n; i++)
+        rows[i] = bf16_of(kvd_rng_normal(&r) * (i % 17 ? 1 : 9) + 3);
+    uint16_t *const on = on_device(rows, bytes);
+    kvd_cache_codes *const heads = on_device(list, sizeof list);
+    memcpy(got, rows, bytes);
+    for (size_t h = 0; h < HEADS; h++)
+        for (int side = 0; side < 2; side++)
+            code_on_cpu(rows, d, (size_t)list[h].first[side], (size_t)list[h].n[side], side == 0,
+                        group, bits);
+    for (size_t i = 0; i < n; i++)
+        changed += rows[i] != got[i];
+    check(kvd_cache_code(on, (int)d, heads, HEADS, (int)group, bits, NULL), "codes");
+    to_host(got, on, bytes);
+    for (size_t i = 0; i < n; i++)
+        wrong += rows[i] != got[i];
+    test_result(!wrong && changed > n / 8, "codes of rows",
+                "%zu of %zu numbers are not those of the CPU: %zu dimensions, groups of %zu, %d "
+                "bits",
+                wrong, n, d, group, bits);
+    device_free(on, heads);
+    host_free(rows, got);
+}
+
 static bool all_are(const uint8_t *x, size_t n, int byte)
 {
     size_t i = 0;
@@ -415,5 +466,9 @@ int main(void)
     refusal(&cases[0]);
     refusal(&cases[sizeof cases / sizeof *cases - 5]);
     test_memory();
+    test_codes(128, 32, 4);
+    test_codes(72, 20, 2);
+    test_codes(64, 200, 8);
+    test_codes(16, 1, 3);
     return failures != 0;
 }

@@ -16,6 +16,13 @@ void kvd_bits_close(const kvd_bits_method *m, void *self)
         m->close(self);
 }
 
+kvd_bits_count kvd_bits_of_groups(size_t n, size_t d, bool by_channel, size_t group, int bits)
+{
+    const size_t lines = by_channel ? d : n, along = by_channel ? n : d;
+    return (kvd_bits_count){(double)(n * d) * bits,
+                            (double)(lines * ((along + group - 1) / group)) * KVD_GROUP_SIDE_BITS};
+}
+
 void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, size_t group,
                           int bits, float *y, kvd_bits_count *count)
 {
@@ -28,9 +35,11 @@ void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, s
                      at = (by_channel ? i / lines : i % groups) * group,
                      some = along - at < group ? along - at : group,
                      first = l * next_line + at * next;
-        count->payload += kvd_quantise_group(x + first, some, next, bits, y + first);
-        count->side += KVD_GROUP_SIDE_BITS;
+        (void)kvd_quantise_group(x + first, some, next, bits, y + first);
     }
+    const kvd_bits_count of = kvd_bits_of_groups(n, d, by_channel, group, bits);
+    count->payload += of.payload;
+    count->side += of.side;
 }
 
 size_t kvd_bits_take_rows(const kvd_bits_block *b, size_t sink, const float *mean, float *decoded,

@@ -95,6 +95,8 @@ void kvd_bits_close(const kvd_bits_method *m, void *self);
  */
 void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, size_t group,
                           int bits, float *y, kvd_bits_count *count);
+/* Returns the bits that kvd_bits_code_groups adds. */
+kvd_bits_count kvd_bits_of_groups(size_t n, size_t d, bool by_channel, size_t group, int bits);
 
 /*
  * kvd_bits_take_rows stores tokens before position `sink` exactly in `decoded`, counts their bits,

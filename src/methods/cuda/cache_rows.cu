@@ -1,4 +1,4 @@
-/* Kernels that round rows of K and V to the number type of a cache, and record times on the GPU. */
+/* Kernels that round or quantise rows of K and V of a cache, and record times on the GPU. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -74,6 +74,60 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+__device__ __forceinline__ float half_rounded(float x)
+{
+    return __half2float(__float2half_rn(x));
+}
+
+/* Quantises and restores n numbers, `next` elements apart: of a lane or, if WARP, of a warp. */
+template <bool WARP>
+__device__ __forceinline__ void code_group(uint16_t *x, int n, int next, float top, int lane)
+{
+    const int from = WARP ? lane : 0, by = WARP ? 32 : 1;
+    float lo = INFINITY, hi = -INFINITY;
+    for (int i = from; i < n; i += by) {
+        const float y = wide(__ushort_as_bfloat16(x[i * next]));
+        lo = fminf(lo, y);
+        hi = fmaxf(hi, y);
+    }
+    for (int mask = 16; WARP && mask; mask /= 2) {
+        lo = fminf(lo, __shfl_xor_sync(~0u, lo, mask));
+        hi = fmaxf(hi, __shfl_xor_sync(~0u, hi, mask));
+    }
+    const float zero = half_rounded(lo), step = half_rounded((hi - lo) / top);
+    for (int i = from; i < n; i += by) {
+        const float y = wide(__ushort_as_bfloat16(x[i * next])),
+                    q = step > 0 ? rintf(fminf(fmaxf((y - zero) / step, 0), top)) : 0;
+        x[i * next] =
+            __bfloat16_as_ushort(__float2bfloat16_rn(__fadd_rn(__fmul_rn(step, q), zero)));
+    }
+}
+
+/* A warp quantises up to 32 channels of `group` rows of K, or a row of V. */
+__global__ void __launch_bounds__(THREADS)
+    code_rows(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n, int group, float top)
+{
+    const int lane = (int)threadIdx.x % 32, warps = (int)gridDim.y * THREADS / 32,
+              warp = (int)blockIdx.y * THREADS / 32 + (int)threadIdx.x / 32, parts = (d + 31) / 32;
+    const size_t width = 2 * (size_t)d;
+    for (size_t t = blockIdx.x; t < n; t += gridDim.x) {
+        const kvd_cache_codes c = list[t];
+        const int k_items = (c.n[0] + group - 1) / group * parts;
+        for (int i = warp; i < k_items + c.n[1]; i += warps) {
+            if (i < k_items) {
+                const int at = i / parts * group, channel = i % parts * 32 + lane;
+                if (channel < d)
+                    code_group<false>(rows + (size_t)(c.first[0] + at) * width + channel,
+                                      min(group, c.n[0] - at), 2 * d, top, lane);
+                continue;
+            }
+            uint16_t *const v = rows + (size_t)(c.first[1] + i - k_items) * width + d;
+            for (int at = 0; at < d; at += group)
+                code_group<true>(v + at, min(group, d - at), 1, top, lane);
+        }
+    }
+}
+
 __global__ void stamp_kernel(unsigned long long *to)
 {
 #if __CUDA_ARCH__ >= 900
@@ -105,6 +159,19 @@ cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, 
     if (d % 8 || !k || !rows)
         return cudaErrorInvalidValue;
     move_rows<<<(blocks < ROWS_MAX ? blocks : ROWS_MAX), THREADS, 0, stream>>>(k, n, d, rows, back);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n, int group,
+                           int bits, cudaStream_t stream)
+{
+    enum { SHARES = 8 /* CTAs of a KV head */ };
+    if (n == 0)
+        return cudaSuccess;
+    if (!rows || !list || d < 1 || group < 1 || bits < 1 || bits > 8)
+        return cudaErrorInvalidValue;
+    code_rows<<<dim3((unsigned)(n < ROWS_MAX ? n : ROWS_MAX), SHARES), THREADS, 0, stream>>>(
+        rows, d, list, n, group, (float)((1 << bits) - 1));
     return cudaGetLastError();
 }
 

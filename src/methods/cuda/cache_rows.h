@@ -27,6 +27,19 @@ cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype 
 cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back,
                            cudaStream_t stream);
 
+/* Rows of a KV head: n[0] rows of K from first[0] on, and n[1] rows of V from first[1] on. */
+typedef struct {
+    int32_t first[2], n[2];
+} kvd_cache_codes;
+
+/*
+ * Replaces numbers of rows [][2 d], as kvd_cache_move copies them, by those that codes of `bits`
+ * bits restore. Codes share a scale and zero point: of K those of `group` rows in a channel, of V
+ * those of `group` channels of a row, in kvd_bits_code_groups. list: device [n].
+ */
+cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n, int group,
+                           int bits, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,24 +1,27 @@
 /*
- * Quantises K and V on the CPU for methods that drop tokens (host_codes.h). Every KV head has a
- * list of its entries (cached tokens) from the oldest to the newest, as the CPU's cache has. The
- * GPU may hold them at other places, and moves them when it drops some.
+ * Quantises K and V for methods that drop tokens (host_codes.h). Every KV head has a list of its
+ * entries (cached tokens) from the oldest to the newest, as the CPU's cache has. The GPU may hold
+ * them at other places, and moves them when it drops some. The GPU computes codes of kivi, the CPU
+ * those of other methods.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/threads.h"
+#include "methods/bits/bits.h"
+#include "methods/bits/cuda/streams.h"
 #include "methods/cuda/cache_rows.h"
 #include "methods/cuda/host_codes.h"
 #include "model/pass/blocks.h"
 
-static const char what[] = "codes on the CPU";
+static const char what[] = "codes of kept tokens";
 
 enum { ROWS = 1 << 17 /* rows that are copied together */ };
 
 /* Entries (cached tokens) of one KV head of a request. */
 typedef struct {
     size_t m, room;
-    size_t first;              /* entries from here on have a row */
+    size_t first;              /* entries from here on have a row; m if the GPU codes */
     size_t fresh;              /* entries from here on are new */
     size_t coded[KVD_N_SIDES]; /* entries that are coded, from the oldest on */
     double sum;                /* bits of all codes */
@@ -62,6 +65,9 @@ struct kvd_host_entries {
     uint16_t *taken;     /* pinned [ROWS][2 d] rows of new entries */
     uint16_t **k;        /* pinned [ROWS] addresses in the pages */
     uint16_t *device_rows, **device_k;
+    /* If the GPU codes: pinned and device [ROWS] rows of heads that are coded. Otherwise NULL. */
+    kvd_cache_codes *codes, *device_codes;
+    int group, code_bits; /* of codes on the GPU */
     kvd_device_memory memory;
 };
 
@@ -324,6 +330,13 @@ static void turn_back(const kvd_host_entries *e, int layer, const uint32_t *posi
     }
 }
 
+/* Sets the bits of n entries from `from` on that are coded together. */
+static void note_bits(entries_of *h, int side, size_t from, size_t n, kvd_bits_count count)
+{
+    for (size_t j = from; j < from + n; j++)
+        h->sum += h->bits[side][j] = (count.payload + count.side) / (double)n;
+}
+
 static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, int side,
                      kvd_err *err)
 {
@@ -359,8 +372,7 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
                                   .prompt = slot->prompt};
         kvd_bits_count count = {0, 0};
         status = p->bits->code(p->bits_self, &b, x + (n + at) * d, &count, err);
-        for (size_t j = 0; j < each; j++)
-            h->sum += h->bits[side][from + at + j] = (count.payload + count.side) / (double)each;
+        note_bits(h, side, from + at, each, count);
     }
     if (turned && !status)
         turn(e, layer, e->rope, h->position + from, n, x + n * d);
@@ -395,33 +407,94 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
     return 0;
 }
 
-/* Copies the new rows of n heads from the pages to e->taken or, if `back`, e->rows to the pages. */
-static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n, bool back,
-                kvd_err *err)
+/*
+ * Queues the addresses of new entries of n heads or, if `ready`, of those that are coded or whose
+ * rows are written. Returns their number in *rows.
+ */
+static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
+                     bool ready, size_t *rows, kvd_err *err)
 {
-    const cudaStream_t stream = e->method->cache->worker->stream;
-    const size_t bytes = 2 * e->d * sizeof *e->rows, each = e->layers * e->heads;
+    const size_t each = e->layers * e->heads;
     size_t at = 0;
     for (size_t j = first; j < first + n; j++) {
         entries_of *const h = e->list[j];
         h->at = at;
-        at += back ? h->end - h->from : h->m - h->fresh;
+        at += ready ? h->end - h->from : h->m - h->fresh;
     }
-#pragma omp parallel for schedule(static) if (at > n)
+#pragma omp parallel for schedule(static)
     for (size_t j = first; j < first + n; j++) {
         const entries_of *const h = e->list[j];
-        const size_t from = back ? h->from : h->fresh, end = back ? h->end : h->m, i = j % each;
+        const size_t from = ready ? h->from : h->fresh, end = ready ? h->end : h->m, i = j % each;
         for (size_t k = from; k < end; k++)
             e->k[h->at + k - from] =
                 e->places.row(e->method, it->slice[j / each].slot, (int)(i / e->heads),
                               (int)(i % e->heads), h->place[k]);
     }
+    *rows = at;
+    return kvd_queue_put(e->device_k, e->k, at * sizeof *e->k, e->method->cache->worker->stream,
+                         what, err);
+}
+
+/* Copies new rows of n heads from the pages to e->taken or, if `back`, e->rows to the pages. */
+static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n, bool back,
+                kvd_err *err)
+{
+    const cudaStream_t stream = e->method->cache->worker->stream;
+    const size_t bytes = 2 * e->d * sizeof *e->rows;
+    size_t at;
     return kvd_status(
-        kvd_queue_put(e->device_k, e->k, at * sizeof *e->k, stream, what, err) ||
+        list_rows(e, it, first, n, back, &at, err) ||
         (back && kvd_queue_put(e->device_rows, e->rows, at * bytes, stream, what, err)) ||
         kvd_cuda_check(kvd_cache_move(e->device_k, at, (int)e->d, e->device_rows, back, stream),
                        what, err) ||
         (!back && kvd_queue_get(e->taken, e->device_rows, at * bytes, stream, what, err)) ||
+        kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
+}
+
+/* Lists the rows of a head that the GPU codes, and sets their bits. */
+static kvd_cache_codes code_later(const kvd_host_entries *e, const slot_of *slot, entries_of *h)
+{
+    kvd_cache_codes to = {{0, 0}, {0, 0}};
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        const size_t from = h->coded[side], n = h->ready[side] - from;
+        size_t window, block;
+        window_of(e->method->plan, side, &window, &block);
+        for (size_t at = 0, each; at < n; at += each) {
+            each = slot->prompt || n - at < block ? n - at : block;
+            note_bits(
+                h, side, from + at, each,
+                kvd_bits_of_groups(each, e->d, side == KVD_KEYS, (size_t)e->group, e->code_bits));
+        }
+        to.first[side] = n ? (int32_t)(h->at + from - h->from) : 0;
+        to.n[side] = (int32_t)n;
+        h->coded[side] = h->ready[side];
+    }
+    h->first = h->m;
+    return to;
+}
+
+/* Makes the GPU code n heads of the iteration, whose coded rows fit into e->device_rows. */
+static int code_on_gpu(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
+                       kvd_err *err)
+{
+    const cudaStream_t stream = e->method->cache->worker->stream;
+    const size_t each = e->layers * e->heads;
+    const int d = (int)e->d;
+    size_t rows;
+    if (list_rows(e, it, first, n, true, &rows, err))
+        return -1;
+#pragma omp parallel for schedule(static)
+    for (size_t j = first; j < first + n; j++)
+        e->codes[j - first] = code_later(e, &e->slot[it->slice[j / each].slot], e->list[j]);
+    return kvd_status(
+        kvd_queue_put(e->device_codes, e->codes, n * sizeof *e->codes, stream, what, err) ||
+        kvd_cuda_check(kvd_cache_move(e->device_k, rows, d, e->device_rows, false, stream), what,
+                       err) ||
+        kvd_cuda_check(
+            kvd_cache_code(e->device_rows, d, e->device_codes, n, e->group, e->code_bits, stream),
+            what, err) ||
+        kvd_cuda_check(kvd_cache_move(e->device_k, rows, d, e->device_rows, true, stream), what,
+                       err) ||
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
@@ -481,12 +554,13 @@ int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err
         size_t taken = 0, written = 0;
         for (end = first; end < n; end++) {
             const entries_of *const h = e->list[end];
-            taken += h->m - h->fresh;
+            taken += e->codes ? 1 : h->m - h->fresh;
             written += h->end - h->from;
             if (end > first && (taken > ROWS || written > ROWS))
                 break;
         }
-        if (code_heads(e, it, first, end - first, err))
+        if (e->codes ? code_on_gpu(e, it, first, end - first, err)
+                     : code_heads(e, it, first, end - first, err))
             return -1;
     }
     for (size_t i = 0; i < it->n_slices; i++)
@@ -551,8 +625,7 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
     const size_t each = e->layers * e->heads, rows = ROWS * 2 * e->d * sizeof *e->rows,
                  list = c->batch->max_slices * each * sizeof *e->list;
     if (c->max_len > ROWS)
-        return kvd_fail(err, "%s of tokens that a method keeps: requests of up to %d tokens", what,
-                        ROWS);
+        return kvd_fail(err, "%s: requests of up to %d tokens", what, ROWS);
     if (!(e->list = malloc(list)))
         return kvd_no_memory(err, what, list);
     if (bits->keys_before_rope && c->config->positions == KVD_POSITIONS_ROPE && make_tables(e, err))
@@ -562,8 +635,15 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
         e->positions = kvd_device_pinned(d, each * places->room * sizeof *e->positions, what, err);
     else if (bits->keys_before_rope || bits->exact_key)
         e->kept = kvd_device_pinned(d, each * e->kept_rows * sizeof *e->kept, what, err);
-    e->rows = kvd_device_pinned(d, rows, what, err);
-    e->taken = kvd_device_pinned(d, rows, what, err);
+    if (bits == &kvd_bits_kivi) {
+        e->group = (int)kvd_stream_value(m->plan, "group");
+        e->code_bits = (int)kvd_stream_value(m->plan, "bits");
+        e->codes = kvd_device_pinned(d, ROWS * sizeof *e->codes, what, err);
+        e->device_codes = kvd_device_new(d, ROWS * sizeof *e->codes, what, err);
+    } else {
+        e->rows = kvd_device_pinned(d, rows, what, err);
+        e->taken = kvd_device_pinned(d, rows, what, err);
+    }
     e->k = kvd_device_pinned(d, ROWS * sizeof *e->k, what, err);
     e->device_rows = kvd_device_new(d, rows, what, err);
     e->device_k = kvd_device_new(d, ROWS * sizeof *e->k, what, err);
