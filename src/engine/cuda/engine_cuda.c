@@ -142,7 +142,7 @@ int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
 {
     kvd_gpu_method *const m = e->cache.method;
     if (kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
-        kvd_cuda_check_iteration(e, it, id, err) || (m && m->begin && m->begin(m, it, err)) ||
+        kvd_cuda_check_iteration(e, it, id, err) || (m && kvd_gpu_method_begin(m, it, err)) ||
         hold_pages(e, it, err))
         return -1;
     kvd_cuda_list_slices(e, it, id);
@@ -496,6 +496,16 @@ static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                : 0;
 }
 
+/* Fails if CUDA graphs would hold the addresses of arrays that grow (kvd_host_codes_begin). */
+static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
+{
+    const kvd_gpu_method *const m = e->cache.method;
+    return e->spec.graphs && m && m->codes
+               ? kvd_fail(err, "the CPU computes codes of '%s', which CUDA graphs cannot contain",
+                          kvd_gpu_method_name(m->plan))
+               : 0;
+}
+
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err)
 {
@@ -531,7 +541,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
         kvd_clock_init(&e->clock, s->phases, 64 + 28 * (size_t)e->w.config.n_layers, err) ||
         kvd_paged_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->near, &e->clock,
                              err) ||
-        kvd_cuda_check_whole(e, s->limits.chunk, err) ||
+        kvd_cuda_check_whole(e, s->limits.chunk, err) || check_codes(e, err) ||
         kvd_gpu_fold(&e->w, e->cache.exact_prompts ? NULL : e->cache.dims, e->cache.layer, err) ||
         make_arrays(e, err) || (s->weight_bits && kvd_cuda_codes_make(e, err)))
         return -1;

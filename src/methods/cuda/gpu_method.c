@@ -168,6 +168,12 @@ int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStrea
                       (m->kept && kvd_host_entries_make(m->kept, slots, err)));
 }
 
+int kvd_gpu_method_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    return kvd_status((m->begin && m->begin(m, it, err)) ||
+                      (m->codes && kvd_host_codes_begin(m->codes, it, err)));
+}
+
 int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     return kvd_status((m->ended && m->ended(m, it, err)) ||

@@ -231,6 +231,7 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
  */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
+int kvd_gpu_method_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
 int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
 int kvd_gpu_method_finish(kvd_gpu_method *m, kvd_err *err);
 void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot);

@@ -47,10 +47,13 @@ struct kvd_host_codes {
     size_t numbers[KVD_N_SIDES];
     /* RoPE tables [2][max_len][d_head / 2]; NULL unless rows.rotates. */
     float *cosine, *sine;
-    /* Pinned rows [layers][room][width]: first those of new tokens, later those to write again. */
+    /*
+     * Pinned rows [layers][room][width]: first those of new tokens, later those to write again.
+     * Grows before an iteration, to max_tokens rows at most.
+     */
     uint16_t *row;
     size_t room;
-    uint16_t *x;      /* device [room][rows.ld] */
+    uint16_t *x;      /* device [max_tokens][rows.ld] */
     int32_t *list;    /* pinned [LISTS][max_slices] */
     int32_t *lists;   /* device copy of `list` */
     written *written; /* [max_slices] */
@@ -135,6 +138,34 @@ static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t
         at += n - coded;
     }
     return status;
+}
+
+/* Makes room for n rows of each layer. Their contents are lost. */
+static int reserve_rows(kvd_host_codes *k, size_t n, kvd_err *err)
+{
+    const size_t most = k->method->cache->batch->max_tokens, ample = n + n / 4 + KVD_PAGE_TOKENS;
+    if (n <= k->room || k->room == most)
+        return 0;
+    if (k->row)
+        (void)cudaFreeHost(k->row);
+    k->room = ample < most ? ample : most;
+    k->row = kvd_pinned_new(k->layers * k->room * k->rows.width * sizeof *k->row, what, err);
+    return k->row ? 0 : -1;
+}
+
+int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err)
+{
+    size_t fresh = 0, longest = 0;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        const slot_of *const slot = &k->slot[s->slot];
+        const size_t n = s->before ? 1 : s->n - coded_apart(k, s->n),
+                     pending = s->before ? slot->n - slot->first + n : n;
+        fresh += n;
+        longest = pending > longest ? pending : longest;
+    }
+    /* Decode steps are padded to a multiple of 8. */
+    return reserve_rows(k, ((fresh > longest ? fresh : longest) + 7) / 8 * 8, err);
 }
 
 /* Applies RoPE to the keys in rows of n tokens from position `first` on, rounded to bf16. */
@@ -486,7 +517,7 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
     const kvd_bits_method *const bits = m->plan->bits;
     const size_t slices = c->batch->max_slices, lists = LISTS * slices * sizeof(int32_t),
                  layers = (size_t)c->config->n_layers, parts = layers * rows->n_parts,
-                 room = c->batch->max_tokens, x = room * rows->ld * sizeof(uint16_t);
+                 x = c->batch->max_tokens * rows->ld * sizeof(uint16_t);
     kvd_host_codes *const k = m->codes = calloc(1, sizeof *k);
     if (!k)
         return kvd_no_memory(err, what, sizeof *k);
@@ -495,7 +526,6 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
                           .part = malloc(parts * sizeof *k->part),
                           .layers = layers,
                           .states = bits->states ? bits->states(m->plan->bits_self) : 1,
-                          .room = room,
                           .written = calloc(slices, sizeof *k->written)};
     if (!k->part || !k->written)
         return kvd_no_memory(err, what, parts * sizeof *k->part);
@@ -503,8 +533,7 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
     k->rows.part = k->part;
     for (size_t i = 0; i < parts; i++)
         k->numbers[k->part[i].side] += k->part[i].d;
-    return (k->row = kvd_pinned_new(layers * room * rows->width * sizeof *k->row, what, err)) &&
-                   (k->list = kvd_pinned_new(lists, what, err)) &&
+    return (k->list = kvd_pinned_new(lists, what, err)) &&
                    (k->lists = kvd_device_new(&k->memory, lists, what, err)) &&
                    (k->x = kvd_device_new(&k->memory, x, what, err)) &&
                    !kvd_device_zero(k->x, x, what, err)

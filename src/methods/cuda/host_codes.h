@@ -49,6 +49,8 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
 int kvd_host_codes_make(kvd_host_codes *k, size_t slots, kvd_err *err);
 void kvd_host_codes_free(kvd_host_codes *k);
 
+/* Makes room on the host for the rows of an iteration, which the GPU must not have begun. */
+int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err);
 /*
  * Queues the copy of a layer's rows of an iteration's new tokens from the device array x to the
  * host. Rows of x are `ld` elements apart; `width` elements of each are copied.
