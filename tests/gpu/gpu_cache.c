@@ -297,53 +297,80 @@ static void refusal(const scenario *c)
 }
 
 /* Replaces K or V of n rows of `rows` [][2 d], from row `first` on, by decoded numbers. */
-static void code_on_cpu(uint16_t *rows, size_t d, size_t first, size_t n, bool keys, size_t group,
-                        int bits)
+static void code_on_cpu(const kvd_bits_method *m, const void *self, uint16_t *rows, size_t d,
+                        size_t first, size_t n, int side)
 {
-    float *const x = need(2 * n * d * sizeof *x + 1);
+    float *const x = need((2 * n + 1) * d * sizeof *x);
     kvd_bits_count count = {0, 0};
-    uint16_t *const from = rows + first * 2 * d + (keys ? 0 : d);
+    kvd_err err = {""};
+    uint16_t *const from = rows + (2 * first + (size_t)side) * d;
+    const kvd_bits_block b = {.side = (kvd_side)side, .n = n, .d = d, .x = x, .prompt = true};
     for (size_t i = 0; i < n; i++)
         kvd_to_f32(KVD_BF16, from + i * 2 * d, x + i * d, d);
-    kvd_bits_code_groups(x, n, d, keys, group, bits, x + n * d, &count);
+    or_end(n && m->code(self, &b, x + n * d, &count, &err), "codes on the CPU", err.msg);
     for (size_t i = 0; i < n; i++)
         kvd_from_f32(KVD_BF16, x + (n + i) * d, from + i * 2 * d, d);
     free(x);
 }
 
-static void test_codes(size_t d, size_t group, int bits)
+static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t d,
+                       const kvd_packed_form *form)
 {
-    enum { ROWS = 150 };
-    /* One KV head with K and V of unequal ranges, one without codes, two with K or V alone. */
-    static const kvd_cache_codes list[] = {
-        {{3, 5}, {64, 61}}, {{0, 0}, {0, 0}}, {{70, 0}, {33, 0}}, {{0, 110}, {0, 40}}};
+    enum { ROWS = 150, GROUP = 1 /* of kivi's parameters */ };
+    /* A KV head with K and V of unequal ranges, one without codes, two with K or V alone. */
+    static const kvd_cache_codes list[] = {{{3, 5}, {64, 61}, {1, 1}},
+                                           {{0, 0}, {0, 0}, {1, 1}},
+                                           {{70, 0}, {33, 0}, {1, 1}},
+                                           {{0, 110}, {0, 40}, {1, 1}}};
     enum { HEADS = sizeof list / sizeof *list };
     const size_t n = ROWS * 2 * d, bytes = n * sizeof(uint16_t);
+    const int group = (int)v.value[GROUP];
     uint16_t *const rows = need(bytes), *const got = need(bytes);
+    const kvd_method_setup setup = {.drawn = true};
     size_t wrong = 0, changed = 0;
+    void *self;
+    kvd_err err = {""};
     kvd_rng r;
-    kvd_rng_seed(&r, 31, (uint64_t)group);
+    kvd_rng_seed(&r, 31, d);
+    or_end(kvd_bits_open(m, &v, &setup, &self, &err), m->info.name, err.msg);
     for (size_t i = 0; i < n; i++)
-        rows[i] = bf16_of(kvd_rng_normal(&r) * (i % 17 ? 1 : 9) + 3);
+        rows[i] = bf16_of(kvd_rng_normal(&r) * (i % 17 ? 1 : 9) + 0.3);
     uint16_t *const on = on_device(rows, bytes);
     kvd_cache_codes *const heads = on_device(list, sizeof list);
     memcpy(got, rows, bytes);
     for (size_t h = 0; h < HEADS; h++)
         for (int side = 0; side < 2; side++)
-            code_on_cpu(rows, d, (size_t)list[h].first[side], (size_t)list[h].n[side], side == 0,
-                        group, bits);
+            code_on_cpu(m, self, rows, d, (size_t)list[h].first[side], (size_t)list[h].n[side],
+                        side);
     for (size_t i = 0; i < n; i++)
         changed += rows[i] != got[i];
-    check(kvd_cache_code(on, (int)d, heads, HEADS, (int)group, bits, NULL), "codes");
+    check(kvd_cache_code(on, (int)d, heads, HEADS, form, group, NULL), "codes");
     to_host(got, on, bytes);
     for (size_t i = 0; i < n; i++)
         wrong += rows[i] != got[i];
     test_result(!wrong && changed > n / 8, "codes of rows",
-                "%zu of %zu numbers are not those of the CPU: %zu dimensions, groups of %zu, %d "
-                "bits",
-                wrong, n, d, group, bits);
+                "%zu of %zu numbers are not those of the CPU: %s, %zu dimensions", wrong, n,
+                m->info.name, d);
     device_free(on, heads);
     host_free(rows, got);
+    kvd_bits_close(m, self);
+}
+
+static void test_all_codes(void)
+{
+    const kvd_packed_form bits[] = {{.bits = 4}, {.bits = 2}, {.bits = 8}, {.bits = 3}},
+                          e4m3 = {.bits = 8, .exponent = 4}, e5m2 = {.bits = 8, .exponent = 5},
+                          mx = {.bits = 4, .exponent = 2, .block = 32},
+                          nv = {.bits = 4, .exponent = 2, .block = 16};
+    test_codes(&kvd_bits_kivi, (kvd_parameter_values){.value = {4, 32, 128}}, 128, &bits[0]);
+    test_codes(&kvd_bits_kivi, (kvd_parameter_values){.value = {2, 20, 40}}, 72, &bits[1]);
+    test_codes(&kvd_bits_kivi, (kvd_parameter_values){.value = {8, 200, 0}}, 64, &bits[2]);
+    test_codes(&kvd_bits_kivi, (kvd_parameter_values){.value = {3, 1, 0}}, 16, &bits[3]);
+    test_codes(&kvd_bits_fp8, (kvd_parameter_values){.value = {3}}, 128, &e4m3);
+    test_codes(&kvd_bits_fp8, (kvd_parameter_values){.value = {2}}, 40, &e5m2);
+    test_codes(&kvd_bits_mxfp4, (kvd_parameter_values){.value = {0}}, 128, &mx);
+    test_codes(&kvd_bits_mxfp4, (kvd_parameter_values){.value = {0}}, 72, &mx);
+    test_codes(&kvd_bits_nvfp4, (kvd_parameter_values){.value = {0}}, 72, &nv);
 }
 
 static bool all_are(const uint8_t *x, size_t n, int byte)
@@ -466,9 +493,6 @@ int main(void)
     refusal(&cases[0]);
     refusal(&cases[sizeof cases / sizeof *cases - 5]);
     test_memory();
-    test_codes(128, 32, 4);
-    test_codes(72, 20, 2);
-    test_codes(64, 200, 8);
-    test_codes(16, 1, 3);
+    test_all_codes();
     return failures != 0;
 }

@@ -4,6 +4,7 @@
 
 #include "common/cuda/launch.cuh"
 #include "kernels/layout.h"
+#include "methods/bits/cuda/packed_floats.cuh"
 #include "methods/cuda/cache_rows.h"
 #include "methods/cuda/phase_clock.h"
 
@@ -128,6 +129,33 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* A warp rounds a row of K or of V to format F. Lanes of a block of channels share its scale. */
+template <class F>
+__global__ void __launch_bounds__(THREADS)
+    float_rows(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n)
+{
+    const int lane = (int)threadIdx.x % 32, warps = (int)gridDim.y * THREADS / 32,
+              warp = (int)blockIdx.y * THREADS / 32 + (int)threadIdx.x / 32;
+    for (size_t t = blockIdx.x; t < n; t += gridDim.x) {
+        const kvd_cache_codes c = list[t];
+        for (int i = warp; i < c.n[0] + c.n[1]; i += warps) {
+            const int side = i >= c.n[0], row = side ? c.first[1] + i - c.n[0] : c.first[0] + i;
+            uint16_t *const x = rows + ((size_t)row * 2 + side) * (size_t)d;
+            for (int j = lane; j - lane < d; j += 32) {
+                const float y = j < d ? wide(__ushort_as_bfloat16(x[j])) : 0;
+                float most = fabsf(y);
+                for (int mask = 1; mask < F::BLOCK; mask *= 2)
+                    most = fmaxf(most, __shfl_xor_sync(~0u, most, mask));
+                const uint32_t byte = F::BLOCK ? block_byte<F>(most, c.scale[side]) : 0;
+                const float scale = read_scale<F>(byte, c.scale[side]),
+                            q = scale > 0 ? float_of<F>(float_code<F>(y / scale)) : 0;
+                if (j < d)
+                    x[j] = __bfloat16_as_ushort(__float2bfloat16_rn(__fmul_rn(q, scale)));
+            }
+        }
+    }
+}
+
 __global__ void stamp_kernel(unsigned long long *to)
 {
 #if __CUDA_ARCH__ >= 900
@@ -162,16 +190,23 @@ cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, 
     return cudaGetLastError();
 }
 
-cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n, int group,
-                           int bits, cudaStream_t stream)
+cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n,
+                           const kvd_packed_form *f, int group, cudaStream_t stream)
 {
     enum { SHARES = 8 /* CTAs of a KV head */ };
+    const dim3 grid((unsigned)(n < ROWS_MAX ? n : ROWS_MAX), SHARES);
     if (n == 0)
         return cudaSuccess;
-    if (!rows || !list || d < 1 || group < 1 || bits < 1 || bits > 8)
+    if (!rows || !list || d < 1 || (!f->exponent && (group < 1 || f->bits < 1 || f->bits > 8)))
         return cudaErrorInvalidValue;
-    code_rows<<<dim3((unsigned)(n < ROWS_MAX ? n : ROWS_MAX), SHARES), THREADS, 0, stream>>>(
-        rows, d, list, n, group, (float)((1 << bits) - 1));
+    if (!f->exponent)
+        code_rows<<<grid, THREADS, 0, stream>>>(rows, d, list, n, group,
+                                                (float)((1 << f->bits) - 1));
+    else
+        with_floats(f, [=](auto format) {
+            float_rows<decltype(format)><<<grid, THREADS, 0, stream>>>(rows, d, list, n);
+            return cudaSuccess;
+        });
     return cudaGetLastError();
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "common/half.h"
+#include "methods/bits/packed_layout.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,15 +31,18 @@ cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, 
 /* Rows of a KV head: n[0] rows of K from first[0] on, and n[1] rows of V from first[1] on. */
 typedef struct {
     int32_t first[2], n[2];
+    float scale[2]; /* of the tensor (kvd_scales_at), for floating-point codes */
 } kvd_cache_codes;
 
 /*
- * Replaces numbers of rows [][2 d], as kvd_cache_move copies them, by those that codes of `bits`
- * bits restore. Codes share a scale and zero point: of K those of `group` rows in a channel, of V
- * those of `group` channels of a row, in kvd_bits_code_groups. list: device [n].
+ * Replaces numbers of rows [][2 d], as kvd_cache_move copies them, by those that their codes
+ * restore. list: device [n].
+ * Integer codes (f->exponent is 0) of f->bits bits share a scale and zero point: of K those of
+ * `group` rows in a channel, of V those of `group` channels of a row (kvd_bits_code_groups).
+ * Floating-point codes are those of fp8, mxfp4 or nvfp4.
  */
-cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n, int group,
-                           int bits, cudaStream_t stream);
+cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n,
+                           const kvd_packed_form *f, int group, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

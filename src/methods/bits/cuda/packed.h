@@ -14,6 +14,8 @@ double kvd_gpu_packed_value(const kvd_plan *plan, const char *key);
 bool kvd_gpu_packed_has_levels(const kvd_plan *plan);
 /* Returns true if the codes are small floating-point numbers (fp8, mxfp4 and nvfp4). */
 bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
+/* Sets bits, exponent and block of f to those of fp8, mxfp4 or nvfp4. */
+void kvd_gpu_packed_set_floats(const kvd_plan *plan, kvd_packed_form *f);
 /* Returns true if the kernels support heads of more than KVD_WIDTH_NARROW dimensions. */
 bool kvd_gpu_packed_takes_wide(const kvd_plan *plan);
 /* Returns the expected number of key outliers per page (64 tokens) and KV head. */

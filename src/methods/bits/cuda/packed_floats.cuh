@@ -1,4 +1,7 @@
-/* Floating-point formats on the device, converted in software. Included by packed_*.cu only. */
+/*
+ * Floating-point formats on the device, converted in software. Included by packed_*.cu and
+ * methods/cuda/cache_rows.cu only.
+ */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 

@@ -241,6 +241,14 @@ static void set_widths(const kvd_plan *plan, const kvd_dims_head *head, kvd_pack
     }
 }
 
+void kvd_gpu_packed_set_floats(const kvd_plan *plan, kvd_packed_form *f)
+{
+    const bool fp8 = plan->bits == &kvd_bits_fp8;
+    f->bits = fp8 ? 8 : 4;
+    f->exponent = !fp8 ? 2 : kvd_gpu_packed_value(plan, "mantissa") > 2 ? 4 : 5;
+    f->block = fp8 ? 0 : plan->bits == &kvd_bits_mxfp4 ? 32 : 16;
+}
+
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
                              const kvd_dims_head *head, size_t room, kvd_packed_args *a)
 {
@@ -257,10 +265,7 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
         a->form.k_apart =
             apart > 0 ? room ? (int32_t)(room + 3) / 4 * 4 : (int32_t)ceil(apart + 16) * 4 : 0;
     } else if (kvd_gpu_packed_has_floats(plan)) {
-        const bool fp8 = plan->bits == &kvd_bits_fp8;
-        a->form.bits = fp8 ? 8 : 4;
-        a->form.exponent = !fp8 ? 2 : kvd_gpu_packed_value(plan, "mantissa") > 2 ? 4 : 5;
-        a->form.block = fp8 ? 0 : plan->bits == &kvd_bits_mxfp4 ? 32 : 16;
+        kvd_gpu_packed_set_floats(plan, &a->form);
     } else if (kvd_gpu_packed_is_turned(plan)) {
         a->form.norms = true;
         a->form.sketch = kvd_gpu_packed_value(plan, "qjl") > 0;

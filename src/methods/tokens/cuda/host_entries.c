@@ -1,15 +1,15 @@
 /*
  * Quantises K and V for methods that drop tokens (host_codes.h). Every KV head has a list of its
  * entries (cached tokens) from the oldest to the newest, as the CPU's cache has. The GPU may hold
- * them at other places, and moves them when it drops some. The GPU computes codes of kivi, the CPU
- * those of other methods.
+ * them at other places, and moves them when it drops some. The GPU computes codes of kivi, fp8,
+ * mxfp4 and nvfp4, the CPU those of other methods.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/threads.h"
 #include "methods/bits/bits.h"
-#include "methods/bits/cuda/streams.h"
+#include "methods/bits/cuda/packed.h"
 #include "methods/cuda/cache_rows.h"
 #include "methods/cuda/host_codes.h"
 #include "model/pass/blocks.h"
@@ -67,7 +67,9 @@ struct kvd_host_entries {
     uint16_t *device_rows, **device_k;
     /* If the GPU codes: pinned and device [ROWS] rows of heads that are coded. Otherwise NULL. */
     kvd_cache_codes *codes, *device_codes;
-    int group, code_bits; /* of codes on the GPU */
+    kvd_packed_form form;           /* of codes on the GPU */
+    size_t group;                   /* of integer codes on the GPU */
+    double token_bits[KVD_N_SIDES]; /* bits of a token's floating-point codes on the GPU */
     kvd_device_memory memory;
 };
 
@@ -451,22 +453,32 @@ static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
-/* Lists the rows of a head that the GPU codes, and sets their bits. */
-static kvd_cache_codes code_later(const kvd_host_entries *e, const slot_of *slot, entries_of *h)
+/* Returns the bits of n tokens of a head that are coded together. */
+static kvd_bits_count bits_on_gpu(const kvd_host_entries *e, int side, size_t n)
 {
-    kvd_cache_codes to = {{0, 0}, {0, 0}};
+    return e->form.exponent ? (kvd_bits_count){(double)n * e->token_bits[side], 0}
+                            : kvd_bits_of_groups(n, e->d, side == KVD_KEYS, e->group, e->form.bits);
+}
+
+/* Lists the rows of head i of a slot that the GPU codes, and sets their bits. */
+static kvd_cache_codes code_later(const kvd_host_entries *e, const slot_of *slot, size_t i)
+{
+    const kvd_plan *const p = e->method->plan;
+    entries_of *const h = &slot->head[i];
+    kvd_cache_codes to = {{0, 0}, {0, 0}, {1, 1}};
     for (int side = 0; side < KVD_N_SIDES; side++) {
         const size_t from = h->coded[side], n = h->ready[side] - from;
         size_t window, block;
-        window_of(e->method->plan, side, &window, &block);
+        window_of(p, side, &window, &block);
         for (size_t at = 0, each; at < n; at += each) {
             each = slot->prompt || n - at < block ? n - at : block;
-            note_bits(
-                h, side, from + at, each,
-                kvd_bits_of_groups(each, e->d, side == KVD_KEYS, (size_t)e->group, e->code_bits));
+            note_bits(h, side, from + at, each, bits_on_gpu(e, side, each));
         }
         to.first[side] = n ? (int32_t)(h->at + from - h->from) : 0;
         to.n[side] = (int32_t)n;
+        if (p->bits == &kvd_bits_fp8 || p->bits == &kvd_bits_nvfp4)
+            to.scale[side] = kvd_scales_at(p->bits_self, (kvd_side)side, (int)(i / e->heads),
+                                           (int)(i % e->heads));
         h->coded[side] = h->ready[side];
     }
     h->first = h->m;
@@ -485,13 +497,13 @@ static int code_on_gpu(kvd_host_entries *e, const kvd_iteration *it, size_t firs
         return -1;
 #pragma omp parallel for schedule(static)
     for (size_t j = first; j < first + n; j++)
-        e->codes[j - first] = code_later(e, &e->slot[it->slice[j / each].slot], e->list[j]);
+        e->codes[j - first] = code_later(e, &e->slot[it->slice[j / each].slot], j % each);
     return kvd_status(
         kvd_queue_put(e->device_codes, e->codes, n * sizeof *e->codes, stream, what, err) ||
         kvd_cuda_check(kvd_cache_move(e->device_k, rows, d, e->device_rows, false, stream), what,
                        err) ||
         kvd_cuda_check(
-            kvd_cache_code(e->device_rows, d, e->device_codes, n, e->group, e->code_bits, stream),
+            kvd_cache_code(e->device_rows, d, e->device_codes, n, &e->form, (int)e->group, stream),
             what, err) ||
         kvd_cuda_check(kvd_cache_move(e->device_k, rows, d, e->device_rows, true, stream), what,
                        err) ||
@@ -607,6 +619,36 @@ static int make_tables(kvd_host_entries *e, kvd_err *err)
     return 0;
 }
 
+/* Counts the bits of a token's floating-point codes, which do not depend on its numbers. */
+static int count_token(kvd_host_entries *e, kvd_err *err)
+{
+    const kvd_plan *const p = e->method->plan;
+    float *const x = calloc(2 * e->d, sizeof *x);
+    int status = x ? 0 : kvd_no_memory(err, what, 2 * e->d * sizeof *x);
+    for (int side = 0; !status && side < KVD_N_SIDES; side++) {
+        const kvd_bits_block b = {.side = (kvd_side)side, .n = 1, .d = e->d, .x = x};
+        kvd_bits_count count = {0, 0};
+        status = p->bits->code(p->bits_self, &b, x + e->d, &count, err);
+        e->token_bits[side] = count.payload + count.side;
+    }
+    free(x);
+    return status;
+}
+
+/* Allocates what codes on the GPU need. */
+static int make_codes(kvd_host_entries *e, kvd_err *err)
+{
+    const kvd_plan *const p = e->method->plan;
+    const bool floats = kvd_gpu_packed_has_floats(p);
+    e->form.bits = (int32_t)kvd_gpu_packed_value(p, "bits");
+    e->group = (size_t)kvd_gpu_packed_value(p, "group");
+    if (floats)
+        kvd_gpu_packed_set_floats(p, &e->form);
+    e->codes = kvd_device_pinned(&e->memory, ROWS * sizeof *e->codes, what, err);
+    e->device_codes = kvd_device_new(&e->memory, ROWS * sizeof *e->codes, what, err);
+    return kvd_status(e->memory.status || (floats && count_token(e, err)));
+}
+
 int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_err *err)
 {
     const kvd_paged_cache *const c = m->cache;
@@ -635,11 +677,9 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
         e->positions = kvd_device_pinned(d, each * places->room * sizeof *e->positions, what, err);
     else if (bits->keys_before_rope || bits->exact_key)
         e->kept = kvd_device_pinned(d, each * e->kept_rows * sizeof *e->kept, what, err);
-    if (bits == &kvd_bits_kivi) {
-        e->group = (int)kvd_stream_value(m->plan, "group");
-        e->code_bits = (int)kvd_stream_value(m->plan, "bits");
-        e->codes = kvd_device_pinned(d, ROWS * sizeof *e->codes, what, err);
-        e->device_codes = kvd_device_new(d, ROWS * sizeof *e->codes, what, err);
+    if (bits == &kvd_bits_kivi || kvd_gpu_packed_has_floats(m->plan)) {
+        if (make_codes(e, err))
+            return -1;
     } else {
         e->rows = kvd_device_pinned(d, rows, what, err);
         e->taken = kvd_device_pinned(d, rows, what, err);
