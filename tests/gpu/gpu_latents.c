@@ -293,17 +293,39 @@ static void test_restore(const problem *p)
     test_restored(p, &a, "restore");
 }
 
+/* Sets the arguments of kvd_latent_restore_joint. m: matrices on the device, for K and V. */
+static void set_joint(const problem *p, uint16_t *const m[2], kvd_latent_restore_args *a)
+{
+    for (int side = 0; side < 2; side++) {
+        a->joint[side] = m[side];
+        a->joint_latent[side] = p->head[0].latent[side];
+        a->joint_rank[side] = p->head[0].rank[side];
+    }
+}
+
+static bool joins(const problem *p)
+{
+    return p->c->group == p->c->kv && !p->c->slots && !p->c->direct &&
+           kvd_latent_joins(p->c->kv, p->c->d);
+}
+
 static void test_joint(const problem *p)
 {
     uint16_t *const m[2] = {joint_matrix(p, 0), joint_matrix(p, 1)};
     kvd_latent_restore_args a = restored(p);
-    for (int side = 0; side < 2; side++) {
-        a.joint[side] = m[side];
-        a.joint_latent[side] = p->head[0].latent[side];
-        a.joint_rank[side] = p->head[0].rank[side];
-    }
+    set_joint(p, m, &a);
     fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
     test_restored(p, &a, "restore of all heads together");
+    device_free(m[0], m[1]);
+}
+
+/* Tests the biases and norms in `a`, which the caller has set, for all heads together. */
+static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
+{
+    uint16_t *const m[2] = {joint_matrix(p, 0), joint_matrix(p, 1)};
+    set_joint(p, m, &a);
+    fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
+    test_restored(p, &a, "biases and norms of all heads together");
     device_free(m[0], m[1]);
 }
 
@@ -328,10 +350,12 @@ static void test_finished(problem *p)
                             on_device(position, rows * sizeof *position)};
     p->bias = bias;
     p->gain = gain;
-    p->position = position;
     a.bias = device[0];
     a.gain = device[1];
     a.eps = 1e-5F;
+    if (joins(p))
+        test_joint_finished(p, a);
+    p->position = position;
     a.position = device[2];
     fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
     test_restored(p, &a, "positions, biases and norms");
@@ -612,8 +636,7 @@ int main(int argc, char **argv)
         if (quick ? !is_quick(&cases[i]) : argc > 1 && strcmp(argv[1], cases[i].name) != 0)
             continue;
         make(&p, &cases[i]);
-        if (p.c->group == p.c->kv && !p.c->slots && !p.c->direct &&
-            kvd_latent_joins(p.c->kv, p.c->d))
+        if (joins(&p))
             test_joint(&p);
         test_restore(&p);
         test_newest(&p);

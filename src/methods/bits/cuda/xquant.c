@@ -25,10 +25,11 @@ typedef struct {
     size_t wide; /* n_kv_heads * d_head */
     /*
      * bf16 matrices of all layers: `down` [pitch][d_model] (none if layer inputs are stored), then
-     * `up` for K and V [wide][rank].
+     * `up` for K and V: [wide][rank], or [rank / 8][wide][8] if `joint`.
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
+    bool joint; /* true: kvd_latent_restore_joint restores all KV heads together */
     /* Biases of K and V and gains of K's norm, device [n_layers][2 wide + d_head], or NULL. */
     float *finish;
     /* Vectors Y of new tokens, [max_tokens][pitch]; NULL if layer inputs are stored. */
@@ -49,6 +50,12 @@ static xquant *of(const kvd_gpu_method *m)
 static size_t pitch_of(const xquant *q)
 {
     return (size_t)q->form.rank * (q->form.channels ? 2 : 1);
+}
+
+/* Returns the element offset of the matrix `up` of K (side 0) or V (1) after that of K. */
+static size_t up_of_side(const xquant *q, int side)
+{
+    return (size_t)side * q->wide * (size_t)q->form.rank;
 }
 
 static size_t in_ring(const xquant *q)
@@ -173,6 +180,11 @@ static kvd_latent_restore_args restored(const xquant *q, const kvd_paged_rows *r
 {
     const kvd_config *const c = q->method.cache->config;
     kvd_latent_restore_args a = kvd_latent_store_restored(&q->store, r->layer, false, r->steps);
+    for (int side = 0; q->joint && side < KVD_N_SIDES; side++) {
+        a.joint[side] = (const uint16_t *)a.matrix + up_of_side(q, side);
+        a.joint_latent[side] = side && q->form.channels ? KVD_PAGE_TOKENS * q->form.rank : 0;
+        a.joint_rank[side] = q->form.rank;
+    }
     if (!q->finish)
         return a;
     a.bias = q->finish + (size_t)r->layer * (2 * q->wide + (size_t)c->d_head);
@@ -188,10 +200,11 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         return 0;
     const kvd_xquant_args a = steps_of(m, r);
     const kvd_latent_restore_args up = restored(q, r);
-    return kvd_status(
-        kvd_cuda_check(kvd_xquant_restore(&a, r->stream), what, err) ||
-        kvd_cuda_check(kvd_latent_restore(&up, r->stream), "K and V from inputs", err) ||
-        kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
+    return kvd_status(kvd_cuda_check(kvd_xquant_restore(&a, r->stream), what, err) ||
+                      kvd_cuda_check(q->joint ? kvd_latent_restore_joint(&up, r->stream)
+                                              : kvd_latent_restore(&up, r->stream),
+                                     "K and V from inputs", err) ||
+                      kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -235,6 +248,15 @@ static void release(kvd_gpu_method *m)
     free(q);
 }
 
+/* Writes `up` [wide][rank] in bf16, in the order of kvd_latent_restore_args.joint if q->joint. */
+static void convert_up(const xquant *q, const float *up, uint16_t *to)
+{
+    const size_t rank = (size_t)q->form.rank, n = q->joint ? rank / 8 : 1, each = rank / n;
+    for (size_t i = 0; i < q->wide; i++)
+        for (size_t j = 0; j < n; j++)
+            kvd_from_f32(KVD_BF16, up + i * rank + j * each, to + (j * q->wide + i) * each, each);
+}
+
 static void convert_layer(const xquant *q, int layer, uint16_t *to)
 {
     const size_t rank = (size_t)q->form.rank, d = (size_t)q->method.cache->config->d_model;
@@ -243,7 +265,7 @@ static void convert_layer(const xquant *q, int layer, uint16_t *to)
             kvd_xquant_matrices_of(q->method.plan->bits_self, layer, (kvd_side)side);
         if (m.down)
             kvd_from_f32(KVD_BF16, m.down, to + (size_t)side * rank * d, rank * d);
-        kvd_from_f32(KVD_BF16, m.up, to + q->up_at + (size_t)side * q->wide * rank, q->wide * rank);
+        convert_up(q, m.up, to + q->up_at + up_of_side(q, side));
     }
 }
 
@@ -261,8 +283,8 @@ static int make_matrices(xquant *q, kvd_err *err)
         for (int side = 0; side < KVD_N_SIDES; side++)
             for (int g = 0; g < q->method.cache->config->n_kv_heads; g++)
                 q->store.layer[l].matrix[side][g] =
-                    (int)(((size_t)side * q->wide + (size_t)(g * q->method.cache->config->d_head)) *
-                          rank);
+                    (int)(up_of_side(q, side) +
+                          (size_t)(g * q->method.cache->config->d_head) * rank);
     }
     free(host);
     return q->matrix && !status ? 0 : -1;
@@ -308,6 +330,7 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
     q->form.ring_pages = q->form.channels && group > KVD_PAGE_TOKENS ? group / KVD_PAGE_TOKENS : 1;
     q->page = kvd_xquant_page_of(&q->form);
     q->wide = (size_t)(c->config->n_kv_heads * c->config->d_head);
+    q->joint = kvd_latent_joins(c->config->n_kv_heads, c->config->d_head);
     q->up_at = of_keys.down ? pitch_of(q) * d : 0;
     q->in_layer = q->up_at + KVD_N_SIDES * q->wide * of_keys.rank;
     q->method.page_bytes = layers * (size_t)q->page.words * sizeof *q->codes +

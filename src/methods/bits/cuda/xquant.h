@@ -8,10 +8,10 @@
  *
  * A page holds 64 tokens, in 32-bit words; quotients are rounded up. A scale is a word: the float16
  * step in the lower half, the float16 zero point in the upper half.
- *   K vectors      codes [rank][2][bits]: bit t % 32 of word [i][t / 32][j] is bit j of the code of
- *                  number i of token t. Scales [64 / min(group, 64)][rank]
- *   other vectors  codes [rank / 32][bits][64]: bit i % 32 of word [i / 32][j][t] is bit j of the
- *                  code. Scales [rank / group][64]
+ *   codes         [rank / 32][bits][64]: number i of token t is `bits` bits long and begins at bit
+ *                 i % 32 * bits of the words [i / 32][0 .. bits - 1][t], lowest bit first
+ *   scales of K   [64 / min(group, 64)][rank]
+ *   other scales  [rank / group][64]
  */
 #ifndef KVD_METHODS_BITS_CUDA_XQUANT_H
 #define KVD_METHODS_BITS_CUDA_XQUANT_H
@@ -50,9 +50,10 @@ static inline kvd_xquant_page kvd_xquant_page_of(const kvd_xquant_form *f)
 {
     const int32_t tokens = KVD_PAGE_TOKENS, groups = tokens < f->group ? 1 : tokens / f->group;
     kvd_xquant_page p;
-    p.channel_scale = f->channels ? f->rank * 2 * f->bits : 0;
+    const int32_t codes = kvd_xquant_pieces(f->rank, 32) * f->bits * tokens;
+    p.channel_scale = f->channels ? codes : 0;
     p.token = p.channel_scale + (f->channels ? groups * f->rank : 0);
-    p.token_scale = p.token + kvd_xquant_pieces(f->rank, 32) * f->bits * tokens;
+    p.token_scale = p.token + codes;
     p.words = p.token_scale + kvd_xquant_pieces(f->rank, f->group) * tokens;
     return p;
 }

@@ -72,40 +72,6 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
     }
 }
 
-/* Adds the bias to mma accumulators and divides rows of keys by their root mean squares. */
-template <int W16>
-__device__ __forceinline__ void finish(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
-                                       int side, int lane)
-{
-    enum { D = 16 * W16 };
-    const int column = 2 * (lane % 4);
-    if (a.bias) {
-        const float *const bias = a.bias + (side * a.n_kv_heads + (int)blockIdx.z / 2) * D + column;
-#pragma unroll
-        for (int n = 0; n < 2 * W16; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                c[n][e] += __ldg(bias + 8 * n + e % 2);
-    }
-    if (side || !a.gain)
-        return;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float sum = 0;
-#pragma unroll
-        for (int n = 0; n < 2 * W16; n++)
-            sum += c[n][2 * i] * c[n][2 * i] + c[n][2 * i + 1] * c[n][2 * i + 1];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const float factor = rsqrtf(sum / D + a.eps);
-#pragma unroll
-        for (int n = 0; n < 2 * W16; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                c[n][2 * i + e] *= factor * __ldg(a.gain + column + 8 * n + e);
-    }
-}
-
 /* Elements between rows of B^T, padded against ldmatrix bank conflicts. */
 __host__ __device__ constexpr int pitch_of(int rank)
 {
@@ -258,7 +224,9 @@ __global__ void __launch_bounds__(THREADS, 2)
         if (PARTS && u >= units)
             continue;
         if (a.bias || a.gain)
-            finish<W16>(a, c, side, lane);
+            kvd_latent_finish<2 * W16>(
+                &c[0][0], a.bias ? a.bias + (side * a.n_kv_heads + (int)blockIdx.z / 2) * d : NULL,
+                side ? NULL : a.gain, a.eps, lane);
         if (applies_rope)
             apply_rope<W16>(a, c, token, length, lane);
 #pragma unroll

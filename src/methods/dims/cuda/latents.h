@@ -121,7 +121,7 @@ typedef struct {
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /*
  * kvd_latent_joins returns true on compute capability 9.0 for 128 dimensions per head and an even
- * number of heads. kvd_latent_restore_joint fails for slots, positions, biases or gains.
+ * number of heads. kvd_latent_restore_joint fails for slots and positions.
  */
 bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head);
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
@@ -269,6 +269,46 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
                                     cudaStream_t stream);
 
 #ifdef __cplusplus
+}
+#endif
+
+#ifdef __CUDACC__
+/*
+ * Adds a bias to two rows of a product of one KV head and, if `gain` is not NULL, divides each row
+ * by its root mean square and multiplies it by `gain`. bias (or NULL), gain: [8 BLOCKS].
+ * c: accumulators of mma or wgmma, [BLOCKS of 8 columns][2 rows][2 columns].
+ */
+template <int BLOCKS>
+__device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, const float *gain,
+                                                  float eps, int lane)
+{
+    const int column = 2 * (lane % 4);
+    if (bias) {
+#pragma unroll
+        for (int n = 0; n < BLOCKS; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                c[4 * n + e] += __ldg(bias + column + 8 * n + e % 2);
+    }
+    if (!gain)
+        return;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < BLOCKS; n++) {
+            const float x = c[4 * n + 2 * i], y = c[4 * n + 2 * i + 1];
+            sum += x * x + y * y;
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const float factor = rsqrtf(sum / (8 * BLOCKS) + eps);
+#pragma unroll
+        for (int n = 0; n < BLOCKS; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                c[4 * n + 2 * i + e] *= factor * __ldg(gain + column + 8 * n + e);
+    }
 }
 #endif
 

@@ -258,6 +258,13 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             arrive_both(used);
         if (t.token + group * KVD_PAGE_TOKENS >= t.length)
             continue;
+        if (a.bias || a.gain)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                kvd_latent_finish<D / 8>(
+                    x + h * (D / 2),
+                    a.bias ? a.bias + (t.side * a.n_kv_heads + 2 * t.tile + h) * D : NULL,
+                    t.side ? NULL : a.gain, a.eps, lane);
         if (t.side == 0 && a.cosine)
             apply_rope(a, x, token, t.length, lane);
         write_page(a, t, page_at(a, t, group), x, token, warp, lane);
@@ -308,8 +315,7 @@ cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStrea
 {
     const int bytes = STAGES * STAGE_BYTES;
     if (a->n < 1 || a->d_head != D || a->n_kv_heads % (COLUMNS / D) || a->n_sms < CTAS ||
-        a->newest < 0 || a->joint_rank[0] % 16 || a->joint_rank[1] % 16 || a->slot || a->position ||
-        a->bias || a->gain)
+        a->newest < 0 || a->joint_rank[0] % 16 || a->joint_rank[1] % 16 || a->slot || a->position)
         return cudaErrorInvalidValue;
     return kvd_launch(restore_joint, a->n_sms / CTAS * CTAS, THREADS, (size_t)bytes, stream, *a);
 }
