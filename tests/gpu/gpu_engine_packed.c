@@ -390,6 +390,14 @@ static void test_windows(const request *r, size_t n, bool quick)
     kvd_checkpoint_close(c);
 }
 
+static const kvd_shape qwen3_of_128 = {
+    "qwen3, heads of 128", "qwen3", "made up",
+    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\","
+    "\"hidden_size\":192,\"intermediate_size\":96,\"head_dim\":128,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"attention_bias\":false,"
+    "\"rope_theta\":10000.0,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"
+    "\"vocab_size\":300,\"tie_word_embeddings\":false}"};
+
 static const kvd_shape heads_of_128 = {
     "heads of 128", "llama", "made up",
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
@@ -401,8 +409,14 @@ static const kvd_shape heads_of_128 = {
 static void test_heads_of_128(const request *r, size_t n)
 {
     static const test_case cases[] = {{"waterfill,step=0.05,block=64,sink=2", 0.3, 0.01},
-                                      {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01}};
-    test_shape(&heads_of_128, r, n, 2, cases, 2);
+                                      {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01},
+                                      {"xquant", 0.5, 1e-9},
+                                      {"xquant,bits=3,group=16", 0.5, 1e-9},
+                                      {"xquant,group=4", 0.5, 1e-9},
+                                      {"xquant,bits=9,group=64", 0.5, 1e-9},
+                                      {"xquant,bits=5,latent=0", 0.5, 1e-9}};
+    test_shape(&heads_of_128, r, n, 2, cases, sizeof cases / sizeof *cases);
+    test_shape(&qwen3_of_128, r, n, 2, cases + 2, sizeof cases / sizeof *cases - 2);
 }
 
 /* If the size of the page table (4096 elements) were wrong, the table would overwrite arrays. */
@@ -540,6 +554,7 @@ int main(int argc, char **argv)
             test_model("data/models/kvdim-6m", "kvdim-6m", all, 12, 5, &full[i], 1);
     if (argc > 1 && !strcmp(argv[1], "xquant")) {
         test_norms(few, 3, rebuilt, sizeof rebuilt / sizeof *rebuilt);
+        test_heads_of_128(all, 12);
         test_many();
     }
     if (argc > 1 && !quick && !windows && !models)

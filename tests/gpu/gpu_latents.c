@@ -309,6 +309,29 @@ static bool joins(const problem *p)
            kvd_latent_joins(p->c->kv, p->c->d);
 }
 
+/* Tests that without a matrix of V, V is not written and K is the same. */
+static void test_joint_keys(const problem *p, kvd_latent_restore_args a)
+{
+    const latent_case *const c = p->c;
+    const size_t n = PAGES * p->page;
+    uint16_t *const all = fetch(p->pages, n);
+    a.joint[1] = NULL;
+    fill_bytes(p->pages, 0xff, n * sizeof *all);
+    check(kvd_latent_restore_joint(&a, NULL), "restore");
+    uint16_t *const got = fetch(p->pages, n);
+    size_t wrong = 0;
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < c->kv_len[b]; t++)
+            for (int i = 0; i < 2 * c->kv * c->d; i++) {
+                const int h = i / c->d;
+                const size_t at = page_index(p, b, t, h / 2, h % 2, i % c->d);
+                wrong += got[at] != (h % 2 ? 0xffff : all[at]);
+            }
+    report(!wrong, c->name, "keys of all heads alone", (double)wrong, 0);
+    free(all);
+    free(got);
+}
+
 static void test_joint(const problem *p)
 {
     uint16_t *const m[2] = {joint_matrix(p, 0), joint_matrix(p, 1)};
@@ -316,6 +339,7 @@ static void test_joint(const problem *p)
     set_joint(p, m, &a);
     fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
     test_restored(p, &a, "restore of all heads together");
+    test_joint_keys(p, a);
     device_free(m[0], m[1]);
 }
 

@@ -9,6 +9,7 @@
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/xquant.h"
 #include "methods/bits/levels.h"
+#include "methods/dims/cuda/latents.h"
 #include "methods/method.h"
 #include "worst.h"
 
@@ -604,6 +605,113 @@ static void test_vectors(const vector_case *c)
     free(v.table);
 }
 
+/* Attention of `heads` query heads to the vectors of a vector_case with `channels`. */
+typedef struct {
+    vector_case v;
+    int heads, kv, parts, sinks;
+} attend_case;
+
+enum { DIMS = 128 };
+
+/* Returns the largest error of o [heads][rank], of m tokens, as a fraction of the largest |V|. */
+static double attend_error(const attend_case *c, const vectors *v, int m, const float *q,
+                           const float *k, const float *sinks, double scale, const uint16_t *o)
+{
+    const int rank = c->v.rank;
+    double worst = 0, most = 0, *const p = need((size_t)m * sizeof *p);
+    decode_vectors(v, m);
+    for (int t = 0; t < m; t++)
+        for (int i = 0; i < rank; i++)
+            most = fmax(most, fabs((double)v->want[t * v->pitch + rank + i]));
+    for (int h = 0; h < c->heads; h++) {
+        double all = sinks ? exp((double)sinks[h]) : 0;
+        for (int t = 0; t < m; t++) {
+            const float *const key = k + (t * c->kv + h / (c->heads / c->kv)) * DIMS;
+            double sum = 0;
+            for (int i = 0; i < DIMS; i++)
+                sum += (double)q[h * DIMS + i] * (double)key[i];
+            p[t] = exp(sum * scale);
+            all += p[t];
+        }
+        for (int i = 0; i < rank; i++) {
+            double y = 0;
+            for (int t = 0; t < m; t++)
+                y += p[t] / all * (double)v->want[t * v->pitch + rank + i];
+            worst = worse(worst, fabs(y - (double)number(o[h * rank + i])));
+        }
+    }
+    free(p);
+    return worst / most;
+}
+
+/* Returns the pages of keys k [tokens][kv][DIMS] on the device. Other numbers are NaN. */
+static uint16_t *key_pages(const vectors *v, int kv, const float *k)
+{
+    const size_t page = (size_t)(kv * 2 * KVD_PAGE_TOKENS * DIMS), n = (size_t)v->pages * page;
+    uint16_t *const x = need(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = 0x7fc0;
+    for (int t = 0; t < v->tokens; t++)
+        for (int i = 0; i < kv * DIMS; i++)
+            x[(size_t)v->table[t / KVD_PAGE_TOKENS] * page +
+              (size_t)(i / DIMS * 2 * KVD_PAGE_TOKENS * DIMS) +
+              kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)(i % DIMS), DIMS)] =
+                bits_of(k[t * kv * DIMS + i]);
+    uint16_t *const device = on_device(x, n * sizeof *x);
+    free(x);
+    return device;
+}
+
+static void test_attend(const attend_case *c)
+{
+    kvd_rng r;
+    vectors v;
+    double worst = 0;
+    const size_t rows = (size_t)(c->heads * c->v.rank), heads = (size_t)c->heads,
+                 parts = (size_t)c->parts;
+    kvd_rng_seed(&r, 11, 0);
+    make_vectors(&v, &c->v, &r);
+    float *const q = bf16_numbers(&r, heads * DIMS, 1),
+                 *const k = bf16_numbers(&r, (size_t)(v.tokens * c->kv * DIMS), 1),
+                 *const sinks = bf16_numbers(&r, heads, 1);
+    kvd_xquant_attend_args a = {.n_heads = c->heads,
+                                .n_kv_heads = c->kv,
+                                .scale = 0.2F,
+                                .q = on_device_bf16(q, heads * DIMS),
+                                .pool = key_pages(&v, c->kv, k),
+                                .page_elements = (size_t)(c->kv * 2 * KVD_PAGE_TOKENS * DIMS),
+                                .parts = c->parts,
+                                .sums = on_device(NULL, parts * rows * sizeof *a.sums),
+                                .ends = on_device(NULL, parts * heads * sizeof *a.ends),
+                                .newest = on_device(NULL, heads * sizeof *a.newest),
+                                .o = on_device(NULL, rows * sizeof(uint16_t))};
+    float *const device_sinks = on_device(sinks, heads * sizeof *sinks);
+    a.sinks = c->sinks ? device_sinks : NULL;
+    check(kvd_xquant_code(&v.a, NULL), "code");
+    const void *const start = v.a.start;
+    v.a.start = NULL;
+    for (int m = c->v.prompt + 1; m <= v.tokens; m++) {
+        check(cudaMemcpy(v.kv_len, &m, sizeof m, cudaMemcpyHostToDevice), "length");
+        put_newest(&v, m);
+        a.x = v.a;
+        check(kvd_xquant_attend(&a, NULL), "attend");
+        check(cudaDeviceSynchronize(), "attend");
+        uint16_t *const o = from_device(a.o, rows * sizeof *o);
+        worst =
+            worse(worst, attend_error(c, &v, m, q, k, c->sinks ? sinks : NULL, (double)a.scale, o));
+        free(o);
+        check(kvd_xquant_code(&v.a, NULL), "code");
+    }
+    test_result(worst < 0x1p-7, "xquant, attention",
+                "rank %d, %d bits, groups of %d, %d heads on %d, %d parts: off by %.2g of %.2g",
+                c->v.rank, c->v.bits, c->v.group, c->heads, c->kv, c->parts, worst, 0x1p-7);
+    device_free((void *)(uintptr_t)a.q, (void *)(uintptr_t)a.pool, a.sums, a.ends, a.newest, a.o,
+                device_sinks, v.a.codes, v.a.ring, v.a.pages, (void *)(uintptr_t)v.a.rows,
+                (void *)(uintptr_t)v.a.slot, (void *)(uintptr_t)start,
+                (void *)(uintptr_t)v.a.page_table, v.kv_len);
+    host_free(q, k, sinks, v.x, v.want, v.table);
+}
+
 /* usage: gpu_packed_turned [quick]; quick: one small case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -629,6 +737,11 @@ int main(int argc, char **argv)
         {144, 2, 128, 1, 300, 85}, {256, 4, 128, 0, 65, 3},    {48, 16, 32, 0, 10, 2},
         {272, 5, 1, 1, 5, 3},      {1024, 4, 128, 1, 500, 13}, {16, 7, 2, 1, 67, 4},
         {112, 1, 32, 1, 63, 70},   {96, 11, 4, 0, 129, 2},     {160, 6, 192, 1, 190, 5}};
+    static const attend_case attended[] = {
+        {{64, 4, 128, 1, 68, 3}, 4, 1, 2, 0},   {{1024, 4, 128, 1, 300, 3}, 32, 8, 3, 0},
+        {{128, 3, 8, 1, 62, 4}, 8, 4, 3, 1},    {{192, 8, 64, 1, 128, 2}, 6, 2, 2, 1},
+        {{576, 1, 64, 1, 1, 2}, 24, 3, 2, 0},   {{64, 5, 16, 1, 500, 2}, 8, 1, 64, 1},
+        {{320, 7, 192, 1, 200, 2}, 32, 8, 1, 0}};
     const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 1 : sizeof cases / sizeof *cases;
     if (!gpu_devices("packed turned", 1))
         return 0;
@@ -638,5 +751,8 @@ int main(int argc, char **argv)
         test_restored(&restored[i]);
     for (size_t i = 0; i < (n > 1 ? sizeof of_vectors / sizeof *of_vectors : 2); i++)
         test_vectors(&of_vectors[i]);
+    for (size_t i = 0;
+         kvd_latent_joins(2, DIMS) && i < (n > 1 ? sizeof attended / sizeof *attended : 1); i++)
+        test_attend(&attended[i]);
     return failures ? 1 : 0;
 }

@@ -25,11 +25,17 @@ typedef struct {
     size_t wide; /* n_kv_heads * d_head */
     /*
      * bf16 matrices of all layers: `down` [pitch][d_model] (none if layer inputs are stored), then
-     * `up` for K and V: [wide][rank], or [rank / 8][wide][8] if `joint`.
+     * `up` for K and V: [wide][rank], or [rank / 8][wide][8] if kvd_latent_restore_joint reads it.
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: kvd_latent_restore_joint restores all KV heads together */
+    /* True if steps attend to the codes of V, and multiply the result by `up`. Needs `joint`. */
+    bool direct;
+    /* Workspace of kvd_xquant_attend, if `direct`. */
+    float *sums, *newest;
+    float2 *ends;
+    uint16_t *o;
     /* Biases of K and V and gains of K's norm, device [n_layers][2 wide + d_head], or NULL. */
     float *finish;
     /* Vectors Y of new tokens, [max_tokens][pitch]; NULL if layer inputs are stored. */
@@ -104,7 +110,8 @@ static kvd_xquant_args steps_of(const kvd_gpu_method *m, const kvd_paged_rows *r
                              .slot = c->batch->device.slot,
                              .page_table = c->pages->device,
                              .longest = (int32_t)c->max_len,
-                             .n_sms = c->n_sms};
+                             .n_sms = c->n_sms,
+                             .keys_alone = q->direct};
 }
 
 static kvd_xquant_args prompts_of(const kvd_gpu_method *m, const kvd_paged_rows *r)
@@ -180,7 +187,7 @@ static kvd_latent_restore_args restored(const xquant *q, const kvd_paged_rows *r
 {
     const kvd_config *const c = q->method.cache->config;
     kvd_latent_restore_args a = kvd_latent_store_restored(&q->store, r->layer, false, r->steps);
-    for (int side = 0; q->joint && side < KVD_N_SIDES; side++) {
+    for (int side = 0; q->joint && side < (q->direct ? 1 : KVD_N_SIDES); side++) {
         a.joint[side] = (const uint16_t *)a.matrix + up_of_side(q, side);
         a.joint_latent[side] = side && q->form.channels ? KVD_PAGE_TOKENS * q->form.rank : 0;
         a.joint_rank[side] = q->form.rank;
@@ -205,6 +212,54 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                               : kvd_latent_restore(&up, r->stream),
                                      "K and V from inputs", err) ||
                       kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
+}
+
+enum { PARTS_MAX = 64 };
+
+/* Returns the CTAs per request of attention, for n decode steps. */
+static size_t parts_of(const xquant *q, size_t n)
+{
+    const size_t parts = (size_t)q->method.cache->n_sms / n;
+    return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : parts;
+}
+
+static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err)
+{
+    const xquant *const q = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    const kvd_attn_map *const map = &c->layer[r->layer].map;
+    const kvd_cublas *const lib = q->w->lib;
+    const kvd_xquant_attend_args a = {.x = steps_of(m, r),
+                                      .n_heads = map->n_heads,
+                                      .n_kv_heads = map->n_kv_heads,
+                                      .scale = map->scale,
+                                      .q = c->q_steps,
+                                      .pool = kvd_paged_cache_pool(c, r->layer),
+                                      .page_elements = (size_t)map->page_elements,
+                                      .sinks = kvd_paged_cache_sinks(c, r->layer),
+                                      .parts = (int32_t)parts_of(q, r->steps),
+                                      .sums = q->sums,
+                                      .ends = q->ends,
+                                      .newest = q->newest,
+                                      .o = q->o};
+    const uint16_t *const up =
+        q->matrix + (size_t)r->layer * q->in_layer + q->up_at + up_of_side(q, KVD_VALUES);
+    const int d = c->config->d_head, rank = q->form.rank, group = map->group;
+    const float one = 1, zero = 0;
+    if (kvd_cuda_check(kvd_xquant_attend(&a, r->stream), "attention of coded inputs", err))
+        return -1;
+    /* cuBLAS is column-major and computes the transposes: out_h^T [d][n] = up_h o_h^T. */
+    for (int i = 0; i < group; i++)
+        if (kvd_cublas_check(lib->cublasGemmStridedBatchedEx(
+                                 q->w->blas, CUBLAS_OP_T, CUBLAS_OP_N, d, (int)r->steps, rank, &one,
+                                 up, CUDA_R_16BF, rank, (long long)d * rank, q->o + i * rank,
+                                 CUDA_R_16BF, map->n_heads * rank, (long long)group * rank, &zero,
+                                 (uint16_t *)out + i * d, CUDA_R_16BF, map->o_pitch,
+                                 (long long)group * d, map->n_kv_heads, CUBLAS_COMPUTE_32F,
+                                 CUBLAS_GEMM_DEFAULT),
+                             "values of coded inputs", err))
+            return -1;
+    return 0;
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -248,10 +303,10 @@ static void release(kvd_gpu_method *m)
     free(q);
 }
 
-/* Writes `up` [wide][rank] in bf16, in the order of kvd_latent_restore_args.joint if q->joint. */
-static void convert_up(const xquant *q, const float *up, uint16_t *to)
+/* Writes `up` [wide][rank] in bf16, in the order of kvd_latent_restore_args.joint if `joint`. */
+static void convert_up(const xquant *q, const float *up, bool joint, uint16_t *to)
 {
-    const size_t rank = (size_t)q->form.rank, n = q->joint ? rank / 8 : 1, each = rank / n;
+    const size_t rank = (size_t)q->form.rank, n = joint ? rank / 8 : 1, each = rank / n;
     for (size_t i = 0; i < q->wide; i++)
         for (size_t j = 0; j < n; j++)
             kvd_from_f32(KVD_BF16, up + i * rank + j * each, to + (j * q->wide + i) * each, each);
@@ -265,7 +320,8 @@ static void convert_layer(const xquant *q, int layer, uint16_t *to)
             kvd_xquant_matrices_of(q->method.plan->bits_self, layer, (kvd_side)side);
         if (m.down)
             kvd_from_f32(KVD_BF16, m.down, to + (size_t)side * rank * d, rank * d);
-        convert_up(q, m.up, to + q->up_at + up_of_side(q, side));
+        convert_up(q, m.up, q->joint && !(q->direct && side == KVD_VALUES),
+                   to + q->up_at + up_of_side(q, side));
     }
 }
 
@@ -317,6 +373,30 @@ static int make_finish(xquant *q, kvd_err *err)
     return kvd_status(status);
 }
 
+/* Returns true if the kernels can attend to the codes of V. Biases of V are not supported there. */
+static bool attends(const xquant *q)
+{
+    const kvd_paged_cache *const c = q->method.cache;
+    return q->joint && c->attention != KVD_ATTENTION_STOCK && !c->config->bias_qkv &&
+           kvd_xquant_attends(&q->form, c->config->n_heads, c->config->n_kv_heads);
+}
+
+static int make_attention(xquant *q, kvd_err *err)
+{
+    const kvd_paged_cache *const c = q->method.cache;
+    kvd_device_memory *const m = &q->store.memory;
+    const size_t steps = c->batch->max_slices, sms = (size_t)c->n_sms,
+                 heads = (size_t)c->config->n_heads, parts = (sms > steps ? sms : steps) * heads,
+                 rank = (size_t)q->form.rank;
+    q->sums = kvd_device_new(m, parts * rank * sizeof *q->sums, what, err);
+    q->ends = kvd_device_new(m, parts * sizeof *q->ends, what, err);
+    q->newest = kvd_device_new(m, steps * heads * sizeof *q->newest, what, err);
+    q->o = kvd_device_new(m, steps * heads * rank * sizeof *q->o, what, err);
+    q->method.attend_steps = attend_steps;
+    q->method.kernels = "steps on codes of values";
+    return m->status;
+}
+
 static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
 {
     kvd_paged_cache *const c = q->method.cache;
@@ -331,6 +411,7 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
     q->page = kvd_xquant_page_of(&q->form);
     q->wide = (size_t)(c->config->n_kv_heads * c->config->d_head);
     q->joint = kvd_latent_joins(c->config->n_kv_heads, c->config->d_head);
+    q->direct = attends(q);
     q->up_at = of_keys.down ? pitch_of(q) * d : 0;
     q->in_layer = q->up_at + KVD_N_SIDES * q->wide * of_keys.rank;
     q->method.page_bytes = layers * (size_t)q->page.words * sizeof *q->codes +
@@ -346,6 +427,7 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
     const kvd_step_batch *const b = c->batch;
     return kvd_status(
         make_matrices(q, err) || make_finish(q, err) || kvd_latent_store_init(&q->store, err) ||
+        (q->direct && make_attention(q, err)) ||
         (q->form.channels &&
          !(q->rows = kvd_device_new(&q->store.memory, b->max_tokens * pitch_of(q) * sizeof *q->rows,
                                     what, err))));

@@ -73,6 +73,7 @@ typedef struct {
     const int32_t *page_table; /* device [n][max_pages] */
     int32_t longest;
     int32_t n_sms;
+    bool keys_alone; /* true: kvd_xquant_restore writes K vectors only */
 } kvd_xquant_args;
 
 /*
@@ -83,6 +84,36 @@ typedef struct {
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
 /* Writes the vectors of all tokens to a->pages, the newest token's from the ring buffer. */
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
+
+/*
+ * Attention of decode steps to restored K and to the codes of V: o = softmax(scale Q K^T) Y, with
+ * the V vectors Y. Multiplied by `up` of V, o becomes the output of attention.
+ */
+enum { KVD_XQUANT_HEADS = 32, KVD_XQUANT_RANK = 1024, KVD_XQUANT_BITS = 8 };
+typedef struct {
+    kvd_xquant_args x; /* decode steps */
+    /* Heads of 128 dimensions. Query head h reads KV head h / (n_heads / n_kv_heads). */
+    int32_t n_heads, n_kv_heads;
+    float scale;
+    const void *q;    /* bf16 queries after RoPE, device [n][n_heads][128] */
+    const void *pool; /* pages in layout BLOCKED (kernels/layout.h), device; V is not read */
+    size_t page_elements;
+    const float *sinks; /* device [n_heads], logits of attention sinks, or NULL */
+    int32_t parts;      /* CTAs per request */
+    /* Workspace on the device: [n][parts][n_heads][rank], [n][parts][n_heads], [n][n_heads]. */
+    float *sums;
+    float2 *ends;
+    float *newest;
+    void *o; /* output, bf16, device [n][n_heads][rank] */
+} kvd_xquant_attend_args;
+
+/*
+ * Returns true if the GPU has the kernels: `channels`, up to KVD_XQUANT_HEADS query heads, 8 per KV
+ * head, KVD_XQUANT_BITS bits and KVD_XQUANT_RANK numbers in multiples of 64, groups of multiples of
+ * 8, and a page that fits into shared memory.
+ */
+bool kvd_xquant_attends(const kvd_xquant_form *f, int32_t n_heads, int32_t n_kv_heads);
+cudaError_t kvd_xquant_attend(const kvd_xquant_attend_args *a, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

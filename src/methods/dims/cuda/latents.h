@@ -111,7 +111,7 @@ typedef struct {
     /*
      * For kvd_latent_restore_joint, where KV heads share latents. `joint` is B [rank /
      * 8][n_kv_heads * d_head][8] and replaces `matrix`. joint_latent has page offsets, joint_rank
-     * is at least 16.
+     * is at least 16. If joint[1] is NULL, V is not written.
      */
     const void *joint[2];
     int32_t joint_latent[2], joint_rank[2];

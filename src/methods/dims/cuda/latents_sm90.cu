@@ -76,7 +76,7 @@ struct task {
     int b, length, token, side, tile;
 };
 
-/* Tasks of a cluster of CTAs: K and V of all pairs of heads, for each 256 tokens. */
+/* Tasks of a cluster of CTAs: K, and V if a.joint has it, of all pairs of heads, per 256 tokens. */
 struct tasks {
     /* Next task, its request, and number of tasks in earlier requests. */
     int number, b, before;
@@ -85,13 +85,14 @@ struct tasks {
 /* Returns false after the cluster's last task. */
 __device__ __forceinline__ bool next_task(const kvd_latent_restore_args &a, tasks &s, task *t)
 {
+    const int sides = a.joint[1] ? 2 : 1, each = a.n_kv_heads / 2 * sides;
     for (; s.b < a.n; s.b++) {
         const int length = max(__ldg(a.kv_len + s.b) - a.newest, 0),
-                  n = (length + CTAS * TOKENS - 1) / (CTAS * TOKENS) * a.n_kv_heads,
+                  n = (length + CTAS * TOKENS - 1) / (CTAS * TOKENS) * each,
                   i = s.number - s.before;
         if (i < n) {
-            *t = {s.b, length, (i / a.n_kv_heads * CTAS + (int)cta_of_cluster()) * TOKENS,
-                  i % a.n_kv_heads % 2, i % a.n_kv_heads / 2};
+            *t = {s.b, length, (i / each * CTAS + (int)cta_of_cluster()) * TOKENS, i % each % sides,
+                  i % each / sides};
             s.number += (int)gridDim.x / CTAS;
             return true;
         }
