@@ -328,65 +328,112 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
 
 /* ---- restoring bf16 rows ---- */
 
-__device__ __forceinline__ uint32_t code_at(const uint32_t *record, int bits, int u, int e)
+/* Scales of a block of tokens, in shared memory. */
+struct block_scales {
+    /* [class][channel] step and zero point of keys. Rows are padded against bank conflicts. */
+    float2 key[2][KVD_WIDTH_MAX + 4];
+    float value[KVD_WIDTH_MAX]; /* factor of each channel of values */
+};
+
+/* Loads the scales of the block whose first token is `first`. Begins and ends with a barrier. */
+__device__ void load_scales(const head_of &o, int first, block_scales &s)
 {
-    uint32_t code = 0;
-    for (int j = 0; j < bits; j++)
-        code |= (record[u / 4 * bits + j] >> (u % 4 * 8 + e) & 1) << j;
-    return code;
+    const int d = o.a.map.d_qk[o.g];
+    const uint32_t *const area = area_of(o, first);
+    const uint16_t *const most = reinterpret_cast<const uint16_t *>(area + 2 * d);
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 2 * d; i += CODE)
+        s.key[i / d][i % d] = make_float2(half_of(area[i], 0), half_of(area[i], 1));
+    for (int i = (int)threadIdx.x; i < o.a.map.d_v[o.g]; i += CODE)
+        s.value[i] = channel_scale(bf16_of(most[i], 0));
+    __syncthreads();
 }
 
-/* Returns channels 8 u .. 8 u + 7 of K or V of a token, decoded to bf16. */
+/*
+ * Returns channels 8 u .. 8 u + 7 of K or V of a token in bf16. word: bit planes of 32 channels.
+ * of_token: scale of the token's values.
+ */
 template <int SIDE>
-__device__ __forceinline__ uint4 restored(const head_of &o, const member &m, const uint32_t *record,
-                                          const uint32_t *area, int u)
+__device__ __forceinline__ uint4 restored(const block_scales &s, const uint32_t (&word)[8],
+                                          int bits, int salient, uint32_t of_token, int u)
 {
-    const int bits = o.a.classes.of.bits[m.salient], d_qk = o.a.map.d_qk[o.g];
-    const uint4 most = SIDE ? eight_at(reinterpret_cast<const uint16_t *>(area + 2 * d_qk) + 8 * u)
-                            : make_uint4(0, 0, 0, 0);
-    const uint32_t of_token = SIDE ? record[o.page.words[1][m.salient] - 1] : 0;
+    uint32_t code[2];
     float y[8];
+    codes_of_planes(word, bits, u % 4, code);
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-        const uint32_t scale = SIDE ? of_token : area[m.salient * d_qk + 8 * u + e];
-        y[e] = decoded(scale, (float)code_at(record, bits, u, e));
-        if (SIDE)
-            y[e] = __fmul_rn(y[e], channel_scale(number_of(most, e)));
+        const float x = raised_byte(code[e / 4], e % 4) - RAISED;
+        if (SIDE) {
+            y[e] = __fmul_rn(decoded(of_token, x), s.value[8 * u + e]);
+        } else {
+            const float2 scale = s.key[salient][8 * u + e];
+            y[e] = __fadd_rn(__fmul_rn(scale.x, x), scale.y);
+        }
     }
     return make_uint4(bf16_pair(y[0], y[1]), bf16_pair(y[2], y[3]), bf16_pair(y[4], y[5]),
                       bf16_pair(y[6], y[7]));
 }
 
-/* Writes K or V of the `left` tokens of a page to the bf16 rows; the first `done` are decoded. */
+/* Decodes K or V of token t of page p. s: scales of its block. LANES threads share a token. */
 template <int SIDE>
-__device__ void restore_side(const head_of &o, uint16_t *rows, int p, int left, int done)
+__device__ void restore_side(const head_of &o, const block_scales &s, uint16_t *rows, int p, int t)
 {
-    const int t = (int)threadIdx.x % KVD_PAGE_TOKENS, whole = KVD_PAGE_TOKENS * p + t,
+    const member m = member_of(o, KVD_PAGE_TOKENS * p + t);
+    const int bits = o.a.classes.of.bits[m.salient],
               units = (SIDE ? o.a.map.d_v[o.g] : o.a.map.d_qk[o.g]) / 8;
+    const uint32_t *const record = record_of(o, SIDE, m);
+    const uint32_t of_token = SIDE ? record[o.page.words[1][m.salient] - 1] : 0;
+    for (int q = (int)threadIdx.x / KVD_PAGE_TOKENS; 4 * q < units; q += LANES) {
+        uint32_t word[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            word[j] = j < bits ? record[q * bits + j] : 0;
+#pragma unroll
+        for (int u = 4 * q; u < 4 * q + 4; u++)
+            if (u < units)
+                *reinterpret_cast<uint4 *>(rows + place_in_page(o.a, o.g, SIDE, t, 8 * u)) =
+                    restored<SIDE>(s, word, bits, m.salient, of_token, u);
+    }
+}
+
+/* Copies tokens done .. left - 1 of page p, which have no codes yet, and adds rows of zeros. */
+__device__ void copy_newest(const head_of &o, uint16_t *rows, int p, int done, int left)
+{
+    const int t = (int)threadIdx.x % KVD_PAGE_TOKENS, keys = o.a.map.d_qk[o.g] / 8,
+              units = keys + o.a.map.d_v[o.g] / 8;
     const uint16_t *const ring = in_ring(o.a, o.b, p, o.g);
-    const member m = t < done ? member_of(o, whole) : member{0, 0};
-    const uint32_t *const record = t < done ? record_of(o, SIDE, m) : nullptr,
-                          *const area = t < done ? area_of(o, block_of(o, whole)) : nullptr;
-    for (int u = (int)threadIdx.x / KVD_PAGE_TOKENS; t < (left + 7) / 8 * 8 && u < units;
-         u += LANES) {
-        const int place = place_in_page(o.a, o.g, SIDE, t, 8 * u);
-        *reinterpret_cast<uint4 *>(rows + place) = t < done ? restored<SIDE>(o, m, record, area, u)
-                                                   : t < left ? eight_at(ring + place)
-                                                              : make_uint4(0, 0, 0, 0);
+    for (int u = (int)threadIdx.x / KVD_PAGE_TOKENS;
+         t >= done && t < (left + 7) / 8 * 8 && u < units; u += LANES) {
+        const int side = u >= keys, place = place_in_page(o.a, o.g, side, t, 8 * (u - side * keys));
+        *reinterpret_cast<uint4 *>(rows + place) =
+            t < left ? eight_at(ring + place) : make_uint4(0, 0, 0, 0);
     }
 }
 
 __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ kvd_packed_args a)
 {
-    const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b];
-    const int coded = keys_coded(a, m - 1);
+    __shared__ block_scales s;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b],
+              t = (int)threadIdx.x % KVD_PAGE_TOKENS, coded = keys_coded(a, m - 1);
     const head_of o = make_head(a, b, g, min(a.prompt[a.slot[b]], coded), coded);
+    int loaded = -1; /* block in `s` */
     for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
         uint16_t *const rows = in_rows(a, page_number(a, b, p), g);
         const int left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
                   done = min(max(coded - KVD_PAGE_TOKENS * p, 0), (int)KVD_PAGE_TOKENS);
-        restore_side<0>(o, rows, p, left, done);
-        restore_side<1>(o, rows, p, left, done);
+        for (int from = 0, to; from < done; from = to) {
+            const int block = block_of(o, KVD_PAGE_TOKENS * p + from),
+                      end = block < o.prompt ? o.prompt : block + a.k_block;
+            to = min(done, end - KVD_PAGE_TOKENS * p);
+            if (block != loaded)
+                load_scales(o, block, s);
+            loaded = block;
+            if (t < from || t >= to)
+                continue;
+            restore_side<0>(o, s, rows, p, t);
+            restore_side<1>(o, s, rows, p, t);
+        }
+        copy_newest(o, rows, p, done, left);
     }
 }
 
