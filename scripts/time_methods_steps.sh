@@ -41,12 +41,12 @@ for part; do
   case $part in
   tokens) run tokens $random none h2o keyformer snapkv streaming tova knorm keydiff expectedattention pyramidkv adakv prefixkv cake windowkv taskkv kvzip quest alisa \
     scissorhands kvcrush ;;
-  dims) run dims $random none uniform,p=0.5 zack,p=0.5 palu,p=0.5 strawman,p=0.5 think,p=0.5 zack+kivi,p=0.5,bits=4 ;;
+  dims) run dims $random none uniform,p=0.5 zack,p=0.5 palu,p=0.5 palu,p=0.25 strawman,p=0.5 think,p=0.5 zack+kivi,p=0.5,bits=4 ;;
   levels) run levels $prompts none zdc,p=0.4,p_u=0.7 received+zack,p=0.4,p_u=0.7 mikv leankv ;;
   bits) run bits $random none kivi,bits=4 kivi,bits=2 kvquant,bits=4 fp8 mxfp4 nvfp4 turboquant,bits=4,qjl=0 turboquant,bits=4 comet allot hetero rotatekv ;;
   blocks) run blocks $prompts none zipcache vidkv xquant,bits=4 ;;
   coded) run coded $random none waterfill,block=64 kvtc,bits=2,window=0,lanes=1 cachegen,group=8,groups=8,lanes=1 ;;
-  computed) run computed $prompts none d2o ems elasticcache kvmerger mpcache a2ats shadowkv gear ;;
+  computed) run computed $prompts none d2o ems elasticcache kvmerger mpcache,threshold=1e-5 a2ats shadowkv gear ;;
   layers) run layers $prompts none minicache xkv ;;
   answers) build/tests/bench_gpu_generate llama-3.1-8b "${ITEMS:-64}" 4096 64 ${METHODS:-$every} >"$OUT/answers.log" 2>&1 ;;
   *)

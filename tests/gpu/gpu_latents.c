@@ -251,24 +251,10 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     return h;
 }
 
-/* Returns the matrices that restore K (side 0) or V (1): [rank / 8][kv * d][8] on the device. */
-static uint16_t *joint_matrix(const problem *p, int side)
-{
-    const int rank = p->c->rank[side], wide = p->c->kv * p->c->d;
-    uint16_t *const x = need((size_t)(rank * wide) * sizeof *x);
-    for (int i = 0; i < wide; i++)
-        for (int r = 0; r < rank; r++)
-            x[(r / 8 * wide + i) * 8 + r % 8] =
-                matrix_of(p, 0, i / p->c->d, side)[i % p->c->d * rank + r];
-    uint16_t *const device = on_device(x, (size_t)(rank * wide) * sizeof *x);
-    free(x);
-    return device;
-}
-
 static void test_restored(const problem *p, const kvd_latent_restore_args *a, const char *what)
 {
     const latent_case *const c = p->c;
-    check(a->joint[0] ? kvd_latent_restore_joint(a, NULL) : kvd_latent_restore(a, NULL), "restore");
+    check(kvd_latent_restore(a, NULL), "restore");
     uint16_t *const got = fetch(p->pages, PAGES * p->page);
     const int heads = c->n * c->kv * 2;
     restored_head *const h = need((size_t)heads * sizeof *h), sum = {.zeros = 1};
@@ -287,37 +273,69 @@ static void test_restored(const problem *p, const kvd_latent_restore_args *a, co
     free(got);
 }
 
+/* Tests that `from`, whose result is in p->pages, can leave out the newest tokens. */
+static void test_newest(const problem *p, const kvd_latent_restore_args *from)
+{
+    const latent_case *const c = p->c;
+    const size_t n = PAGES * p->page;
+    kvd_latent_restore_args a = *from;
+    uint16_t *const all = fetch(p->pages, n);
+    a.newest = 3;
+    fill_bytes(p->pages, 0xff, n * sizeof *all);
+    check(kvd_latent_restore(&a, NULL), "restore");
+    uint16_t *const got = fetch(p->pages, n);
+    size_t wrong = 0, rows = 0;
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < (c->kv_len[b] + 7) / 8 * 8; t++)
+            for (int h = 0; h < 2 * c->kv; h++)
+                for (int i = 0; i < (h % 2 ? p->map.d_v[h / 2] : c->d); i++, rows++) {
+                    const size_t at = page_index(p, b, t, h / 2, h % 2, i);
+                    wrong += got[at] != (t < c->kv_len[b] - 3 ? all[at] : 0xffff);
+                }
+    report(rows && !wrong, c->name, "newest tokens left out", (double)wrong, 0);
+    check(kvd_latent_restore(from, NULL), "restore");
+    free(all);
+    free(got);
+}
+
 static void test_restore(const problem *p)
 {
     const kvd_latent_restore_args a = restored(p);
     test_restored(p, &a, "restore");
+    test_newest(p, &a);
 }
 
-/* Sets the arguments of kvd_latent_restore_joint. m: matrices on the device, for K and V. */
-static void set_joint(const problem *p, uint16_t *const m[2], kvd_latent_restore_args *a)
+/* Copies B^T of the heads that share latents with head g, and columns of NaN, to the device. */
+static uint16_t *shared_matrix(const problem *p, size_t slot, int g, int side, size_t columns)
 {
-    for (int side = 0; side < 2; side++) {
-        a->joint[side] = m[side];
-        a->joint_latent[side] = p->head[0].latent[side];
-        a->joint_rank[side] = p->head[0].rank[side];
-    }
+    const latent_case *const c = p->c;
+    const size_t rank = (size_t)c->rank[side], each = (size_t)c->d * rank, n = columns * rank;
+    uint16_t *const x = need(n * sizeof *x);
+    memset(x, 0xff, n * sizeof *x);
+    for (int i = 0; i < c->group; i++)
+        memcpy(x + (size_t)i * each,
+               p->matrix + slot * p->matrix_n + (size_t)p->head[g + i].matrix[side],
+               each * sizeof *x);
+    uint16_t *const device = on_device(x, n * sizeof *x);
+    free(x);
+    return device;
 }
 
 static bool joins(const problem *p)
 {
-    return p->c->group == p->c->kv && !p->c->slots && !p->c->direct &&
-           kvd_latent_joins(p->c->kv, p->c->d);
+    return !p->c->direct && kvd_latent_joins(p->c->group, p->c->d);
 }
 
-/* Tests that without a matrix of V, V is not written and K is the same. */
-static void test_joint_keys(const problem *p, kvd_latent_restore_args a)
+/* Tests that V is not written for keys alone, and K is that of `from`, whose result is in pages. */
+static void test_joint_keys(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;
     const size_t n = PAGES * p->page;
+    kvd_latent_restore_args a = *from;
     uint16_t *const all = fetch(p->pages, n);
-    a.joint[1] = NULL;
+    a.keys_alone = true;
     fill_bytes(p->pages, 0xff, n * sizeof *all);
-    check(kvd_latent_restore_joint(&a, NULL), "restore");
+    check(kvd_latent_restore(&a, NULL), "restore");
     uint16_t *const got = fetch(p->pages, n);
     size_t wrong = 0;
     for (int b = 0; b < c->n; b++)
@@ -332,25 +350,63 @@ static void test_joint_keys(const problem *p, kvd_latent_restore_args a)
     free(got);
 }
 
+typedef struct {
+    uint16_t *matrix;
+    kvd_latent_head *head;
+} joint_matrices;
+
+/* Replaces the matrices of `a` by joint ones, which the caller must free. */
+static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
+{
+    const latent_case *const c = p->c;
+    const size_t columns = (size_t)(c->group * c->d) + 256, slots = c->slots ? (size_t)c->slots : 1,
+                 groups = (size_t)(c->kv / c->group),
+                 each = groups * columns * (size_t)(c->rank[0] + c->rank[1]);
+    uint16_t *const matrix = on_device(NULL, slots * each * sizeof *matrix);
+    kvd_latent_head head[16];
+    size_t at = 0;
+    memcpy(head, p->head, sizeof head);
+    for (int g = 0; g < c->kv; g += c->group)
+        for (int side = 0; side < 2; side++) {
+            for (int i = 0; i < c->group; i++)
+                head[g + i].matrix[side] = (int32_t)at + i * c->d * 8;
+            for (size_t s = 0; s < slots; s++) {
+                uint16_t *const from = shared_matrix(p, s, g, side, columns);
+                check(kvd_latent_join(from, columns, (size_t)c->rank[side], matrix + s * each + at,
+                                      NULL),
+                      "join");
+                check(cudaDeviceSynchronize(), "join");
+                device_free(from);
+            }
+            at += columns * (size_t)c->rank[side];
+        }
+    kvd_latent_head *const device_head = on_device(head, sizeof head);
+    a->head = device_head;
+    a->matrix = matrix;
+    a->matrix_slot = each;
+    a->columns = (int32_t)columns;
+    return (joint_matrices){matrix, device_head};
+}
+
+/* Tests products of all heads that share latents. */
 static void test_joint(const problem *p)
 {
-    uint16_t *const m[2] = {joint_matrix(p, 0), joint_matrix(p, 1)};
     kvd_latent_restore_args a = restored(p);
-    set_joint(p, m, &a);
+    const joint_matrices m = use_joint(p, &a);
     fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
     test_restored(p, &a, "restore of all heads together");
-    test_joint_keys(p, a);
-    device_free(m[0], m[1]);
+    test_newest(p, &a);
+    test_joint_keys(p, &a);
+    device_free(m.matrix, m.head);
 }
 
 /* Tests the biases and norms in `a`, which the caller has set, for all heads together. */
 static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
 {
-    uint16_t *const m[2] = {joint_matrix(p, 0), joint_matrix(p, 1)};
-    set_joint(p, m, &a);
+    const joint_matrices m = use_joint(p, &a);
     fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
     test_restored(p, &a, "biases and norms of all heads together");
-    device_free(m[0], m[1]);
+    device_free(m.matrix, m.head);
 }
 
 /* Tests explicit positions, biases and norms. Rows of negative positions must not change. */
@@ -390,31 +446,6 @@ static void test_finished(problem *p)
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         check(cudaFree(device[i]), "cudaFree");
     host_free(bias, gain, position);
-}
-
-static void test_newest(const problem *p)
-{
-    const latent_case *const c = p->c;
-    const size_t n = PAGES * p->page;
-    kvd_latent_restore_args a = restored(p);
-    uint16_t *const all = fetch(p->pages, n);
-    a.newest = 3;
-    fill_bytes(p->pages, 0xff, n * sizeof *all);
-    check(kvd_latent_restore(&a, NULL), "restore");
-    uint16_t *const got = fetch(p->pages, n);
-    size_t wrong = 0, rows = 0;
-    for (int b = 0; b < c->n; b++)
-        for (int t = 0; t < (c->kv_len[b] + 7) / 8 * 8; t++)
-            for (int h = 0; h < 2 * c->kv; h++)
-                for (int i = 0; i < (h % 2 ? p->map.d_v[h / 2] : c->d); i++, rows++) {
-                    const size_t at = page_index(p, b, t, h / 2, h % 2, i);
-                    wrong += got[at] != (t < c->kv_len[b] - 3 ? all[at] : 0xffff);
-                }
-    report(rows && !wrong, c->name, "newest tokens left out", (double)wrong, 0);
-    a.newest = 0;
-    check(kvd_latent_restore(&a, NULL), "restore");
-    free(all);
-    free(got);
 }
 
 static void test_put(problem *p)
@@ -628,6 +659,8 @@ static const latent_case cases[] = {
     {"long ranks", 128, 4, 2, 4, {464, 272}, 0, 1, 0, 0, 3, {31, 64, 545}, {31, 1, 545}},
     {"long ranks of a head", 80, 1, 1, 1, {304, 768}, 0, 1, 1, 0, 2, {33, 100}, {33, 4}},
     {"joint heads", 128, 4, 4, 4, {464, 272}, 0, 1, 0, 0, 3, {31, 64, 545}, {31, 1, 545}},
+    {"groups of other ranks", 128, 8, 4, 32, {384, 400}, 0, 1, 0, 0, 3, {600, 64, 129}, {1, 1, 1}},
+    {"shared slots", 128, 8, 8, 32, {512, 768}, 0, 1, 0, 3, 3, {577, 2, 256}, {1, 1, 1}},
     {"joint pairs", 128, 2, 2, 2, {1040, 16}, 0, 1, 1, 0, 2, {300, 5}, {1, 1}},
     {"narrow heads, wide latents", 32, 4, 4, 4, {800, 16}, 0, 1, 1, 0, 2, {33, 16}, {1, 1}},
     {"values as latents", 128, 4, 2, 4, {80, 112}, 1, 1, 0, 0, 3, {65, 7, 130}, {65, 7, 100}},
@@ -640,8 +673,9 @@ static const latent_case cases[] = {
 
 static bool is_quick(const latent_case *c)
 {
-    static const char *const name[] = {"a token", "pairs", "a narrow head", "slots of other ranks",
-                                       "long ranks of a head"};
+    static const char *const name[] = {
+        "a token",    "pairs", "a narrow head", "slots of other ranks", "long ranks of a head",
+        "joint pairs"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)
         if (!strcmp(c->name, name[i]))
             return true;
@@ -663,13 +697,12 @@ int main(int argc, char **argv)
         if (joins(&p))
             test_joint(&p);
         test_restore(&p);
-        test_newest(&p);
         test_finished(&p);
         test_put(&p);
         if (!p.c->direct && p.c->group == 1)
             test_gather(&p);
         test_gather_queries(&p);
-        if (p.c->slots)
+        if (p.c->slots && p.c->group == 1)
             test_cut(&p);
         release(&p);
     }

@@ -372,8 +372,8 @@ static double least_outside(const uint16_t *x, const span_case *c)
 }
 
 /*
- * The squares outside may exceed the least by 0.5 %, and by 3e-4 of all squares: noise of tf32 and
- * of the basis in bf16.
+ * The squares outside may exceed the least by 0.5 %, and by 3e-4 of all squares. `captured` is that
+ * of a basis rounded to bf16, whose vectors are orthonormal to 2^-8.
  */
 static void check_span(const span_case *c, const uint16_t *x, const uint16_t *basis, size_t rank,
                        float captured)
@@ -388,7 +388,7 @@ static void check_span(const span_case *c, const uint16_t *x, const uint16_t *ba
         unpadded += j % rank >= c->width && b[j];
     test_result(
         got <= 1.005 * least + 3e-4 * all && !unpadded &&
-            fabs((double)captured - 1 + got / all) < 3e-3 && !kvd_latent_span_check(captured, &err),
+            fabs((double)captured - 1 + got / all) < 5e-3 && !kvd_latent_span_check(captured, &err),
         c->name, "%.4g of the squares outside %zu vectors of %zu, at least %.4g; %.4g inside",
         got / all, c->width, c->wide, least / all, (double)captured);
     free(b);
@@ -440,6 +440,8 @@ static const span_case spans[] = {
     {"span of a fast spectrum", INVERSE, 512, 512, 64, 2},
     {"span of a spectrum with a floor", FLOOR, 512, 512, 64, 1},
     {"span of outliers", OUTLIERS, 512, 512, 64, 1},
+    {"span of many vectors", ROOT, 1024, 1024, 192, 2},
+    {"span of outliers in few rows", OUTLIERS, 700, 1024, 136, 1},
 };
 
 /* usage: gpu_layers [quick]; quick: small cases, for compute-sanitizer */

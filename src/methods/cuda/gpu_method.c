@@ -2,7 +2,17 @@
 
 #include <math.h>
 
+#include "common/cuda/memory.h"
 #include "methods/cuda/host_codes.h"
+
+int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event,
+                        const char *what, kvd_err *err)
+{
+    return kvd_cuda_check(cudaEventRecord(event, earlier), what, err) ||
+                   kvd_cuda_check(cudaStreamWaitEvent(later, event, 0), what, err)
+               ? -1
+               : 0;
+}
 
 /* Returns true if a method computes projections that rebuild keys or are not known yet. */
 static bool makes_more(const kvd_plan *p)

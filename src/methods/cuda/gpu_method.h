@@ -191,6 +191,9 @@ typedef struct kvd_gpu_kind {
                 kvd_err *err);
 } kvd_gpu_kind;
 
+/* Makes CUDA stream `later` wait for all current work of CUDA stream `earlier`, by `event`. */
+int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event,
+                        const char *what, kvd_err *err);
 /* Returns the name of the plan's first method, in the order of the axes, or NULL. */
 const char *kvd_gpu_method_name(const kvd_plan *plan);
 

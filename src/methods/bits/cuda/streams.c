@@ -34,7 +34,7 @@ typedef struct {
     int32_t n_sink;
     /* True if tables are random (for timing), so that blocks may exceed their memory. */
     bool drawn;
-    bool joint; /* true: kvd_latent_restore_joint restores all KV heads together */
+    bool joint; /* true: all KV heads share matrices B (kvd_latent_restore_args.columns) */
     size_t lookup_room;
     layer_of *layer;
     size_t latent_page; /* number of bf16 elements of a page of latents */
@@ -107,15 +107,6 @@ static int decode(const streams *k, const kvd_paged_rows *r, int layer, cudaStre
         err);
 }
 
-/* Makes CUDA stream `later` wait for all current work of CUDA stream `earlier`. */
-static int follow(cudaStream_t earlier, cudaEvent_t event, cudaStream_t later, kvd_err *err)
-{
-    return kvd_cuda_check(cudaEventRecord(event, earlier), what, err) ||
-                   kvd_cuda_check(cudaStreamWaitEvent(later, event, 0), what, err)
-               ? -1
-               : 0;
-}
-
 /* Multiplies a layer's components by the inverse transform, while the next layer is decoded. */
 static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -123,35 +114,31 @@ static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
     const layer_of *const l = &k->layer[r->layer];
     const kvd_stream_batch b = kvd_stream_batch_of(c, r, false, k->n_sink);
     const bool more = r->layer + 1 < c->config->n_layers;
-    const kvd_latent_restore_args a = {
-        .n = b.n,
-        .max_pages = b.max_pages,
-        .n_kv_heads = c->share->n_kv_heads,
-        .d_head = c->config->d_head,
-        .max_rank = larger(l->side[0].rank, l->side[1].rank),
-        .newest = 1,
-        .kv_len = b.kv_len,
-        .page_table = b.page_table,
-        .head = l->head,
-        .latents = k->latents,
-        .matrix = l->from,
-        .latent_page = k->latent_page,
-        .joint = {l->from, l->from + k->wide * (size_t)l->side[0].rank},
-        .joint_latent = {l->side[0].latent_at, l->side[1].latent_at},
-        .joint_rank = {l->side[0].rank, l->side[1].rank},
-        .page = (size_t)c->layer[r->layer].map.page_elements,
-        .cosine = c->cosine,
-        .sine = c->sine,
-        .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
-        .pages = kvd_paged_cache_pool(c, r->layer),
-        .n_sms = c->n_sms};
+    const kvd_latent_restore_args a = {.n = b.n,
+                                       .max_pages = b.max_pages,
+                                       .n_kv_heads = c->share->n_kv_heads,
+                                       .d_head = c->config->d_head,
+                                       .max_rank = larger(l->side[0].rank, l->side[1].rank),
+                                       .newest = 1,
+                                       .kv_len = b.kv_len,
+                                       .page_table = b.page_table,
+                                       .head = l->head,
+                                       .latents = k->latents,
+                                       .matrix = l->from,
+                                       .latent_page = k->latent_page,
+                                       .columns = k->joint ? (int32_t)k->wide : 0,
+                                       .page = (size_t)c->layer[r->layer].map.page_elements,
+                                       .cosine = c->cosine,
+                                       .sine = c->sine,
+                                       .interleaved =
+                                           c->config->rope_layout == KVD_ROPE_INTERLEAVED,
+                                       .pages = kvd_paged_cache_pool(c, r->layer),
+                                       .n_sms = c->n_sms};
     if (r->layer == 0 ? decode(k, r, 0, r->stream, err)
                       : kvd_cuda_check(cudaStreamWaitEvent(r->stream, k->decoded, 0), what, err))
         return -1;
-    return kvd_cuda_check(k->joint ? kvd_latent_restore_joint(&a, r->stream)
-                                   : kvd_latent_restore(&a, r->stream),
-                          what, err) ||
-                   (more && (follow(r->stream, k->restored, k->ahead, err) ||
+    return kvd_cuda_check(kvd_latent_restore(&a, r->stream), what, err) ||
+                   (more && (kvd_gpu_queue_after(k->ahead, r->stream, k->restored, what, err) ||
                              decode(k, r, r->layer + 1, k->ahead, err) ||
                              kvd_cuda_check(cudaEventRecord(k->decoded, k->ahead), what, err))) ||
                    kvd_cuda_check(kvd_streams_sink(&b, &c->layer[r->layer].map, a.pages, l->sink,
@@ -436,8 +423,9 @@ static void place_heads(const streams *k, int l, kvd_latent_head *head)
             head[g].latent[side] = s[side].latent_at;
             head[g].rank[side] = s[side].rank;
             head[g].page[side] = map->kv_offset[g] + (side ? KVD_PAGE_TOKENS * map->d_qk[g] : 0);
-            head[g].matrix[side] = (side ? (int32_t)k->wide * s[0].rank : 0) +
-                                   g * k->method.cache->config->d_head * s[side].rank;
+            head[g].matrix[side] =
+                (side ? (int32_t)k->wide * s[0].rank : 0) +
+                g * k->method.cache->config->d_head * (k->joint ? 8 : s[side].rank);
         }
 }
 

@@ -25,11 +25,11 @@ typedef struct {
     size_t wide; /* n_kv_heads * d_head */
     /*
      * bf16 matrices of all layers: `down` [pitch][d_model] (none if layer inputs are stored), then
-     * `up` for K and V: [wide][rank], or [rank / 8][wide][8] if kvd_latent_restore_joint reads it.
+     * `up` for K and V: [wide][rank], or [rank / 8][wide][8] if `joint`.
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
-    bool joint; /* true: kvd_latent_restore_joint restores all KV heads together */
+    bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
     /* True if steps attend to the codes of V, and multiply the result by `up`. Needs `joint`. */
     bool direct;
     /* Workspace of kvd_xquant_attend, if `direct`. */
@@ -187,11 +187,7 @@ static kvd_latent_restore_args restored(const xquant *q, const kvd_paged_rows *r
 {
     const kvd_config *const c = q->method.cache->config;
     kvd_latent_restore_args a = kvd_latent_store_restored(&q->store, r->layer, false, r->steps);
-    for (int side = 0; q->joint && side < (q->direct ? 1 : KVD_N_SIDES); side++) {
-        a.joint[side] = (const uint16_t *)a.matrix + up_of_side(q, side);
-        a.joint_latent[side] = side && q->form.channels ? KVD_PAGE_TOKENS * q->form.rank : 0;
-        a.joint_rank[side] = q->form.rank;
-    }
+    a.keys_alone = q->direct;
     if (!q->finish)
         return a;
     a.bias = q->finish + (size_t)r->layer * (2 * q->wide + (size_t)c->d_head);
@@ -207,11 +203,10 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         return 0;
     const kvd_xquant_args a = steps_of(m, r);
     const kvd_latent_restore_args up = restored(q, r);
-    return kvd_status(kvd_cuda_check(kvd_xquant_restore(&a, r->stream), what, err) ||
-                      kvd_cuda_check(q->joint ? kvd_latent_restore_joint(&up, r->stream)
-                                              : kvd_latent_restore(&up, r->stream),
-                                     "K and V from inputs", err) ||
-                      kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
+    return kvd_status(
+        kvd_cuda_check(kvd_xquant_restore(&a, r->stream), what, err) ||
+        kvd_cuda_check(kvd_latent_restore(&up, r->stream), "K and V from inputs", err) ||
+        kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
 enum { PARTS_MAX = 64 };
@@ -303,7 +298,7 @@ static void release(kvd_gpu_method *m)
     free(q);
 }
 
-/* Writes `up` [wide][rank] in bf16, in the order of kvd_latent_restore_args.joint if `joint`. */
+/* Writes `up` [wide][rank] in bf16, or [rank / 8][wide][8] if `joint`. */
 static void convert_up(const xquant *q, const float *up, bool joint, uint16_t *to)
 {
     const size_t rank = (size_t)q->form.rank, n = joint ? rank / 8 : 1, each = rank / n;
@@ -340,7 +335,7 @@ static int make_matrices(xquant *q, kvd_err *err)
             for (int g = 0; g < q->method.cache->config->n_kv_heads; g++)
                 q->store.layer[l].matrix[side][g] =
                     (int)(up_of_side(q, side) +
-                          (size_t)(g * q->method.cache->config->d_head) * rank);
+                          (size_t)(g * q->method.cache->config->d_head) * (q->joint ? 8 : rank));
     }
     free(host);
     return q->matrix && !status ? 0 : -1;
@@ -422,6 +417,7 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
     q->store.joint = !q->form.channels;
     for (size_t l = 0; l < layers; l++) {
         q->store.layer[l].rank[KVD_KEYS][0] = q->store.layer[l].rank[KVD_VALUES][0] = q->form.rank;
+        q->store.layer[l].columns = q->joint ? (int)q->wide : 0;
         q->store.layer[l].applies_rope = c->config->positions == KVD_POSITIONS_ROPE;
     }
     const kvd_step_batch *const b = c->batch;

@@ -163,6 +163,7 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                      .head = s->head + (size_t)layer * (size_t)c->share->n_kv_heads,
                                      .latents = kvd_latent_store_pool(s, layer),
                                      .matrix = l->up,
+                                     .columns = l->columns,
                                      .latent_page = l->page,
                                      .page = (size_t)c->layer[layer].map.page_elements,
                                      .cosine = l->applies_rope ? c->cosine : NULL,
@@ -436,9 +437,11 @@ int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tok
     const size_t basis = KVD_LATENT_SPAN_BATCH * wide * width * sizeof(float),
                  matrix = KVD_LATENT_SPAN_BATCH * width * width * sizeof(float),
                  part = (size_t)KVD_LATENT_SPAN_BATCH * KVD_SPAN_PARTS * sizeof(float);
-    *s = (kvd_latent_span){.w = w, .tokens = tokens, .wide = wide, .width = width};
+    *s = (kvd_latent_span){
+        .lib = w->lib, .blas = w->blas, .tokens = tokens, .wide = wide, .width = width};
     return (s->x = kvd_device_new(memory, tokens * wide * sizeof *s->x, spans, err)) &&
                    (s->z = kvd_device_new(memory, tokens * width * sizeof *s->z, spans, err)) &&
+                   (s->basis = kvd_device_new(memory, basis / 2, spans, err)) &&
                    (s->q = kvd_device_new(memory, basis, spans, err)) &&
                    (s->y = kvd_device_new(memory, basis, spans, err)) &&
                    (s->low = kvd_device_new(memory, basis, spans, err)) &&
@@ -454,26 +457,31 @@ int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tok
 
 /* Column-major matrix of a batch without gaps: [rows][columns]. */
 typedef struct {
-    float *x;
+    void *x;
+    cudaDataType_t type;
     size_t rows, columns;
 } span_matrix;
 
-/* Queues C = A B + beta C, or A^T B + beta C if `turns` is set, in tf32 with float32 sums. */
+/*
+ * Queues C = A B + beta C, or A^T B + beta C if `turns` is set, with float32 sums. A and B have one
+ * type, bf16 or float32, which is rounded to tf32.
+ */
 static int span_multiply(const kvd_latent_span *s, bool turns, span_matrix a, span_matrix b,
                          float beta, span_matrix c, size_t batch, kvd_err *err)
 {
     const float one = 1;
-    return kvd_cublas_check(s->w->lib->cublasGemmStridedBatchedEx(
-                                s->w->blas, turns ? CUBLAS_OP_T : CUBLAS_OP_N, CUBLAS_OP_N,
-                                (int)c.rows, (int)c.columns, (int)b.rows, &one, a.x, CUDA_R_32F,
-                                (int)a.rows, (long long)(a.rows * a.columns), b.x, CUDA_R_32F,
-                                (int)b.rows, (long long)(b.rows * b.columns), &beta, c.x,
-                                CUDA_R_32F, (int)c.rows, (long long)(c.rows * c.columns),
-                                (int)batch, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT),
-                            spans, err);
+    return kvd_cublas_check(
+        s->lib->cublasGemmStridedBatchedEx(
+            s->blas, turns ? CUBLAS_OP_T : CUBLAS_OP_N, CUBLAS_OP_N, (int)c.rows, (int)c.columns,
+            (int)b.rows, &one, a.x, a.type, (int)a.rows, (long long)(a.rows * a.columns), b.x,
+            b.type, (int)b.rows, (long long)(b.rows * b.columns), &beta, c.x, c.type, (int)c.rows,
+            (long long)(c.rows * c.columns), (int)batch,
+            a.type == CUDA_R_32F ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+            CUBLAS_GEMM_DEFAULT),
+        spans, err);
 }
 
-enum { SPAN_ROUGH = 7, SPAN_EXACT = 13, SPAN_SPLIT = 2, SPAN_SHIFTS = 8 };
+enum { SPAN_ROUGH = 9, SPAN_EXACT = 13, SPAN_SPLIT = 2, SPAN_SHIFTS = 8 };
 /* Polynomials that bring singular values from 1e-6 .. 1 to 1, best for each step's interval. */
 static const kvd_span_polynomial_of span_steps[SPAN_EXACT] = {
     {7.567750744672722F, -21.55018647759965F, 15.80110749901437F, 1.01F},
@@ -490,33 +498,48 @@ static const kvd_span_polynomial_of span_steps[SPAN_EXACT] = {
     {1.876385601227024F, -1.251538696600965F, 0.3751539029622895F, 1},
     {1.875F, -1.25F, 0.375F, 1}};
 
+/* Replaces s->gram by the matrix of step i for y, whose polar factor the steps approach. */
+static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, int i, span_matrix y,
+                     cudaStream_t stream, kvd_err *err)
+{
+    const span_matrix gram = {s->gram, y.type, r->width, r->width},
+                      square = {s->square, CUDA_R_32F, r->width, r->width};
+    const size_t n = r->width * r->width;
+    const int32_t batch = (int32_t)r->batch;
+    const kvd_span_shape m = {1, (uint32_t)n, n, n, batch};
+    const bool bf16 = y.type == CUDA_R_16BF;
+    return span_multiply(s, true, y, y, 0, gram, r->batch, err) ||
+                   span_multiply(s, true, gram, gram, 0, square, r->batch, err) ||
+                   (!i && kvd_cuda_check(kvd_span_squares(s->gram, bf16, m, s->part_gram, stream),
+                                         spans, err)) ||
+                   kvd_cuda_check(kvd_span_polynomial(s->gram, bf16, s->square, r->width, batch,
+                                                      i ? NULL : s->part_gram, span_steps[i],
+                                                      stream),
+                                  spans, err)
+               ? -1
+               : 0;
+}
+
 /*
- * Replaces s->q by the polar factor of s->y, or after fewer steps by a matrix of the same span.
- * `steps` is odd. The first products keep the low bits of y, whose columns may be nearly dependent.
+ * Replaces s->basis by the polar factor of s->y to the accuracy of bf16, or after fewer steps by a
+ * matrix of the same span. `steps` is odd. The first product keeps the low bits of y, whose columns
+ * may be nearly dependent. Overwrites s->low.
  */
 static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, int steps,
                       cudaStream_t stream, kvd_err *err)
 {
-    const span_matrix gram = {s->gram, r->width, r->width},
-                      square = {s->square, r->width, r->width}, low = {s->low, r->wide, r->width};
-    span_matrix y = {s->y, r->wide, r->width}, to = {s->q, r->wide, r->width};
-    const size_t n = r->width * r->width;
-    const int32_t batch = (int32_t)r->batch;
-    const kvd_span_shape m = {1, (uint32_t)n, n, n, batch};
+    const size_t n = r->wide * r->width;
+    uint16_t *const high = (uint16_t *)s->low;
+    const span_matrix by = {s->gram, CUDA_R_16BF, r->width, r->width},
+                      low = {high + r->batch * n, CUDA_R_16BF, r->wide, r->width};
+    span_matrix y = {high, CUDA_R_16BF, r->wide, r->width},
+                to = {s->basis, CUDA_R_16BF, r->wide, r->width};
+    if (kvd_cuda_check(kvd_span_round(s->y, y.x, low.x, n, (int32_t)r->batch, stream), spans, err))
+        return -1;
     for (int i = 0; i < steps; i++) {
-        const bool splits = i < SPAN_SPLIT;
-        if (span_multiply(s, true, y, y, 0, gram, r->batch, err) ||
-            span_multiply(s, true, gram, gram, 0, square, r->batch, err) ||
-            (!i && kvd_cuda_check(kvd_span_squares(s->gram, false, m, s->part_gram, stream), spans,
-                                  err)) ||
-            kvd_cuda_check(kvd_span_polynomial(s->gram, s->square, r->width, batch,
-                                               i ? NULL : s->part_gram, span_steps[i], stream),
-                           spans, err) ||
-            (splits &&
-             kvd_cuda_check(kvd_span_split(y.x, s->low, r->wide * r->width, batch, stream), spans,
-                            err)) ||
-            span_multiply(s, false, y, square, 0, to, r->batch, err) ||
-            (splits && span_multiply(s, false, low, square, 1, to, r->batch, err)))
+        if (span_step(s, r, i, y, stream, err) ||
+            (!i && span_multiply(s, false, low, by, 0, to, r->batch, err)) ||
+            span_multiply(s, false, y, by, i ? 0 : 1, to, r->batch, err))
             return -1;
         const span_matrix next = to;
         to = y;
@@ -525,17 +548,44 @@ static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, i
     return 0;
 }
 
-/* Sets z = X q and the sums of its squares. */
+/*
+ * Replaces s->q by the polar factor of s->y to the accuracy of tf32, and s->basis by s->q in bf16.
+ * Overwrites s->y and s->low.
+ */
+static int span_polar_exact(const kvd_latent_span *s, const kvd_latent_span_rows *r,
+                            cudaStream_t stream, kvd_err *err)
+{
+    const size_t n = r->wide * r->width;
+    const int32_t batch = (int32_t)r->batch;
+    const span_matrix by = {s->gram, CUDA_R_32F, r->width, r->width},
+                      low = {s->low, CUDA_R_32F, r->wide, r->width};
+    span_matrix y = {s->y, CUDA_R_32F, r->wide, r->width},
+                to = {s->q, CUDA_R_32F, r->wide, r->width};
+    for (int i = 0; i < SPAN_EXACT; i++) {
+        const bool splits = i < SPAN_SPLIT;
+        if (span_step(s, r, i, y, stream, err) ||
+            (splits && kvd_cuda_check(kvd_span_split(y.x, s->low, n, batch, stream), spans, err)) ||
+            span_multiply(s, false, y, by, 0, to, r->batch, err) ||
+            (splits && span_multiply(s, false, low, by, 1, to, r->batch, err)))
+            return -1;
+        const span_matrix next = to;
+        to = y;
+        y = next;
+    }
+    return kvd_cuda_check(kvd_span_round(s->q, s->basis, NULL, n, batch, stream), spans, err);
+}
+
+/* Sets z = X basis and the sums of its squares. */
 static int span_project(const kvd_latent_span *s, const kvd_latent_span_rows *r, float *part,
                         cudaStream_t stream, kvd_err *err)
 {
     const size_t n = r->n * r->width;
     const kvd_span_shape m = {1, (uint32_t)n, n, n, (int32_t)r->batch};
-    return span_multiply(s, true, (span_matrix){s->x, r->wide, r->n},
-                         (span_matrix){s->q, r->wide, r->width}, 0,
-                         (span_matrix){s->z, r->n, r->width}, r->batch, err) ||
+    return span_multiply(s, true, (span_matrix){s->x, CUDA_R_16BF, r->wide, r->n},
+                         (span_matrix){s->basis, CUDA_R_16BF, r->wide, r->width}, 0,
+                         (span_matrix){s->z, CUDA_R_16BF, r->n, r->width}, r->batch, err) ||
                    (part &&
-                    kvd_cuda_check(kvd_span_squares(s->z, false, m, part, stream), spans, err))
+                    kvd_cuda_check(kvd_span_squares(s->z, true, m, part, stream), spans, err))
                ? -1
                : 0;
 }
@@ -543,9 +593,9 @@ static int span_project(const kvd_latent_span *s, const kvd_latent_span_rows *r,
 /* Sets y = X^T z. */
 static int span_return(const kvd_latent_span *s, const kvd_latent_span_rows *r, kvd_err *err)
 {
-    return span_multiply(s, false, (span_matrix){s->x, r->wide, r->n},
-                         (span_matrix){s->z, r->n, r->width}, 0,
-                         (span_matrix){s->y, r->wide, r->width}, r->batch, err);
+    return span_multiply(s, false, (span_matrix){s->x, CUDA_R_16BF, r->wide, r->n},
+                         (span_matrix){s->z, CUDA_R_16BF, r->n, r->width}, 0,
+                         (span_matrix){s->y, CUDA_R_32F, r->wide, r->width}, r->batch, err);
 }
 
 /* Sets x = X / |X| and y, whose columns span the first block. */
@@ -556,25 +606,27 @@ static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, c
     const int32_t batch = (int32_t)r->batch;
     const kvd_span_shape m = {(uint32_t)r->n, (uint32_t)r->wide, r->ld, r->n * r->ld, batch};
     return kvd_cuda_check(kvd_span_squares(r->x, true, m, s->part, stream), spans, err) ||
-                   kvd_cuda_check(kvd_span_widen(r->x, m, s->part, s->x, stream), spans, err) ||
-                   kvd_cuda_check(kvd_span_start(few ? s->z : s->y, few ? r->n : r->wide, r->width,
-                                                 batch, stream),
+                   kvd_cuda_check(kvd_span_scale(r->x, m, s->part, s->x, stream), spans, err) ||
+                   kvd_cuda_check(kvd_span_start(few ? (void *)s->z : s->y, few,
+                                                 few ? r->n : r->wide, r->width, batch, stream),
                                   spans, err) ||
                    (few && span_return(s, r, err))
                ? -1
                : 0;
 }
 
-/* Runs the power steps on q, which is an approximate basis. */
+/*
+ * Runs a power step, which makes s->basis orthonormal enough to measure the squares outside its
+ * span, and then shifted ones.
+ */
 static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, size_t most,
                       cudaStream_t stream, kvd_err *err)
 {
     const size_t n = r->wide * r->width;
     const int32_t batch = (int32_t)r->batch;
-    for (int i = 0; i < 2; i++)
-        if (span_project(s, r, NULL, stream, err) || span_return(s, r, err) ||
-            span_polar(s, r, i ? SPAN_EXACT : SPAN_ROUGH, stream, err))
-            return -1;
+    if (span_project(s, r, NULL, stream, err) || span_return(s, r, err) ||
+        span_polar(s, r, SPAN_EXACT, stream, err))
+        return -1;
     for (int i = 0; i < SPAN_SHIFTS; i++) {
         /* Large and small roots alternate. */
         const int place = i % 2 ? SPAN_SHIFTS - 1 - i / 2 : i / 2;
@@ -582,9 +634,10 @@ static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, s
                      scale = 0.75 / (double)(most - r->width);
         if (span_project(s, r, i ? NULL : s->part, stream, err) || span_return(s, r, err) ||
             kvd_cuda_check(
-                kvd_span_shift(s->y, s->q, n, batch, s->part, (float)(root * scale), stream), spans,
-                err) ||
-            span_polar(s, r, i + 1 < SPAN_SHIFTS ? SPAN_ROUGH : SPAN_EXACT, stream, err))
+                kvd_span_shift(s->y, s->basis, n, batch, s->part, (float)(root * scale), stream),
+                spans, err) ||
+            (i + 1 < SPAN_SHIFTS ? span_polar(s, r, SPAN_ROUGH, stream, err)
+                                 : span_polar_exact(s, r, stream, err)))
             return -1;
     }
     return 0;
@@ -600,8 +653,9 @@ int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                         spans, r->width, r->batch, r->n, r->wide, s->width, s->wide);
     /* A basis of all dimensions needs no power steps. */
     if (span_begin(s, r, stream, err) ||
-        span_polar(s, r, r->width < most ? SPAN_ROUGH : SPAN_EXACT, stream, err) ||
-        (r->width < most && span_power(s, r, most, stream, err)))
+        (r->width < most
+             ? span_polar(s, r, SPAN_ROUGH, stream, err) || span_power(s, r, most, stream, err)
+             : span_polar_exact(s, r, stream, err)))
         return -1;
     for (size_t i = 0; i < r->batch; i++)
         if (kvd_cuda_check(kvd_span_store(s->q + i * r->wide * r->width, r->wide, r->width, r->rank,

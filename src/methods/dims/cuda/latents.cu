@@ -487,6 +487,8 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream)
 {
     const int w16 = a->d_head / 16;
+    if (a->columns)
+        return kvd_latent_restore_joint(a, stream);
     if (a->n < 1 || a->n > 65535 || a->n_kv_heads < 1 || a->d_head % 16 || w16 < 1 ||
         w16 > KVD_WIDTH_NARROW / 16 || a->max_rank > KVD_LATENT_RANK_MAX || a->n_sms < 1 ||
         a->newest < 0)

@@ -27,7 +27,10 @@ extern "C" {
 /* Element offsets of a KV head in pages of latents and of the cache. [2]: K, V. */
 typedef struct {
     int32_t latent[2], page[2];
-    /* Element offset of B^T [d_head][rank]. -1: latents are used directly. */
+    /*
+     * Element offset of B^T [d_head][rank], or of the head's first column if heads share B
+     * (kvd_latent_restore_args.columns). -1: latents are used directly.
+     */
     int32_t matrix[2];
     int32_t rank[2];
 } kvd_latent_head;
@@ -109,22 +112,26 @@ typedef struct {
     const float *cosine, *sine;
     int32_t interleaved;
     /*
-     * For kvd_latent_restore_joint, where KV heads share latents. `joint` is B [rank /
-     * 8][n_kv_heads * d_head][8] and replaces `matrix`. joint_latent has page offsets, joint_rank
-     * is at least 16. If joint[1] is NULL, V is not written.
+     * 0: `matrix` has B^T [d_head][rank] of every KV head. Else it has matrices B [rank /
+     * 8][columns][8] that adjacent heads share, head after head along `columns`, which requires
+     * kvd_latent_joins and no positions.
      */
-    const void *joint[2];
-    int32_t joint_latent[2], joint_rank[2];
+    int32_t columns;
+    bool keys_alone; /* V is not written; requires `columns` */
     void *pages;
     int32_t n_sms;
 } kvd_latent_restore_args;
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /*
- * kvd_latent_joins returns true on compute capability 9.0 for 128 dimensions per head and an even
- * number of heads. kvd_latent_restore_joint fails for slots and positions.
+ * Returns true if kvd_latent_restore multiplies B of `heads` heads that share latents by wgmma: on
+ * compute capability 9.0, for 128 dimensions per head and an even number of heads.
  */
-bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head);
+bool kvd_latent_joins(int32_t heads, int32_t d_head);
+/* Called by kvd_latent_restore if a->columns is not 0. */
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
+/* Reorders B^T [columns][rank] to B [rank / 8][columns][8]. */
+cudaError_t kvd_latent_join(const void *from, size_t columns, size_t rank, void *to,
+                            cudaStream_t stream);
 
 /*
  * Stores latents of each request's last token, projected by its slot's A
@@ -191,12 +198,12 @@ typedef struct {
 cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
 
 /*
- * Kernels of kvd_latent_span_run (below) on `batch` float32 matrices, column-major without gaps.
- * part [batch][KVD_SPAN_PARTS]: partial sums of squares of each matrix.
+ * Kernels of kvd_latent_span_run (below) on `batch` matrices, column-major without gaps, in float32
+ * or bf16. part [batch][KVD_SPAN_PARTS]: partial sums of squares of each matrix.
  */
 enum { KVD_SPAN_PARTS = 256 };
-/* Error of the sum of squares in a span whose basis is orthonormal to the accuracy of tf32. */
-#define KVD_SPAN_NOISE 1e-3F
+/* Error of the sum of squares in a span whose basis is orthonormal to the accuracy of bf16. */
+#define KVD_SPAN_NOISE 3e-3F
 /* Row-major matrices, rows `ld` elements apart, matrices `stride` elements apart. */
 typedef struct {
     uint32_t rows, columns;
@@ -206,14 +213,20 @@ typedef struct {
 /* Writes the partial sums of squares of matrices in bf16, or else float32. */
 cudaError_t kvd_span_squares(const void *x, bool bf16, kvd_span_shape m, float *part,
                              cudaStream_t stream);
-/* Writes bf16 matrices as float32, each divided by its norm: the root of the sum of `part`. */
-cudaError_t kvd_span_widen(const void *x, kvd_span_shape m, const float *part, float *to,
+/* Divides bf16 matrices by their norms: the root of the sum of `part`. to: bf16, without gaps. */
+cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, void *to,
                            cudaStream_t stream);
-/* Writes [rows][columns], orthogonal columns of elements 0, 1 and -1 if rows >= columns. */
-cudaError_t kvd_span_start(float *to, size_t rows, size_t columns, int32_t batch,
+/*
+ * Writes [rows][columns] in bf16 or else float32, orthogonal columns of elements 0, 1 and -1 if
+ * rows >= columns.
+ */
+cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
-/* Subtracts `root` q max(1 - sum of `part` - KVD_SPAN_NOISE, 0) from y; both have n elements. */
-cudaError_t kvd_span_shift(float *y, const float *q, size_t n, int32_t batch, const float *part,
+/*
+ * Subtracts `root` q max(1 - sum of `part` - KVD_SPAN_NOISE, 0) from y. y (float32) and q (bf16)
+ * have n elements.
+ */
+cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /*
  * a x + b x^3 + c x^5 of singular values x divided by s. With `part`, the divisor is s times the
@@ -222,11 +235,17 @@ cudaError_t kvd_span_shift(float *y, const float *q, size_t n, int32_t batch, co
 typedef struct {
     float a, b, c, s;
 } kvd_span_polynomial_of;
-/* Replaces square = gram^2 [n][n] by the matrix that applies the polynomial to Y; gram = Y^T Y. */
-cudaError_t kvd_span_polynomial(const float *gram, float *square, size_t n, int32_t batch,
+/*
+ * Replaces gram = Y^T Y [n][n], bf16 or else float32, by the matrix that applies the polynomial to
+ * Y. square: gram^2, float32.
+ */
+cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
 /* Replaces y by numbers that tf32 represents exactly, and writes the rest to `low`. */
 cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
+/* Rounds y to bf16, and writes the rest to `low` unless `low` is NULL. */
+cudaError_t kvd_span_round(const float *y, void *high, void *low, size_t n, int32_t batch,
+                           cudaStream_t stream);
 /* Adds the partial sums of each matrix: sum [batch]. */
 cudaError_t kvd_span_sum(const float *part, float *sum, int32_t batch, cudaStream_t stream);
 /* Writes q [wide][width] as row-major bf16 [wide][rank], with columns of zeros after `width`. */
@@ -329,9 +348,10 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
 typedef struct {
     /* [n_groups] Elements of each group's latent, multiple of 16. */
     int *rank[2];
-    /* [n_kv_heads] Element offset in `up` of B^T [d_head][rank]. -1: latents are used directly. */
+    /* [n_kv_heads] Element offset of kvd_latent_head.matrix in `up`. -1: latents used directly. */
     int *matrix[2];
     const void *up;
+    int columns; /* of kvd_latent_restore_args */
     bool applies_rope;
     /* Elements of a page of latents, and element offset of the layer's first page in the pool. */
     size_t page, at;
@@ -482,18 +502,22 @@ int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_i
  *
  * with s the roots of a Chebyshev polynomial on [0, 1.5 times the mean square of the singular
  * values outside the span]. Odd polynomials of degree 5 (Amsel et al. 2025, "The Polar Express",
- * arXiv 2505.16932) converge to the polar factor. All are products on tensor cores.
+ * arXiv 2505.16932) converge to the polar factor. All are products on tensor cores in bf16, except
+ * those of the last polar factor in tf32: rounding errors of Q are filtered by the steps after it.
  */
 typedef struct {
-    const kvd_gpu_worker *w;
+    const kvd_cublas *lib;
+    cublasHandle_t blas;        /* the caller may replace it by one of another stream */
     size_t tokens, wide, width; /* largest number of rows, dimensions and vectors */
-    /* Device: rows, their products with q, bases, and matrices [width][width]. */
-    float *x, *z, *q, *y, *low, *gram, *square;
+    /* Device, bf16: rows divided by their norm, their products with the basis, and the basis. */
+    uint16_t *x, *z, *basis;
+    /* Device: bases in float32, and matrices [width][width]. */
+    float *q, *y, *low, *gram, *square;
     float *part, *part_gram, *captured;
 } kvd_latent_span;
 
 enum { KVD_LATENT_SPAN_BATCH = 4 /* largest number of prompts of a call */ };
-/* Allocates the device arrays in `memory`. Products are queued on the worker's stream. */
+/* Allocates the device arrays in `memory`. Products use the worker's cuBLAS and stream. */
 int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tokens, size_t wide,
                          size_t width, kvd_device_memory *memory, kvd_err *err);
 /* Rows of prompts of equal length. */
@@ -507,7 +531,7 @@ typedef struct {
     /* Pinned [batch]: fraction of the squares of X in the span; kvd_latent_span_check reads it. */
     float *captured;
 } kvd_latent_span_rows;
-/* Queues the computation of r->basis and r->captured. */
+/* Queues the computation of r->basis and r->captured on `stream`, which must be that of s->blas. */
 int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                         cudaStream_t stream, kvd_err *err);
 /* Returns the number of leading entries equal to the first, at most n and the largest batch. */

@@ -1,7 +1,8 @@
 /*
- * kvd_latent_restore with wgmma, for shared latents. A CTA computes [128 tokens][256 dims] = L
- * [128][rank] B [rank][256]. Both CTAs of a cluster need the same parts of B, so each loads one
- * half of every part for both. One warpgroup copies; two compute a page of 64 tokens each.
+ * kvd_latent_restore with wgmma, for latents that adjacent KV heads share. A CTA computes [128
+ * tokens][256 dims of two heads] = L [128][rank] B [rank][256]. Both CTAs of a cluster need the
+ * same parts of B, so each loads one half of every part for both. One warpgroup copies; two compute
+ * a page of 64 tokens each.
  */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
@@ -76,7 +77,11 @@ struct task {
     int b, length, token, side, tile;
 };
 
-/* Tasks of a cluster of CTAs: K, and V if a.joint has it, of all pairs of heads, per 256 tokens. */
+/*
+ * Tasks of a cluster of CTAs: K, and V unless a.keys_alone, of all pairs of heads, for each block
+ * of 256 tokens. Their order differs between adjacent blocks: a cluster that skips an even number
+ * of tasks would otherwise get only K or only V, which may have different ranks.
+ */
 struct tasks {
     /* Next task, its request, and number of tasks in earlier requests. */
     int number, b, before;
@@ -85,13 +90,14 @@ struct tasks {
 /* Returns false after the cluster's last task. */
 __device__ __forceinline__ bool next_task(const kvd_latent_restore_args &a, tasks &s, task *t)
 {
-    const int sides = a.joint[1] ? 2 : 1, each = a.n_kv_heads / 2 * sides;
+    const int sides = a.keys_alone ? 1 : 2, each = a.n_kv_heads / 2 * sides;
     for (; s.b < a.n; s.b++) {
         const int length = max(__ldg(a.kv_len + s.b) - a.newest, 0),
                   n = (length + CTAS * TOKENS - 1) / (CTAS * TOKENS) * each,
                   i = s.number - s.before;
         if (i < n) {
-            *t = {s.b, length, (i / each * CTAS + (int)cta_of_cluster()) * TOKENS, i % each % sides,
+            const int block = i / each;
+            *t = {s.b, length, (block * CTAS + (int)cta_of_cluster()) * TOKENS, (i + block) % sides,
                   i % each / sides};
             s.number += (int)gridDim.x / CTAS;
             return true;
@@ -107,6 +113,20 @@ __device__ __forceinline__ size_t page_at(const kvd_latent_restore_args &a, cons
                          min(t.token / KVD_PAGE_TOKENS + page, (t.length - 1) / KVD_PAGE_TOKENS));
 }
 
+/* Latents and B of a task's two heads. */
+struct factors {
+    const uint16_t *b;
+    int rank, latent;
+};
+
+__device__ __forceinline__ factors factors_of(const kvd_latent_restore_args &a, const task &t)
+{
+    const kvd_latent_head *const h = a.head + 2 * t.tile;
+    return {static_cast<const uint16_t *>(a.matrix) + __ldg(h->matrix + t.side) +
+                (a.slot ? __ldg(a.slot + t.b) * a.matrix_slot : 0),
+            __ldg(h->rank + t.side), __ldg(h->latent + t.side)};
+}
+
 struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
@@ -118,17 +138,14 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
     tasks s = {(int)blockIdx.x / CTAS, 0, 0};
     task t;
     for (place p = {0, 0}; next_task(a, s, &t);) {
-        const int rank = a.joint_rank[t.side];
-        const size_t wide = (size_t)a.n_kv_heads * D;
-        const uint16_t *const b =
-            static_cast<const uint16_t *>(a.joint[t.side]) + (size_t)t.tile * COLUMNS * 8;
+        const factors f = factors_of(a, t);
         const uint16_t *from[CONSUMERS];
 #pragma unroll
         for (int i = 0; i < CONSUMERS; i++)
             from[i] = static_cast<const uint16_t *>(a.latents) + page_at(a, t, i) * a.latent_page +
-                      a.joint_latent[t.side];
-        for (int k = 0; k < rank; k += RANKS, advance(p)) {
-            const uint32_t n = (uint32_t)min((int)RANKS, rank - k), runs = n / 8,
+                      f.latent;
+        for (int k = 0; k < f.rank; k += RANKS, advance(p)) {
+            const uint32_t n = (uint32_t)min((int)RANKS, f.rank - k), runs = n / 8,
                            to = smem + (uint32_t)(p.stage * STAGE_BYTES),
                            full = bar.full + 8 * (uint32_t)p.stage;
             mbar_wait(bar.empty + 8 * (uint32_t)p.stage, p.parity ^ 1);
@@ -139,73 +156,87 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
                           n * (KVD_PAGE_TOKENS * 2), full);
             for (uint32_t i = cta * runs / CTAS; i < (cta + 1) * runs / CTAS; i++)
                 bulk_copy_both(to + CONSUMERS * A_BYTES + i * RUN_BYTES,
-                               b + ((size_t)k / 8 + i) * wide * 8, RUN_BYTES, full);
+                               f.b + ((size_t)k / 8 + i) * (size_t)a.columns * 8, RUN_BYTES, full);
         }
     }
 }
 
-/* Applies RoPE to keys of two heads, rows `token` + lane / 4 and 8 later. */
-__device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
-                                           float (&x)[COLUMNS / 2], int token, int length, int lane)
+/* RoPE factors of a thread's 16 pairs of dimensions in one row; heads have the same. */
+struct turn {
+    float cs[D / 8], sn[D / 8];
+};
+
+/* Loads from global memory. The compiler may not move the load past a product or a wait. */
+__device__ __forceinline__ float2 load_here(const float *from)
 {
-    enum { HALF = D / 2, BLOCKS = D / 8 };
+    float2 x;
+    asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ float load_one_here(const float *from)
+{
+    float x;
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(x) : "l"(from));
+    return x;
+}
+
+__device__ __forceinline__ void load_turn(const kvd_latent_restore_args &a, int position, int lane,
+                                          turn *to)
+{
+    const size_t from = (size_t)position * (D / 2);
+    if (a.interleaved) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const size_t from = (size_t)min(token + lane / 4 + 8 * i, length - 1) * HALF;
-#pragma unroll
-        for (int n = 0; n < BLOCKS; n++) {
-            if (a.interleaved) {
-                const float cs = __ldg(a.cosine + from + 4 * n + lane % 4),
-                            sn = __ldg(a.sine + from + 4 * n + lane % 4);
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int at = (h * BLOCKS + n) * 4 + 2 * i;
-                    const float u = x[at], v = x[at + 1];
-                    x[at] = u * cs - v * sn;
-                    x[at + 1] = v * cs + u * sn;
-                }
-            } else if (n < BLOCKS / 2) {
-                const float2 cs =
-                    __ldg(reinterpret_cast<const float2 *>(a.cosine + from + 8 * n) + lane % 4);
-                const float2 sn =
-                    __ldg(reinterpret_cast<const float2 *>(a.sine + from + 8 * n) + lane % 4);
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int at = (h * BLOCKS + n) * 4 + 2 * i, other = at + BLOCKS / 2 * 4;
-                    const float u0 = x[at], u1 = x[at + 1], v0 = x[other], v1 = x[other + 1];
-                    x[at] = u0 * cs.x - v0 * sn.x;
-                    x[at + 1] = u1 * cs.y - v1 * sn.y;
-                    x[other] = v0 * cs.x + u0 * sn.x;
-                    x[other + 1] = v1 * cs.y + u1 * sn.y;
-                }
-            }
+        for (int n = 0; n < D / 8; n++) {
+            to->cs[n] = load_one_here(a.cosine + from + 4 * n + lane % 4);
+            to->sn[n] = load_one_here(a.sine + from + 4 * n + lane % 4);
         }
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < D / 16; n++) {
+        const float2 cs = load_here(a.cosine + from + 8 * n + 2 * (lane % 4)),
+                     sn = load_here(a.sine + from + 8 * n + 2 * (lane % 4));
+        to->cs[2 * n] = cs.x;
+        to->cs[2 * n + 1] = cs.y;
+        to->sn[2 * n] = sn.x;
+        to->sn[2 * n + 1] = sn.y;
     }
 }
 
-/* Writes rows of two heads. If a.newest is 0, rows after the last token become 0. */
-__device__ __forceinline__ void write_page(const kvd_latent_restore_args &a, const task &t,
-                                           size_t page, const float (&x)[COLUMNS / 2], int token,
-                                           int warp, int lane)
+/* Applies RoPE to keys of two heads, row i of the thread's two rows. */
+__device__ __forceinline__ void apply_rope(float (&x)[COLUMNS / 2], const turn &by, int i,
+                                           bool interleaved)
 {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        uint32_t *const to =
-            reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.pages) + page * a.page +
-                                         a.head[2 * t.tile + h].page[t.side]) +
-            2 * warp * (4 * D) + lane;
+    for (int h = 0; h < 2; h++)
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const bool there = token + lane / 4 + 8 * i < t.length;
-            if (!there && a.newest)
-                continue;
-#pragma unroll
-            for (int n = 0; n < D / 8; n++) {
-                const int at = (h * (D / 8) + n) * 4 + 2 * i;
-                to[i * (4 * D) + n * 32] = there ? pack<true>(x[at], x[at + 1]) : 0;
+        for (int n = 0; n < D / 8; n++) {
+            /* index of the pair's first number, if pairs are adjacent or else half a head apart */
+            const int near = (h * (D / 8) + n) * 4 + 2 * i,
+                      far = (h * (D / 8) + n / 2) * 4 + 2 * i + n % 2;
+            if (interleaved) {
+                const float u = x[near], v = x[near + 1];
+                x[near] = u * by.cs[n] - v * by.sn[n];
+                x[near + 1] = v * by.cs[n] + u * by.sn[n];
+            } else {
+                const float u = x[far], v = x[far + D / 4];
+                x[far] = u * by.cs[n] - v * by.sn[n];
+                x[far + D / 4] = v * by.cs[n] + u * by.sn[n];
             }
         }
-    }
+}
+
+/* Writes row i of the thread's two rows. to: the thread's first element of each head. */
+__device__ __forceinline__ void write_row(uint32_t *const (&to)[2], const float (&x)[COLUMNS / 2],
+                                          int i, bool there)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            const int at = (h * (D / 8) + n) * 4 + 2 * i;
+            to[h][i * (4 * D) + n * 32] = there ? pack<true>(x[at], x[at + 1]) : 0;
+        }
 }
 
 /* Starts the product of N blocks of 16 ranks. If `more` is nonzero, adds to x. */
@@ -221,7 +252,8 @@ __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, 
     wgmma_commit();
 }
 
-/* Computes page `group` of every task, by one warpgroup. */
+/* Computes page `group` of every task, by one warpgroup. FINISHES: there are biases or gains. */
+template <bool FINISHES>
 __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, uint32_t smem,
                                             barriers bar, int group)
 {
@@ -230,8 +262,9 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
     task t;
     float x[COLUMNS / 2];
     for (place p = {0, 0}; next_task(a, s, &t);) {
-        const int rank = a.joint_rank[t.side],
-                  token = t.token + group * KVD_PAGE_TOKENS + 16 * warp;
+        const int rank = factors_of(a, t).rank, first = t.token + group * KVD_PAGE_TOKENS,
+                  row = first + 16 * warp + lane / 4;
+        const bool turns = t.side == 0 && a.cosine;
         /* barrier of the stage that the second-latest wgmma group reads */
         uint32_t used = 0;
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
@@ -253,25 +286,47 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 arrive_both(used);
             used = bar.empty + 8 * (uint32_t)p.stage;
         }
+        /* Loads during the last products. */
+        uint16_t *const page = static_cast<uint16_t *>(a.pages) + page_at(a, t, group) * a.page;
+        const kvd_latent_head *const head = a.head + 2 * t.tile;
+        uint32_t *const to[2] = {reinterpret_cast<uint32_t *>(page + __ldg(head[0].page + t.side)) +
+                                     warp * (8 * D) + lane,
+                                 reinterpret_cast<uint32_t *>(page + __ldg(head[1].page + t.side)) +
+                                     warp * (8 * D) + lane};
+        turn by[2];
+        if (turns && !FINISHES)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
         wgmma_wait<0>();
         hold(x);
         if (lane == 0)
             arrive_both(used);
-        if (t.token + group * KVD_PAGE_TOKENS >= t.length)
+        if (first >= t.length)
             continue;
-        if (a.bias || a.gain)
+        if constexpr (FINISHES) {
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 kvd_latent_finish<D / 8>(
                     x + h * (D / 2),
                     a.bias ? a.bias + (t.side * a.n_kv_heads + 2 * t.tile + h) * D : NULL,
                     t.side ? NULL : a.gain, a.eps, lane);
-        if (t.side == 0 && a.cosine)
-            apply_rope(a, x, token, t.length, lane);
-        write_page(a, t, page_at(a, t, group), x, token, warp, lane);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const bool there = row + 8 * i < t.length;
+            if (turns && FINISHES)
+                load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
+            if (turns)
+                apply_rope(x, by[i], i, a.interleaved);
+            /* Without newest tokens, rows after the last token become 0. */
+            if (there || !a.newest)
+                write_row(to, x, i, there);
+        }
     }
 }
 
+template <bool FINISHES>
 __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
     restore_joint(const __grid_constant__ kvd_latent_restore_args a)
 {
@@ -294,7 +349,7 @@ __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
             request_all(a, smem, bar);
     } else {
         registers_up<232>();
-        compute_all(a, smem, bar, group - 1);
+        compute_all<FINISHES>(a, smem, bar, group - 1);
     }
     /* A CTA must not end before the other has arrived at its barriers. */
     cluster_meet();
@@ -302,11 +357,10 @@ __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
 
 } // namespace
 
-bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head)
+bool kvd_latent_joins(int32_t heads, int32_t d_head)
 {
     int device = 0, major = 0;
-    return d_head == D && n_kv_heads % (COLUMNS / D) == 0 &&
-           cudaGetDevice(&device) == cudaSuccess &&
+    return d_head == D && heads % (COLUMNS / D) == 0 && cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
                cudaSuccess &&
            major == 9;
@@ -316,7 +370,8 @@ cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStrea
 {
     const int bytes = STAGES * STAGE_BYTES;
     if (a->n < 1 || a->d_head != D || a->n_kv_heads % (COLUMNS / D) || a->n_sms < CTAS ||
-        a->newest < 0 || a->joint_rank[0] % 16 || a->joint_rank[1] % 16 || a->slot || a->position)
+        a->newest < 0 || a->columns % COLUMNS || a->position)
         return cudaErrorInvalidValue;
-    return kvd_launch(restore_joint, a->n_sms / CTAS * CTAS, THREADS, (size_t)bytes, stream, *a);
+    return kvd_launch(a->bias || a->gain ? restore_joint<true> : restore_joint<false>,
+                      a->n_sms / CTAS * CTAS, THREADS, (size_t)bytes, stream, *a);
 }

@@ -254,20 +254,31 @@ __global__ void __launch_bounds__(THREADS)
         part[blockIdx.y * KVD_SPAN_PARTS + blockIdx.x] = sum;
 }
 
+__device__ __forceinline__ void store(float x, float *to)
+{
+    *to = x;
+}
+
+__device__ __forceinline__ void store(float x, uint16_t *to)
+{
+    *to = bf16_of(x);
+}
+
 __global__ void __launch_bounds__(THREADS)
-    span_widen(const uint16_t *x, uint32_t rows, uint32_t columns, size_t ld, size_t stride,
-               const float *part, float *to)
+    span_scale(const uint16_t *x, uint32_t rows, uint32_t columns, size_t ld, size_t stride,
+               const float *part, uint16_t *to)
 {
     const float square = total(part), scale = square > 0 ? 1 / sqrtf(square) : 0;
     x += blockIdx.y * stride;
     to += static_cast<size_t>(blockIdx.y) * rows * columns;
     for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < rows * columns;
          i += gridDim.x * THREADS)
-        to[i] = scale * widen(x[i / columns * ld + i % columns]);
+        to[i] = bf16_of(scale * widen(x[i / columns * ld + i % columns]));
 }
 
 /* Row i has one nonzero element, 1 or -1 by a hash of i, in column i % columns. */
-__global__ void __launch_bounds__(THREADS) span_start(float *to, uint32_t rows, uint32_t columns)
+template <typename T>
+__global__ void __launch_bounds__(THREADS) span_start(T *to, uint32_t rows, uint32_t columns)
 {
     to += static_cast<size_t>(blockIdx.y) * rows * columns;
     for (uint32_t e = blockIdx.x * THREADS + threadIdx.x; e < rows * columns;
@@ -275,24 +286,25 @@ __global__ void __launch_bounds__(THREADS) span_start(float *to, uint32_t rows, 
         const uint32_t i = e % rows;
         uint32_t hash = (i + 1) * 0x9e3779b9u;
         hash = (hash ^ hash >> 15) * 0x85ebca6bu;
-        to[e] = e / rows != i % columns ? 0.0F : hash >> 31 ? -1.0F : 1.0F;
+        store(e / rows != i % columns ? 0.0F : hash >> 31 ? -1.0F : 1.0F, to + e);
     }
 }
 
 /* y -= root * (part of the squares outside the span of q) * q. */
 __global__ void __launch_bounds__(THREADS)
-    span_shift(float *y, const float *q, uint32_t n, const float *part, float root)
+    span_shift(float *y, const uint16_t *q, uint32_t n, const float *part, float root)
 {
     const float shift = root * fmaxf(1 - total(part) - KVD_SPAN_NOISE, 0);
     y += static_cast<size_t>(blockIdx.y) * n;
     q += static_cast<size_t>(blockIdx.y) * n;
     for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS)
-        y[i] -= shift * q[i];
+        y[i] -= shift * widen(q[i]);
 }
 
-/* square = a / s I + b / s^3 gram + c / s^5 square. part: sums of the squares of gram, or NULL. */
+/* gram = a / s I + b / s^3 gram + c / s^5 square. part: sums of the squares of gram, or NULL. */
+template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    span_polynomial(const float *gram, float *square, uint32_t n, const float *part,
+    span_polynomial(T *gram, const float *square, uint32_t n, const float *part,
                     const __grid_constant__ kvd_span_polynomial_of p)
 {
     const float bound = part ? p.s * sqrtf(sqrtf(total(part))) : p.s, s = bound > 0 ? bound : 1,
@@ -300,7 +312,7 @@ __global__ void __launch_bounds__(THREADS)
     gram += static_cast<size_t>(blockIdx.y) * n * n;
     square += static_cast<size_t>(blockIdx.y) * n * n;
     for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < n * n; i += gridDim.x * THREADS)
-        square[i] = b * gram[i] + c * square[i] + (i / n == i % n ? a : 0);
+        store(b * widen(gram[i]) + c * square[i] + (i / n == i % n ? a : 0), gram + i);
 }
 
 /* Splits y into a number that tf32 represents exactly, which replaces it, and the rest. */
@@ -312,6 +324,17 @@ __global__ void __launch_bounds__(THREADS) span_split(float *y, float *low, uint
         const float high = __uint_as_float(__float_as_uint(y[i]) & 0xffffe000u);
         low[i] = y[i] - high;
         y[i] = high;
+    }
+}
+
+__global__ void __launch_bounds__(THREADS)
+    span_round(const float *y, uint16_t *high, uint16_t *low, size_t n)
+{
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS) {
+        const uint16_t x = bf16_of(y[i]);
+        high[i] = x;
+        if (low)
+            low[i] = bf16_of(y[i] - widen(x));
     }
 }
 
@@ -331,6 +354,15 @@ __global__ void __launch_bounds__(THREADS)
         const uint32_t row = i % wide, column = i / wide;
         to[static_cast<size_t>(row) * rank + column] = bf16_of(column < width ? q[i] : 0.0F);
     }
+}
+
+/* Each thread copies 8 ranks of a column. */
+__global__ void __launch_bounds__(THREADS)
+    join(const uint4 *from, uint32_t columns, uint32_t runs, uint4 *to)
+{
+    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < columns * runs;
+         i += gridDim.x * THREADS)
+        to[i] = from[static_cast<size_t>(i % columns) * runs + i / columns];
 }
 
 dim3 span_grid(size_t n, int32_t batch)
@@ -374,6 +406,18 @@ cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *bas
     return cudaGetLastError();
 }
 
+cudaError_t kvd_latent_join(const void *from, size_t columns, size_t rank, void *to,
+                            cudaStream_t stream)
+{
+    const size_t n = columns * (rank / 8);
+    if (span_bad(n, 1) || rank % 8 || !from || !to)
+        return cudaErrorInvalidValue;
+    join<<<span_grid(n, 1), THREADS, 0, stream>>>(
+        static_cast<const uint4 *>(from), static_cast<uint32_t>(columns),
+        static_cast<uint32_t>(rank / 8), static_cast<uint4 *>(to));
+    return cudaGetLastError();
+}
+
 cudaError_t kvd_latent_code_put(const kvd_latent_code_args *a, cudaStream_t stream)
 {
     if (bad_codes(a))
@@ -408,44 +452,54 @@ cudaError_t kvd_span_squares(const void *x, bool bf16, kvd_span_shape m, float *
     return cudaGetLastError();
 }
 
-cudaError_t kvd_span_widen(const void *x, kvd_span_shape m, const float *part, float *to,
+cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, void *to,
                            cudaStream_t stream)
 {
     const size_t n = static_cast<size_t>(m.rows) * m.columns;
     if (span_bad(n, m.batch) || !x || !part || !to)
         return cudaErrorInvalidValue;
-    span_widen<<<span_grid(n, m.batch), THREADS, 0, stream>>>(
-        static_cast<const uint16_t *>(x), m.rows, m.columns, m.ld, m.stride, part, to);
+    span_scale<<<span_grid(n, m.batch), THREADS, 0, stream>>>(static_cast<const uint16_t *>(x),
+                                                              m.rows, m.columns, m.ld, m.stride,
+                                                              part, static_cast<uint16_t *>(to));
     return cudaGetLastError();
 }
 
-cudaError_t kvd_span_start(float *to, size_t rows, size_t columns, int32_t batch,
+cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream)
 {
     if (span_bad(rows * columns, batch) || !to)
         return cudaErrorInvalidValue;
-    span_start<<<span_grid(rows * columns, batch), THREADS, 0, stream>>>(
-        to, static_cast<uint32_t>(rows), static_cast<uint32_t>(columns));
+    const dim3 grid = span_grid(rows * columns, batch);
+    const uint32_t m = static_cast<uint32_t>(rows), n = static_cast<uint32_t>(columns);
+    if (bf16)
+        span_start<<<grid, THREADS, 0, stream>>>(static_cast<uint16_t *>(to), m, n);
+    else
+        span_start<<<grid, THREADS, 0, stream>>>(static_cast<float *>(to), m, n);
     return cudaGetLastError();
 }
 
-cudaError_t kvd_span_shift(float *y, const float *q, size_t n, int32_t batch, const float *part,
+cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream)
 {
     if (span_bad(n, batch) || !y || !q || !part)
         return cudaErrorInvalidValue;
-    span_shift<<<span_grid(n, batch), THREADS, 0, stream>>>(y, q, static_cast<uint32_t>(n), part,
-                                                            root);
+    span_shift<<<span_grid(n, batch), THREADS, 0, stream>>>(y, static_cast<const uint16_t *>(q),
+                                                            static_cast<uint32_t>(n), part, root);
     return cudaGetLastError();
 }
 
-cudaError_t kvd_span_polynomial(const float *gram, float *square, size_t n, int32_t batch,
+cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream)
 {
     if (span_bad(n * n, batch) || !gram || !square)
         return cudaErrorInvalidValue;
-    span_polynomial<<<span_grid(n * n, batch), THREADS, 0, stream>>>(
-        gram, square, static_cast<uint32_t>(n), part, p);
+    const dim3 grid = span_grid(n * n, batch);
+    if (bf16)
+        span_polynomial<<<grid, THREADS, 0, stream>>>(static_cast<uint16_t *>(gram), square,
+                                                      static_cast<uint32_t>(n), part, p);
+    else
+        span_polynomial<<<grid, THREADS, 0, stream>>>(static_cast<float *>(gram), square,
+                                                      static_cast<uint32_t>(n), part, p);
     return cudaGetLastError();
 }
 
@@ -454,6 +508,17 @@ cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaSt
     if (span_bad(n, batch) || !y || !low)
         return cudaErrorInvalidValue;
     span_split<<<span_grid(n, batch), THREADS, 0, stream>>>(y, low, static_cast<uint32_t>(n));
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_span_round(const float *y, void *high, void *low, size_t n, int32_t batch,
+                           cudaStream_t stream)
+{
+    if (span_bad(n, batch) || !y || !high)
+        return cudaErrorInvalidValue;
+    const size_t all = n * static_cast<size_t>(batch);
+    span_round<<<span_grid(all, 1), THREADS, 0, stream>>>(y, static_cast<uint16_t *>(high),
+                                                          static_cast<uint16_t *>(low), all);
     return cudaGetLastError();
 }
 

@@ -21,7 +21,7 @@ typedef struct {
     bool direct;
     /* Offsets of A [heads * d_head][rank] of all groups, for K and V. */
     size_t down[2];
-    /* Offsets of B^T of K and V, and of B of K in the fused kernel's order. */
+    /* Offsets of B of K and V for kvd_latent_restore, and of B of K in the fused kernel's order. */
     size_t up, up_pair;
     /* Offset of the matrices B_v [rank][d_head], which are not transposed. */
     size_t back;
@@ -103,6 +103,27 @@ static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
     return 0;
 }
 
+/*
+ * Appends B of K (side 0) or V (1) of the heads g .. g + heads - 1 of layer l, which share latents,
+ * for kvd_latent_restore.
+ */
+static void add_group(kvd_palu *p, int l, int side, int g, pile *to)
+{
+    kvd_latent_layer *const k = &p->store.layer[l];
+    const size_t d = (size_t)p->dims.d_head, rank = (size_t)k->rank[side][g / p->dims.heads],
+                 each = k->columns ? 8 : rank, first = to->n - p->layer[l].up;
+    for (int i = 0; i < p->dims.heads; i++)
+        k->matrix[side][g + i] = (int)(first + (size_t)i * d * each);
+    for (size_t r = 0; r < rank; r += each)
+        for (int i = g; i < g + p->dims.heads; i++) {
+            const kvd_dims_head *const h = kvd_palu_head(p, l, i);
+            const float *const b = side ? h->b_v : h->b_k;
+            const size_t width = (size_t)(side ? h->d_v : h->d_qk),
+                         left = width > r ? width - r : 0;
+            (void)add(to, left ? b + r * d : NULL, d, left < each ? left : each, d, each, true);
+        }
+}
+
 static void add_layer(kvd_palu *p, int l, pile *to)
 {
     kvd_latent_layer *const k = &p->store.layer[l];
@@ -118,12 +139,11 @@ static void add_layer(kvd_palu *p, int l, pile *to)
     }
     at->up = to->n;
     for (int side = 0; side < 2; side++)
-        for (int g = 0; g < p->dims.n_kv_heads; g++) {
-            const kvd_dims_head *const h = kvd_palu_head(p, l, g);
-            k->matrix[side][g] = side && at->direct ? -1 : (int)(to->n - at->up);
+        for (int g = 0; g < p->dims.n_kv_heads; g += p->dims.heads) {
             if (!side || !at->direct)
-                (void)add(to, side ? h->b_v : h->b_k, d, (size_t)(side ? h->d_v : h->d_qk), d,
-                          (size_t)k->rank[side][g / p->dims.heads], true);
+                add_group(p, l, side, g, to);
+            for (int i = g; side && at->direct && i < g + p->dims.heads; i++)
+                k->matrix[side][i] = -1;
         }
     at->back = to->n;
     for (int g = 0; g < p->dims.n_kv_heads; g++)
@@ -287,6 +307,7 @@ static int resolve(kvd_palu *p, kvd_err *err)
             direct = direct && to->rank[KVD_VALUES][g] <= d;
         }
         p->layer[l].direct = direct;
+        to->columns = !direct && kvd_latent_joins(heads, d) ? heads * d : 0;
         for (int h = 0; h < kv; h++) {
             widths.d_qk[h] = d;
             widths.d_v[h] = direct ? to->rank[KVD_VALUES][h / heads] : d;

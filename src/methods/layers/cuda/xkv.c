@@ -17,7 +17,10 @@ typedef struct {
     size_t wide;    /* elements of K or V of a token, in all layers of the group */
     size_t rank[2]; /* largest rank of K and V, rounded up to a multiple of 16 */
     uint16_t *latents;
-    /* Element offset of the group's basis [2][wide][rank] in a slot. */
+    /*
+     * Element offset of the group's bases of K and V in a slot: B^T [wide][rank], or if xkv.joint B
+     * [rank / 8][wide][8].
+     */
     size_t basis_at;
 } layer_group;
 
@@ -36,9 +39,19 @@ typedef struct {
     int32_t *run;          /* for each group, page offset of every 8 latent elements */
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
+    bool joint; /* true: tensor cores restore the KV heads of a layer together */
+    /* Bases B^T of K and V of the prompts of a call of kvd_latent_span_run; NULL unless `joint`. */
+    uint16_t *rows_of_basis[2];
     /* Prompt rows of a group [max_tokens][wide], and their latents [max_tokens][ranks]. */
     uint16_t *x[2], *latent;
-    kvd_latent_span span;
+    kvd_latent_span span[2];
+    /*
+     * Keys are decomposed next to values, because products of few vectors do not fill the device:
+     * on a stream of their own, between the two events.
+     */
+    cudaStream_t stream_of_keys;
+    cublasHandle_t blas_of_keys;
+    cudaEvent_t gathered, decomposed;
     float *captured; /* pinned [n_groups][2][max_slices] */
     size_t prompts;  /* number of prompts in the iteration */
     /* [slots + 1] Number of prompt tokens, device and pinned. The last is for padding and 0. */
@@ -90,6 +103,7 @@ static kvd_latent_restore_args restore_args(const xkv *k, const kvd_paged_rows *
                                      .head = k->head + r->layer * c->config->n_kv_heads,
                                      .latents = g->latents,
                                      .matrix = k->basis + g->basis_at,
+                                     .columns = k->joint ? (int32_t)g->wide : 0,
                                      .latent_page = KVD_PAGE_TOKENS * (g->rank[0] + g->rank[1]),
                                      .page = (size_t)c->layer[r->layer].map.page_elements,
                                      .cosine = c->cosine,
@@ -126,18 +140,17 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Multiplies column-major bf16 matrices. */
-static int multiply(const xkv *k, size_t rows, size_t columns, size_t sum, const uint16_t *a,
-                    size_t ld_a, const uint16_t *b, size_t ld_b, uint16_t *to, size_t ld,
-                    kvd_err *err)
+/* Multiplies column-major bf16 matrices on the stream of `blas`. */
+static int multiply(const xkv *k, cublasHandle_t blas, size_t rows, size_t columns, size_t sum,
+                    const uint16_t *a, size_t ld_a, const uint16_t *b, size_t ld_b, uint16_t *to,
+                    size_t ld, kvd_err *err)
 {
     const float one = 1, zero = 0;
-    return kvd_cublas_check(k->w->lib->cublasGemmEx(k->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, (int)rows,
-                                                    (int)columns, (int)sum, &one, a, CUDA_R_16BF,
-                                                    (int)ld_a, b, CUDA_R_16BF, (int)ld_b, &zero, to,
-                                                    CUDA_R_16BF, (int)ld, CUBLAS_COMPUTE_32F,
-                                                    CUBLAS_GEMM_DEFAULT),
-                            what, err);
+    return kvd_cublas_check(
+        k->w->lib->cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, (int)rows, (int)columns, (int)sum,
+                                &one, a, CUDA_R_16BF, (int)ld_a, b, CUDA_R_16BF, (int)ld_b, &zero,
+                                to, CUDA_R_16BF, (int)ld, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        what, err);
 }
 
 /*
@@ -147,6 +160,8 @@ static int multiply(const xkv *k, size_t rows, size_t columns, size_t sum, const
 static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t batch, int side,
                      kvd_err *err)
 {
+    const kvd_latent_span *const span = &k->span[side];
+    const cudaStream_t stream = side ? r->stream : k->stream_of_keys;
     const kvd_step_batch *const b = k->method.cache->batch;
     const int index = k->group_of[r->layer];
     const layer_group *const g = &k->group[index];
@@ -162,14 +177,20 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t
         .width = rank_of(k, g, side, n),
         .rank = rank,
         .captured = k->captured + (((size_t)index * 2 + (size_t)side) * b->max_slices + first)};
-    for (size_t i = 0; i < batch; i++)
-        rows.basis[i] = k->basis + (size_t)b->host.slot[r->steps + first + i] * k->basis_slot +
-                        g->basis_at + (side ? wide * g->rank[0] : 0);
-    if (kvd_latent_span_run(&k->span, &rows, r->stream, err))
+    uint16_t *in_slot[KVD_LATENT_SPAN_BATCH];
+    for (size_t i = 0; i < batch; i++) {
+        in_slot[i] = k->basis + (size_t)b->host.slot[r->steps + first + i] * k->basis_slot +
+                     g->basis_at + (side ? wide * g->rank[0] : 0);
+        rows.basis[i] = k->joint ? k->rows_of_basis[side] + i * wide * rank : in_slot[i];
+    }
+    if (kvd_latent_span_run(span, &rows, stream, err))
         return -1;
     /* cuBLAS is column-major: row-major x [n][wide] is its matrix [wide][n]. */
     for (size_t i = 0; i < batch; i++)
-        if (multiply(k, rank, n, wide, rows.basis[i], rank, rows.x + i * n * wide, wide,
+        if ((k->joint &&
+             kvd_cuda_check(kvd_latent_join(rows.basis[i], wide, rank, in_slot[i], stream), what,
+                            err)) ||
+            multiply(k, span->blas, rank, n, wide, rows.basis[i], rank, rows.x + i * n * wide, wide,
                      k->latent + (start + i * n) * ld + (side ? g->rank[0] : 0), ld, err))
             return -1;
     return 0;
@@ -230,12 +251,15 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (r->layer + 1 < g->first + g->n)
         return 0;
     const int32_t *const q_len = k->method.cache->batch->host.q_len + r->steps;
+    if (kvd_gpu_queue_after(k->stream_of_keys, r->stream, k->gathered, what, err))
+        return -1;
     for (size_t i = 0, n; i < r->prompts; i += n) {
         n = kvd_latent_span_equal(q_len + i, r->prompts - i);
         if (decompose(k, r, i, n, KVD_KEYS, err) || decompose(k, r, i, n, KVD_VALUES, err))
             return -1;
     }
-    return put(k, r, err);
+    return kvd_status(kvd_gpu_queue_after(r->stream, k->stream_of_keys, k->decomposed, what, err) ||
+                      put(k, r, err));
 }
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -329,6 +353,13 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 static void release(kvd_gpu_method *m)
 {
     xkv *const k = of(m);
+    kvd_cublas_close(k->blas_of_keys);
+    if (k->gathered)
+        (void)cudaEventDestroy(k->gathered);
+    if (k->decomposed)
+        (void)cudaEventDestroy(k->decomposed);
+    if (k->stream_of_keys)
+        (void)cudaStreamDestroy(k->stream_of_keys);
     (void)cudaFreeHost(k->captured);
     (void)cudaFreeHost(k->host_prompt);
     kvd_device_release(&k->memory);
@@ -340,19 +371,39 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
+static int make_stream_of_keys(xkv *k, kvd_err *err)
+{
+    const unsigned flags = cudaEventDisableTiming;
+    const cublasMath_t math =
+        CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    const kvd_cublas *const lib = k->w->lib;
+    return kvd_status(
+        kvd_cuda_check(cudaStreamCreateWithFlags(&k->stream_of_keys, cudaStreamNonBlocking), what,
+                       err) ||
+        kvd_cuda_check(cudaEventCreateWithFlags(&k->gathered, flags), what, err) ||
+        kvd_cuda_check(cudaEventCreateWithFlags(&k->decomposed, flags), what, err) ||
+        !(k->blas_of_keys = kvd_cublas_open(what, err)) ||
+        kvd_cublas_check(lib->cublasSetStream_v2(k->blas_of_keys, k->stream_of_keys), what, err) ||
+        kvd_cublas_check(lib->cublasSetMathMode(k->blas_of_keys, math), what, err));
+}
+
 static int make_solver(xkv *k, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
     kvd_device_memory *const d = &k->memory;
     const size_t tokens = b->max_tokens,
-                 captured = b->max_slices * (size_t)k->n_groups * 2 * sizeof *k->captured;
+                 captured = b->max_slices * (size_t)k->n_groups * 2 * sizeof *k->captured,
+                 bases = KVD_LATENT_SPAN_BATCH * k->wide * k->most_rank * sizeof *k->basis;
     for (int side = 0; side < 2; side++)
-        if (!(k->x[side] = kvd_device_new(d, tokens * k->wide * sizeof *k->x[0], what, err)))
+        if (!(k->x[side] = kvd_device_new(d, tokens * k->wide * sizeof *k->x[0], what, err)) ||
+            (k->joint && !(k->rows_of_basis[side] = kvd_device_new(d, bases, what, err))) ||
+            kvd_latent_span_make(&k->span[side], k->w, tokens, k->wide, k->most_rank, d, err))
             return -1;
-    return (k->latent = kvd_device_new(d, tokens * k->ranks * sizeof *k->latent, what, err)) &&
-                   (k->captured = kvd_pinned_new(captured, what, err))
-               ? kvd_latent_span_make(&k->span, k->w, tokens, k->wide, k->most_rank, d, err)
-               : -1;
+    if (make_stream_of_keys(k, err))
+        return -1;
+    k->span[KVD_KEYS].blas = k->blas_of_keys;
+    k->latent = kvd_device_new(d, tokens * k->ranks * sizeof *k->latent, what, err);
+    return k->latent && (k->captured = kvd_pinned_new(captured, what, err)) ? 0 : -1;
 }
 
 /* Copies offsets in pages, latents and bases to the device. */
@@ -373,7 +424,7 @@ static int copy_tables(xkv *k, kvd_err *err)
             head[i].latent[side] = side ? (int32_t)(KVD_PAGE_TOKENS * g->rank[0]) : 0;
             head[i].rank[side] = (int32_t)g->rank[side];
             head[i].matrix[side] =
-                (int32_t)((side ? g->wide * g->rank[0] : 0) + row * g->rank[side]);
+                (int32_t)((side ? g->wide * g->rank[0] : 0) + row * (k->joint ? 8 : g->rank[side]));
             head[i].page[side] = map->kv_offset[h] + (side ? KVD_PAGE_TOKENS * map->d_qk[h] : 0);
         }
     }
@@ -420,6 +471,7 @@ static int describe(xkv *k, kvd_err *err)
     const kvd_config *const c = k->method.cache->config;
     const kvd_plan *const p = k->method.plan;
     const size_t layers = (size_t)c->n_layers;
+    k->joint = kvd_latent_joins(c->n_kv_heads, c->d_head);
     k->group = calloc(layers, sizeof *k->group);
     k->group_of = calloc(layers, sizeof *k->group_of);
     k->skips = calloc(layers, sizeof *k->skips);
