@@ -36,7 +36,9 @@ static void *not_null(void *p)
     return p;
 }
 
-/* Returns device memory with a copy of `from`, or zeroed memory if `from` is NULL. */
+/*
+ * Returns device memory that holds a copy of `bytes` bytes from `from`, or zeros if `from` is NULL.
+ */
 static void *device_copy(const void *from, size_t bytes)
 {
     void *p = NULL;
@@ -72,7 +74,7 @@ int main(int argc, char **argv)
     printf("a token takes %zu bytes instead of %d\n", sizes.page_bytes / KVDIM_PAGE_TOKENS,
            2 * 2 * KV_HEADS * D_HEAD);
 
-    /* The only request owns the pages 0, 1, 2, ... of the pool. */
+    /* The page table: the only request owns the pages 0, 1, 2, ... of the pool. */
     int32_t *const table = not_null(malloc((size_t)pages * sizeof *table));
     for (int32_t i = 0; i < pages; i++)
         table[i] = i;
@@ -81,7 +83,7 @@ int main(int argc, char **argv)
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
     uint16_t *const random = not_null(malloc((size_t)(prompt + steps) * row * 2));
     for (size_t i = 0; i < (size_t)(prompt + steps) * row; i++)
-        /* random bf16 bit patterns: magnitudes from 0.125 to 2, both signs */
+        /* Each element has a random bf16 bit pattern: magnitude from 0.125 to 2, either sign. */
         random[i] = (uint16_t)(0x3e00 + rand() % 512 + (rand() % 2 << 15));
     uint16_t *const x = device_copy(random, (size_t)(prompt + steps) * row * 2);
     void *const q = device_copy(NULL, rows * (size_t)sizes.q_columns * 2);
@@ -104,7 +106,10 @@ int main(int argc, char **argv)
     for (int32_t step = 0; step <= steps; step++) {
         if (step == 1)
             timespec_get(&a, TIME_UTC);
-        /* The prompt has a plan of its own, and all decode steps share one. */
+        /*
+         * Makes a plan (the division of work on the GPU) for the prompt and another that all decode
+         * steps share.
+         */
         if (step < 2) {
             size_t bytes;
             batch.q_len = step ? NULL : &prompt;

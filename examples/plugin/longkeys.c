@@ -14,7 +14,10 @@ static const kvdim_key keys[] = {
     {"recent", 8, 1, 1024, 1, "newest tokens among them"},
 };
 
-/* A plugin without an `open` function receives the values of its parameters as `self`. */
+/*
+ * Chooses the prompt tokens to keep. `self` holds the values of the plugin's parameters, because
+ * the plugin has no `open` function.
+ */
 static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error)
 {

@@ -20,7 +20,10 @@ static void window(const double *value, int32_t side, size_t *window, size_t *bl
     *block = 1;
 }
 
-/* A plugin without an `open` function receives the values of its parameters as `self`. */
+/*
+ * Quantises a block of K or V. `self` holds the values of the plugin's parameters, because the
+ * plugin has no `open` function.
+ */
 static int code(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error)
 {

@@ -18,7 +18,10 @@ static void *get(size_t n, size_t size)
     return p;
 }
 
-/* Returns normally distributed rows with mean `offset`. Each row occurs `times` times. */
+/*
+ * Returns normally distributed rows [n][d] with mean `offset`. Each distinct row occurs `times`
+ * times.
+ */
 static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_t seed)
 {
     float *X = get(n * d, sizeof *X);
@@ -64,8 +67,8 @@ static double plain_assign(const float *X, size_t n, size_t d, size_t k, plain_s
 }
 
 /*
- * Moves the row farthest from its centroid into each empty cluster. Returns the number of moved
- * rows.
+ * Reference implementation: gives each empty cluster the row that is farthest from its centroid.
+ * Returns how many rows moved.
  */
 static size_t plain_fill(size_t n, size_t k, plain_state *s)
 {
@@ -228,8 +231,8 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 }
 
 /*
- * SGEMM may multiply a row by two equal centroids with unequal results, because its order of
- * addition depends on the column.
+ * Tests that K-means finds all distinct rows. Rounding can mislead it: SGEMM's products of a row
+ * with two equal centroids may differ, because its order of addition depends on the column.
  */
 TEST(test_distinct_rows_are_found)
 {

@@ -207,7 +207,10 @@ TEST(test_centroids)
             }
             assert_true(rows == 430);
         }
-    /* Sum of squares of weighted centroids = sum of squares of rows - sum of squared distances. */
+    /*
+     * Expected identity: sum of squares of weighted centroids = sum of squares of rows - sum of
+     * squared distances.
+     */
     assert_true(fabs(all - sum_w.energy) < 1e-9 * all);
     assert_true(fabs(all - kept - sum_w.residual) < 1e-6 * all);
     kvd_layer_rows_release(&plain);

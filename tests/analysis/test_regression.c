@@ -20,7 +20,7 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
     return a->share <= b->share && x <= y && (a->share < b->share || x < y);
 }
 
-/* The points named Oracle must be the Pareto front of loss and cache size. */
+/* kvd_sweep_oracle must return the Pareto front of all tried settings in loss and cache size. */
 TEST(test_oracle)
 {
     enum { N = 200 };
@@ -95,7 +95,7 @@ TEST(test_lines)
     }
 }
 
-/* All models share one slope, fitted after each model's mean is subtracted. */
+/* The regression fits one slope for all models, after subtracting each model's mean. */
 TEST(test_models)
 {
     enum { N = 40, MODELS = 3 };
@@ -130,7 +130,10 @@ TEST(test_models)
         }
         assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
     }
-    /* Model 1 has one measurement, too few for a slope. */
+    /*
+     * Model 1 has a single measurement, so its line must have the slope of model 0 and pass through
+     * this measurement.
+     */
     for (int i = 0; i < 7; i++)
         model[i] = i == 6;
     OK(kvd_regression_fit(&r, t, model, 7, 2, &err));

@@ -18,8 +18,8 @@ typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * sum: gradient of one element for each token, summed over all passes.
-     * square: sum of squared gradients over tokens and passes.
+     * `sum`: gradient of the loss by one element of each token, summed over all passes. `square`:
+     * sum of squared gradients over tokens and passes.
      */
     double sum[N], square;
     kvd_sensitivity *s;
@@ -85,7 +85,10 @@ static void near(double a, double b, double scale)
         fail_msg("%.9g and %.9g", a, b);
 }
 
-/* Sums over tokens of q dL/dq and k dL/dk are equal, as are those of o dL/do and v dL/dv. */
+/*
+ * Both factors of a product have equal sums over tokens of value times gradient: q dL/dq = k dL/dk
+ * for scores, o dL/do = v dL/dv for outputs.
+ */
 TEST(test_both_sides_agree)
 {
     static seen x;
@@ -151,7 +154,10 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
     kvd_sensitivity_free(x.s);
 }
 
-/* The computed bases must not depend on the batch size, but must change with the seed. */
+/*
+ * The bases that the sensitivity analysis computes must not depend on the batch size, but must
+ * change with the seed.
+ */
 TEST(test_bases)
 {
     kvd_spectrum together, apart, other;
@@ -187,8 +193,8 @@ TEST(test_bases)
 }
 
 /*
- * Removing the only nonzero dimension raises the loss by mean(q^2) mean(g^2) / 2, where g is the
- * gradient.
+ * Tests the unit of singular values. Removing the only dimension with a gradient raises the loss by
+ * mean(q^2) mean(g^2) / 2, where g is the gradient.
  */
 TEST(test_unit_of_sigma)
 {
@@ -216,7 +222,10 @@ TEST(test_unit_of_sigma)
     }
     OK(kvd_sensitivity_bases(x, N, &s, &err));
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /* Without V (all 3, gradient 0.5) the loss is 3^2 * 0.5^2 / 2 higher per query head. */
+    /*
+     * V is 3 and its gradient 0.5 in one dimension. Removing it raises the loss by 3^2 * 0.5^2 / 2
+     * per query head.
+     */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);
@@ -224,8 +233,8 @@ TEST(test_unit_of_sigma)
 }
 
 /*
- * Reverse water-filling spends log2(x / theta) / 2 bits on a dimension that adds loss x if removed
- * and theta if kept.
+ * Tests bit allocation by reverse water-filling: a dimension whose removal adds loss x gets log2(x
+ * / theta) / 2 bits, or none if x is below the water level theta.
  */
 TEST(test_rate_distortion)
 {

@@ -16,7 +16,7 @@ static void basis(uint64_t stream, double *R)
     assert_true(kvd_orthogonality(R, D) < 1e-12);
 }
 
-/* Writes to B the matrix A with random signs of columns. */
+/* Sets B to the matrix A with the signs of randomly chosen columns changed. */
 static void random_signs(const double *A, double *B)
 {
     kvd_rng rng;
@@ -69,8 +69,8 @@ TEST(test_mean_abs_by_hand)
 }
 
 /*
- * delta: mean |A - B|, epsilon: mean |A|. Their ratio is 1 for random column signs, sqrt(2) for
- * unrelated matrices.
+ * Compares rotations A and B by delta = mean |A - B| and epsilon = mean |A|. Their ratio is 1 for
+ * random column signs, sqrt(2) for unrelated matrices.
  */
 TEST(test_signs_and_unrelated)
 {
@@ -150,7 +150,7 @@ TEST(test_compare)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    /* File 1 has the rotations of file 0 with random column signs. */
+    /* Spectrum 1 has the rotations of spectrum 0, but with random signs of their columns. */
     for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {

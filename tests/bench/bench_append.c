@@ -1,7 +1,7 @@
 /*
- * usage: bench_append [append|prefill|steps]
- * Times kvd_append (relative to a copy), kvd_prefill_mma, and kvd_append within decode steps in a
- * CUDA graph.
+ * usage: bench_append [append|prefill|steps] Times the kernels that write new K and V rows into the
+ * cache (kvd_append, relative to a memory copy) and that compute attention of prompts
+ * (kvd_prefill_mma). `steps` times kvd_append within decode steps that a CUDA graph replays.
  */
 #include "common/stats.h"
 #include "engine/cuda/few_rows.h"
@@ -59,7 +59,10 @@ static const int widths[][2][8] = {
 };
 static const char *const width_names[] = {"128", "64", "mix, p = 0.5", "mix, p = 0.6"};
 
-/* Returns microseconds to append n tokens per request to `old` ones. *bytes: bytes to move. */
+/*
+ * Returns the microseconds that kvd_append needs to add n tokens to each request, whose cache
+ * already holds `old` tokens. *bytes receives the bytes that it must read and write.
+ */
 static double append_us(int w, int batch, int n, int old, int rope, int rotated, double *bytes)
 {
     kvd_attn_heads heads = {.n_heads = 32, .n_kv_heads = 8, .d_head = 128};
@@ -104,7 +107,9 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     if (rotated)
         a.r_qk = r;
     double us[LAUNCHES];
-    /* Launching many times between two CUDA events hides the overhead of the events. */
+    /*
+     * Launching the kernel many times between two CUDA events hides the time that the events take.
+     */
     const int many = decode ? 20 : 1;
     for (int i = -3, k = 0; i < LAUNCHES; i++) {
         timer_start(NULL);
@@ -306,7 +311,10 @@ static void step_layer(const step_shape *m, const step_memory *d, const kvd_appe
     check(kvd_few_rows_run(&gate_up, s), "product");
 }
 
-/* Mean us per layer. append: kvd_append, by the GPU's clock. layer: the whole layer. */
+/*
+ * Mean microseconds of one layer of a decode step: of its call to kvd_append, by the GPU's clock
+ * (`append`), and of all kernels of the layer (`layer`).
+ */
 typedef struct {
     double append, layer;
 } step_time;
@@ -346,7 +354,10 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     return kvd_quantile(us, STEP_REPLAYS, 0.5);
 }
 
-/* Returns the times of a layer for n requests. If not `rotated`, all heads keep 128 dimensions. */
+/*
+ * Returns the mean times of a layer in a decode step of n requests. If `rotated` is 0, all KV heads
+ * keep 128 dimensions of K and V.
+ */
 static step_time step_times(const step_shape *m, const step_memory *d, int n, int rotated,
                             int ready)
 {

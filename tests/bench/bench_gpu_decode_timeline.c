@@ -57,7 +57,10 @@ static const struct {
 static cudaStream_t stream;
 static void *flush;
 
-/* Returns microseconds between CUDA events, with a cold L2 cache. */
+/*
+ * Returns the microseconds of a launch of decode attention, between CUDA events, with a cold L2
+ * cache.
+ */
 static double timed(const kvd_decode_args *args)
 {
     check(kvd_l2_flush(flush, (size_t)FLUSH_MIB << 20, stream), "flush");
@@ -87,7 +90,10 @@ static void run(int at)
     const size_t n_pages = (size_t)args.max_pages;
     int32_t *table = need(n_pages * sizeof *table);
     for (size_t i = 0; i < n_pages; i++)
-        /* a permutation: 77 is odd, n_pages a power of 2 */
+        /*
+         * Table entries are a permutation of the pages, because 77 is odd and n_pages is a power of
+         * 2.
+         */
         table[i] = (int32_t)(i * 77 % n_pages);
     const int32_t len = cases[at].len;
     args.kv_len = on_device(&len, sizeof len);

@@ -82,7 +82,7 @@ static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
     }
 }
 
-/* Returns bytes of weights read per decode step: all but the embedding. */
+/* Returns the bytes of weights that a decode step reads: all weights but the input embedding. */
 static double read_bytes(const kvd_config *c, const kvd_dims *d)
 {
     const double model = c->d_model, dh = c->d_head, group = (double)c->n_heads / c->n_kv_heads;
@@ -128,7 +128,10 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     return kvd_quantile(second, PREFILLS, 0.5);
 }
 
-/* Times decode steps of n requests. K and V of earlier tokens are arbitrary. */
+/*
+ * Returns the time of decode steps of n requests. The cached K and V of earlier tokens have
+ * arbitrary values.
+ */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
 {
     kvd_err err;

@@ -48,7 +48,10 @@ typedef struct {
 
 static int context = 8192, n_sms;
 
-/* Returns random bytes that are finite numbers in all number formats of the kernels. */
+/*
+ * Returns `bytes` random bytes on the device. Each is part of a finite number, whatever number
+ * format the kernels read there.
+ */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);

@@ -39,7 +39,10 @@ static int32_t *len, *table, *slot;
 static void *q, *o;
 static float *cosine, *sine;
 
-/* Returns random bytes that are finite numbers in all number formats of the kernels. */
+/*
+ * Returns `bytes` random bytes on the device. Each is part of a finite number, whatever number
+ * format the kernels read there.
+ */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -128,7 +131,10 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;
     const int outliers =
-        /* Inverts k_apart = 4 * (number of outliers + 16), as set in packed.c. */
+        /*
+         * Solves k_apart = 4 * (outliers + 16) for `outliers`. k_apart is the number of outliers of
+         * K for which a page has room.
+         */
         a->form.k_apart ? (a->form.k_apart / 4 - 16) : 0;
     a->codes = random_bytes(n_pages * a->page_bytes);
     a->ring = random_bytes((size_t)(batch * a->ring_pages * KVD_PAGE_TOKENS) * row);

@@ -7,10 +7,10 @@
 #include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"
 
-/* BLOCK random numbers, copied repeatedly, fill the cache. */
+/* The cache is filled with copies of BLOCK random numbers. */
 enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 };
 
-/* Measured on one H200 (results/h200). */
+/* Peak rates measured on one H200 (results/h200): of matrix products and of memory reads. */
 static const double gemm_flops = 790e12, bytes_per_s = 4.3e12;
 
 static kvd_rng rng;

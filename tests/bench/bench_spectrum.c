@@ -112,7 +112,10 @@ static int by_dsyrk(head *h, kvd_err *err)
     return 0;
 }
 
-/* Writes the largest errors: relative to each value, and relative to the largest value. */
+/*
+ * Writes the largest errors of `sigma` against the SVD by dgesdd: relative to the same singular
+ * value, and relative to the largest one.
+ */
 static void errors(const head *h, const double *sigma, double *relative, double *of_largest)
 {
     *relative = *of_largest = 0;

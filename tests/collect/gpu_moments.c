@@ -11,7 +11,7 @@
 typedef struct {
     const char *name;
     kvd_dtype type;
-    /* This GPU computes part `index` of `count` parts of the heads. */
+    /* The tested GPU holds part `index` of a model whose heads are divided among `count` GPUs. */
     int n_heads, n_kv_heads, d, index, count;
     bool pre;
     size_t batch[4]; /* tokens of each batch; 0 ends the list */
@@ -32,7 +32,7 @@ static const test_case cases[] = {
     {"many heads", KVD_BF16, 96, 96, 64, 0, 1, false, {130}},
 };
 
-/* FIRST_LAYER and the next layer are recorded. WIDTH: d_model. */
+/* The test records FIRST_LAYER and the layer after it. WIDTH is the model's d_model. */
 enum { LAYERS = 3, FIRST_LAYER = 1, WIDTH = 96 };
 
 static kvd_err err;
@@ -61,7 +61,9 @@ static void must(int status, const char *what)
     }
 }
 
-/* Array in number type `type` on the device, in float32 on the host. */
+/*
+ * An array with equal values on the device, in the tested number type, and on the host, in float32.
+ */
 typedef struct {
     float *host;
     void *device;
@@ -110,7 +112,10 @@ static kvd_moments shape_of(const test_case *c)
                          .has_pre = c->pre};
 }
 
-/* Each row has one token's Q, K and V. `pre`: Q and K before RoPE. */
+/*
+ * Input of one layer: row t of `qkv` holds Q, K and V of token t, row t of `pre` Q and K before
+ * RoPE.
+ */
 typedef struct {
     array qkv, pre;
     kvd_gpu_attention_in in;
@@ -165,7 +170,10 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
     free(scratch);
 }
 
-/* Returns the maximum of |a_ij - b_ij| / sqrt(b_ii b_jj). */
+/*
+ * Returns the largest difference of two sets of second moments, max |a_ij - b_ij| / sqrt(b_ii b_jj)
+ * over all matrices.
+ */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
     double worst = 0;
@@ -194,8 +202,8 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
 }
 
 /*
- * Makes random W_O [d_model][heads * d] and W_QKV [rows][d_model] on the device. Adds their moments
- * to `want`.
+ * Puts random weights W_O [d_model][heads * d] and W_QKV [rows][d_model] on the device, has the GPU
+ * add their second moments to `m`, and adds expected ones to `want`.
  */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
@@ -239,7 +247,10 @@ static void run(const test_case *c)
     must(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
              kvd_moments_alloc(&want, &err),
          c->name);
-    /* `one` runs without interruption; `two` is copied to the host and back between batches. */
+    /*
+     * Accumulator `one` stays on the GPU. Accumulator `two` is copied to the host and back after
+     * each batch. Both must give the same moments.
+     */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
     must(!two, c->name);
@@ -373,7 +384,10 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.lib = kvd_cublas_load(&err);
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
-    /* The lower triangle takes one multiplication and one addition per element and input row. */
+    /*
+     * Counted work: one multiplication and one addition per element of the lower triangle of X^T X
+     * and input row.
+     */
     const double flop = 48.0 * 128 * 129 * n;
     printf(
         "%s, %s, %zu rows: %.3f ms a layer, %.2f us a token of 32 layers, %.1f TFLOP/s on the triangle",

@@ -10,8 +10,9 @@
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
 /*
- * Score of query i and key j, summed over heads: (q[i][0] + q[i][1]) * k[j].
- * Layer 0: q = 1 3 0 1, k = 1 -1 2 0. Layer 1: q = 4 3 2 1, k = 1 1 1 9.
+ * Queries, keys and values of two layers. The score of query i and key j, summed over both heads,
+ * is (q[i][0] + q[i][1]) * k[j]. Layer 0: q[i][0] + q[i][1] = 1 3 0 1, k = 1 -1 2 0. Layer 1:
+ * q[i][0] + q[i][1] = 4 3 2 1, k = 1 1 1 9.
  */
 static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
                                           {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
@@ -59,7 +60,10 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
         assert_float_equal(kvd_attention_stats_kept(s, field, 0, layer)[j].x, want[j], 1e-15);
 }
 
-/* Causal: query i averages over i + 1 keys, key j over 4 - j queries. */
+/*
+ * Checks mean scores per query and per key. Attention is causal, so query i averages over i + 1
+ * keys, and key j over 4 - j queries.
+ */
 TEST(test_mean_scores)
 {
     kvd_attention_stats s;
@@ -81,8 +85,9 @@ TEST(test_window)
 }
 
 /*
- * Ranked as queries, tokens 1 and 2 are unimportant in both layers.
- * Ranked as keys, tokens 1 and 3 are unimportant in layer 0, tokens 1 and 2 in layer 1.
+ * Tokens with the lowest mean scores are unimportant. By their scores as queries, these are tokens
+ * 1 and 2 in both layers. By their scores as keys, these are tokens 1 and 3 in layer 0, tokens 1
+ * and 2 in layer 1.
  */
 TEST(test_sets)
 {

@@ -8,7 +8,7 @@
 
 static kvd_err err;
 
-/* All fields of a file, with '|' after each field and ';' after each row. */
+/* All fields of a CSV file as one text, with '|' after each field and ';' after each row. */
 typedef struct {
     char text[4096];
     size_t stop_at;
@@ -126,7 +126,7 @@ TEST(test_round_trip)
     }
 }
 
-/* Text that a spreadsheet would run as a formula gets an apostrophe in front. */
+/* A field that a spreadsheet would run as a formula is written with an apostrophe in front. */
 TEST(test_formulas)
 {
     static const char *const fields[][2] = {
@@ -164,7 +164,7 @@ TEST(test_formulas)
     free(text);
 }
 
-/* ---- files with several tables ---- */
+/* ---- Tests of CSV files that hold several tables ---- */
 
 static int read_table(const char *text, size_t len, joined *j)
 {

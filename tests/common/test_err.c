@@ -95,7 +95,10 @@ TEST(test_errno)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/* The limits are so large that neither the test nor a sanitizer reaches them. */
+/*
+ * Tests that memory errors mention the user's memory limits (ulimit). The limits set here are so
+ * large that neither the test nor a sanitizer reaches them.
+ */
 TEST(test_memory_limit)
 {
     kvd_err err;

@@ -42,7 +42,10 @@ static void refused(void)
     says_in(path);
 }
 
-/* Without free file descriptors a whole file is not called damaged. */
+/*
+ * Tests opening a good file while no file descriptor is free. The error must not call the file
+ * damaged.
+ */
 TEST(test_too_many_open_files)
 {
     struct rlimit before, low;
@@ -113,7 +116,10 @@ TEST(test_foreign_and_newer)
     kvd_run_release(&again);
 }
 
-/* A link to another file could make a program read any file of the user. */
+/*
+ * Tests that links to other HDF5 files are refused, because they could make a program read any file
+ * of the user.
+ */
 TEST(test_links_are_refused)
 {
     write_file();
@@ -253,7 +259,9 @@ TEST(test_read_once)
     assert_true(faults_of_children() > before);
 }
 
-/* Dataset sizes: one dataset for each way in which HDF5 stores values. */
+/*
+ * Sizes of the test file's datasets. There is one dataset for each way in which HDF5 stores values.
+ */
 enum { LARGE = 600000, MEDIUM = 9000, LITTLE = 30, N_ROWS = 40, LENGTH = 50, LONG_TEXT = 5000 };
 typedef struct {
     double large[LARGE], medium[MEDIUM], little[LITTLE], number, theta;
@@ -282,7 +290,10 @@ static void write_contents(contents *c)
                       row = {"/rows/text", "Texts.", "1", text, 1, {N_ROWS}, {"row"}};
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < LARGE; i++)
-        /* Few distinct values compress well, so most random bit flips hit other arrays. */
+        /*
+         * Values with few distinct numbers compress well, so that most random bit flips hit other
+         * arrays of the file.
+         */
         c->large[i] = i / 200000 + 1;
     for (int i = 0; i < MEDIUM; i++)
         c->medium[i] = kvd_rng_normal(&r);
@@ -301,7 +312,7 @@ static void write_contents(contents *c)
        kvd_h5_write(&f, &little, H5T_NATIVE_DOUBLE, c->little, &err) ||
        kvd_h5_write(&f, &number, H5T_NATIVE_DOUBLE, &c->number, &err) ||
        kvd_h5_write(&f, &row, text, c->row, &err));
-    /* HDF5 keeps fewer attributes than these in an object header. */
+    /* Writes more attributes than HDF5 keeps in an object header. */
     for (int i = 0; i < 10; i++) {
         (void)snprintf(name, sizeof name, "n%d", i);
         ok(kvd_h5_put_int(&f, "/model", name, i, &err));
@@ -358,7 +369,9 @@ TEST(test_flipped_bits)
     const size_t n = load(path, &data);
     kvd_rng_seed(&r, 2, 0);
     for (int i = 0; i < FLIPS; i++) {
-        /* Skips zero bytes, which are mostly unused space of HDF5. */
+        /*
+         * Flips no bit of a zero byte, because such bytes are mostly unused space of the HDF5 file.
+         */
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&r) * 8 * (double)n);

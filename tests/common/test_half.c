@@ -31,7 +31,10 @@ static double value(const format *f, unsigned bits)
            ldexp(mantissa + (1u << f->mantissa_bits), (int)exponent - f->bias - f->mantissa_bits);
 }
 
-/* Rounds x to the format, scaled so that the format's numbers are integers. */
+/*
+ * Returns x rounded to the nearest number of the 16-bit format. After scaling, the format's numbers
+ * are integers.
+ */
 static double nearest(const format *f, double x)
 {
     if (isnan(x) || isinf(x) || x == 0)
@@ -106,7 +109,10 @@ TEST(test_rounding)
     kvd_rng_seed(&r, 5, 0);
     for (size_t k = 0; k < 2; k++) {
         const format *f = &formats[k];
-        /* Tests midpoints of adjacent numbers and the floats next to each midpoint. */
+        /*
+         * Rounds the midpoint of every two adjacent 16-bit numbers, and the floats next to each
+         * midpoint.
+         */
         for (unsigned i = 0; i + 1 < 0x7fff; i++) {
             const double a = value(f, i), b = value(f, i + 1);
             if (isnan(a) || isnan(b))

@@ -93,7 +93,10 @@ static void check_signs(const double *R, size_t d)
     }
 }
 
-/* Checks the signs, norms and orthogonality that linalg.h states for the columns of R and X R. */
+/*
+ * Checks R [d][d] for the properties that linalg.h states: signs and norms of the columns of R and
+ * X R, and orthogonality.
+ */
 static void check_basis(const double *X, size_t n, size_t d, const double *sigma, const double *R,
                         double tol)
 {
@@ -273,7 +276,10 @@ TEST(test_rank_deficient_and_zero)
     OK(kvd_gram_svd(G, D, sigma, R, &err));
     assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
 
-    /* Rows in one direction have one eigenvalue above 0. kvd_gram_svd must set all others to 0. */
+    /*
+     * All rows point in one direction, so X^T X has a single eigenvalue above 0. kvd_gram_svd must
+     * return 0 for all other singular values.
+     */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < D; j++)
             X[i * D + j] = (double)(i + 1) * (double)(j + 1) / 3;

@@ -83,7 +83,9 @@ TEST(test_replaces)
     run("[ -d x ]");
 }
 
-/* A folder NAME.partial that holds folders was made by another program and must stay. */
+/*
+ * A folder NAME.partial that contains folders was made by another program and must not be deleted.
+ */
 TEST(test_left_behind)
 {
     kvd_output out;
@@ -135,8 +137,8 @@ static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;
 
 /*
- * Replaces the system call. If `exchange_refused` is set, exchanges fail as on network file
- * systems.
+ * Replaces the system call. If `exchange_refused` is set, it refuses to exchange two files, as
+ * network file systems do.
  */
 int renameat2(int old_fd, const char *from, int new_fd, const char *to, unsigned flags)
 {

@@ -198,7 +198,11 @@ static void times(const double *A, const double *B, int transposed, double *C)
                 D, B, D, 0, C, D);
 }
 
-/* Returns trace(E^T cl E cr), E = I - L R^T, for the first m columns L and R. */
+/*
+ * Returns the loss of scores, trace(E^T cl E cr) with E = I - L R^T, for projections L and R that
+ * consist of the first m columns of `left` and `right`. cl and cr are second moments of queries and
+ * keys.
+ */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
 {
@@ -291,7 +295,10 @@ TEST(test_balanced_without_full_rank)
 {
     double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
     kvd_err err;
-    /* Queries use dimensions 0 .. 4 and keys 2 .. 7, so scores have rank 3. */
+    /*
+     * Queries are zero outside dimensions 0 .. 4 and keys outside 2 .. 7, so only three dimensions
+     * contribute to scores.
+     */
     for (size_t i = 0; i < D; i++) {
         cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
         cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;

@@ -73,7 +73,7 @@ TEST(test_command_line_is_quoted)
     kvd_run_release(&run);
 }
 
-/* The hash of no bytes is the published XXH3-128 value. */
+/* The hash of an empty input must be the published XXH3-128 value of zero bytes. */
 TEST(test_inputs)
 {
     kvd_run run = {0};
@@ -120,7 +120,7 @@ TEST(test_folder_hash)
     folder_hash(changed, &more);
     assert_string_not_equal(first, changed);
     put("text", "hello\n", 6);
-    /* Renaming a file must change the folder's hash. */
+    /* Renaming a file of a folder must change the folder's hash. */
     char from[128], to[128];
     (void)snprintf(from, sizeof from, "%s/text", temp_folder());
     (void)snprintf(to, sizeof to, "%s/text2", temp_folder());

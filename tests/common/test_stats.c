@@ -4,7 +4,10 @@
 #include "common/stats.h"
 #include "unit.h"
 
-/* Numbers of the demonstration program of PCG's authors, seed 42, stream 54. */
+/*
+ * Expected: the numbers that the demonstration program of PCG's authors prints for seed 42, stream
+ * 54.
+ */
 TEST(test_published_sequence)
 {
     static const uint64_t want[6] = {0x86b1da1d72062b68u, 0x1304aa46c9853d39u, 0xa3670e9e0dd50358u,
@@ -17,7 +20,10 @@ TEST(test_published_sequence)
         assert_true(kvd_rng_u64(&r) == want[i]);
 }
 
-/* Numbers of NumPy's PCG64 with the state that splitmix64 gives for seed 12345 and stream 7. */
+/*
+ * Expected: the numbers of NumPy's PCG64 with the state that splitmix64 gives for seed 12345 and
+ * stream 7.
+ */
 TEST(test_seeding)
 {
     static const uint64_t want[4] = {0x37ed2b54a5083b51u, 0x715b4b62b44a5905u, 0x589f405473706604u,
@@ -42,7 +48,10 @@ TEST(test_below)
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < 100; i++)
         assert_int_equal(kvd_rng_below(&r, 1), 0);
-    /* 99.99 % quantile of chi-square with 6 degrees of freedom: 27.9. */
+    /*
+     * Counts of seven equally likely numbers. Their chi-square statistic (6 degrees of freedom)
+     * must be below 27.9, the 99.99 % quantile.
+     */
     enum { N = 70000 };
     double cell[7] = {0}, chi2 = 0;
     for (int i = 0; i < N; i++) {
@@ -53,7 +62,10 @@ TEST(test_below)
     for (int k = 0; k < 7; k++)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
-    /* n = 0.75 * 2^64. Remainders modulo n would be twice as frequent in the lower third. */
+    /*
+     * Draws numbers below n = 0.75 * 2^64. If they were remainders modulo n, the lower third would
+     * occur twice as often.
+     */
     const uint64_t n = 0xc000000000000000u;
     double sum = 0;
     for (int i = 0; i < N; i++) {
@@ -157,7 +169,10 @@ TEST(test_bootstrap_shape)
     assert_true(isnan(v.lo) && isnan(v.hi));
 }
 
-/* About 95 of 100 intervals must contain the true value, although tokens are correlated. */
+/*
+ * Tests bootstrap intervals of correlated tokens: about 95 of 100 intervals must contain the true
+ * value.
+ */
 TEST(test_bootstrap_coverage)
 {
     enum { TRIALS = 400, CLUSTERS = 60 };
@@ -187,7 +202,10 @@ TEST(test_bootstrap_strata)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     OK(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err));
-    /* The strata have ratios 0.5 and 0.9. One ratio over all clusters would be 42 / 60. */
+    /*
+     * The result must be the mean of the ratios of both strata, 0.5 and 0.9. The ratio over all
+     * clusters would be 42 / 60.
+     */
     near(v.value, (0.5 + 0.9) / 2);
     near(v.lo, v.value);
     near(v.hi, v.value);

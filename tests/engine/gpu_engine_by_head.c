@@ -23,7 +23,10 @@ static void close_plan(opened *o)
     kvd_points_free(o->point, o->n_points);
 }
 
-/* Opens a method's plan with random matrices and tables. *o is closed also after a failure. */
+/*
+ * Opens a method's plan with random projection matrices and tables. The caller must close *o, also
+ * after a failure.
+ */
 static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, opened *o,
                      kvd_err *err)
 {
@@ -77,7 +80,8 @@ static int run(const load *l, const char *method, int gpus, served *o, kvd_err *
 
 /*
  * Logits on two GPUs may differ from those on one GPU by a quarter of the method's effect.
- * rounding: distance between one and two GPUs without a method; none: logits without a method.
+ * `rounding`: distance of the logits of one and two GPUs without a method. `none`: logits without a
+ * method.
  */
 static void test(const load *l, const char *method, const served *none, double rounding)
 {
@@ -110,9 +114,8 @@ static void refused(const load *l, const char *method, const char *why)
 }
 
 /*
- * usage: gpu_engine_by_head [quick|TEXT]
- * quick  fewer methods, for compute-sanitizer
- * TEXT   methods whose text contains TEXT
+ * usage: gpu_engine_by_head [quick|TEXT]. `quick` tests fewer methods, for compute-sanitizer. TEXT
+ * selects the methods whose description contains TEXT.
  */
 int main(int argc, char **argv)
 {

@@ -40,7 +40,10 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* Prompts of odd requests exceed the length at which longrope changes its factors. */
+        /*
+         * Prompts of odd requests exceed the length at which LongRoPE changes its frequency
+         * divisors.
+         */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
@@ -103,7 +106,10 @@ static uint32_t best(const float *x, size_t n)
     return at;
 }
 
-/* Adds squared distances and norms of logits. Returns the number of compared tokens. */
+/*
+ * Adds the squared distances between the engine's logits and the expected ones to *error, and
+ * squared norms to *square. Returns the number of compared tokens.
+ */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
 {
@@ -131,7 +137,10 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
     return n;
 }
 
-/* Serves requests, whose decode steps get the text's next token. pages: cache pages, 0: any. */
+/*
+ * Serves all requests and returns the relative error of the logits. Each decode step gets the next
+ * token of the text. `pages`: pages of the cache; 0: as many as needed.
+ */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
                            kvd_engine_facts *facts, double *held)
@@ -242,7 +251,10 @@ static void make_dims(texts *t, const kvd_dims_method *m)
     kvd_widths_release(&w);
 }
 
-/* Opens the plan of a method, which the caller closes. It points into itself. */
+/*
+ * Opens the plan of the method that `text` describes. *plan points into itself, so it must not be
+ * copied. The caller closes it.
+ */
 static void open_plan(const texts *t, const char *text, uint32_t prompt, kvd_method *m,
                       kvd_plan *plan)
 {
@@ -275,7 +287,10 @@ TEST(test_plans_of_dims)
         }
 }
 
-/* Sums in another order may round to another 16-bit number. */
+/*
+ * A cache in a 16-bit type may differ by one rounding, because the engine adds products in another
+ * order.
+ */
 TEST(test_types_of_the_cache)
 {
     texts t;
@@ -316,7 +331,10 @@ TEST(test_window_is_what_is_held)
     close_texts(&t);
 }
 
-/* OpenBLAS's Haswell kernels gave 2.0e-4 (zipcache); a wrong parameter gives above 4e-3. */
+/*
+ * Accepted error of quantised caches: 1e-3. OpenBLAS's Haswell kernels give up to 2.0e-4
+ * (zipcache), a wrong parameter gives more than 4e-3.
+ */
 TEST(test_plans_row_by_row)
 {
     static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70},
@@ -351,7 +369,10 @@ TEST(test_plans_row_by_row)
     close_texts(&t);
 }
 
-/* A preempted request enters with a longer prompt, which methods may compress differently. */
+/*
+ * After a preemption, a request's prompt also contains its earlier output. Methods may compress
+ * this longer prompt differently.
+ */
 TEST(test_preempted_requests)
 {
     static const uint32_t input[REQUESTS] = {60, 50, 30, 62, 20},

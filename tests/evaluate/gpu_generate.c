@@ -18,7 +18,7 @@
 #include "model/text/corpus.h"
 #include "temp_folder.h"
 
-/* SEQUENCES, N_NEW: prompts, and new tokens for each, of which `quick` uses fewer. */
+/* Number of prompts and of new tokens for each prompt. Argument `quick` uses fewer. */
 enum { SEQUENCES = 5, N_NEW = 25, FIRST_FORCED = 9, LAST_FORCED = 11, MOST = 900 };
 enum { PLACES = SEQUENCES * N_NEW };
 static const size_t length[SEQUENCES] = {41, 130, 17, 64, 199};
@@ -150,9 +150,9 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuat
 }
 
 typedef struct {
-    /* log probability of the CPU's token minus that of the GPU's first different token */
+    /* log probability of the CPU's token less that of the GPU's token, at the first difference */
     double margin;
-    /* mean difference of log probabilities of the CPU's tokens */
+    /* mean difference between CPU and GPU in the log probability of the CPU's tokens */
     double log_p;
     double bits;      /* accepted relative difference of cache sizes */
     size_t sequences; /* number of sequences whose tokens differ */
@@ -270,7 +270,8 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
 }
 
 /*
- * Ends every answer after 5 to 7 tokens. Every second answer's last token is not fed to the model.
+ * Ends each sequence's answer after 5 to 7 tokens. The last token of every second answer is not fed
+ * to the model.
  */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -399,7 +400,10 @@ static void compare_several(void)
 
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 {
-    /* smooth: the method neither quantises nor chooses tokens. */
+    /*
+     * `smooth`: the method neither quantises K and V nor selects tokens, so rounding has small
+     * effects.
+     */
     static const struct {
         const char *text;
         bool smooth;
@@ -522,16 +526,17 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         if ((only && !strstr(method[i].text, only)) || !in_this_part(next++))
             continue;
         /*
-         * cachegen's steps are coarse: on the CPU, log probabilities with a cache in bf16 and in
-         * f32 differ by 0.14 nats on average, and by 0.98 nats where tokens differ.
+         * These methods quantise in coarse steps. For cachegen on the CPU, log probabilities with a
+         * cache in bf16 and in f32 differ by 0.14 nats on average, and by 0.98 nats where tokens
+         * differ.
          */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv") ||
                             strstr(method[i].text, "cachegen");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
         /*
-         * Rounding may decide which tokens are merged or evicted. Noise of 0.3 % in scores changes
-         * elasticcache's results by 1.2 nats.
+         * Accepted difference for methods in which rounding may decide which tokens are merged or
+         * evicted. Noise of 0.3 % in scores changes elasticcache's log probabilities by 1.2 nats.
          */
         const double chooses = !strcmp(method[i].text, "tova+fp8") ? 2
                                : !strcmp(method[i].text, "elasticcache") ||

@@ -20,7 +20,10 @@ static void verdict(int good, const char *name, const char *detail)
     failed |= !good;
 }
 
-/* logits: compressed model; reference: uncompressed model. */
+/*
+ * Predictions of n tokens by the compressed model (`logits`) and the uncompressed model
+ * (`reference`), with the tokens that follow (`target`) and each token's sequence.
+ */
 typedef struct {
     size_t n, vocab;
     float *logits, *reference; /* [n][vocab] */
@@ -216,7 +219,10 @@ static void refusals(void)
     refused("nan_in_reference", &x);
     x.logits[20 * 2500 + 2499] = -INFINITY;
     refused("minus_inf_beside_it", &x);
-    /* A NaN must be an error even in token 13, which belongs to no sequence. */
+    /*
+     * A NaN in the logits of token 13 must be an error, even though no sequence contains this
+     * token.
+     */
     x.logits[13 * 2500 + 2300] = NAN;
     x.logits[13 * 2500 + 2301] = INFINITY;
     x.logits[13 * 2500 + 9] = INFINITY;

@@ -1,4 +1,7 @@
-/* Compares prompts with the benchmarks' own code (tests/oracle/make_benchmark_prompts.py). */
+/*
+ * Compares the prompts that kvdim builds for benchmarks with those of the benchmarks' own code
+ * (tests/oracle/make_benchmark_prompts.py).
+ */
 #include <jansson.h>
 #include <stdbool.h>
 #include <string.h>

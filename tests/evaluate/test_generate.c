@@ -209,7 +209,10 @@ TEST(none_is_repeated_full_passes)
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
-/* longrope changes RoPE's factors at 32 tokens, after which K must be recomputed. */
+/*
+ * Tests LongRoPE, which changes its frequency divisors when a sequence exceeds 32 tokens. The
+ * cached K must then be recomputed.
+ */
 TEST(longrope_follows_the_text)
 {
     enum { N = 5, TEXT = 64 };
@@ -263,7 +266,10 @@ TEST(longrope_follows_the_text)
     kvd_checkpoint_close(phi);
 }
 
-/* Compares generation with whole sequences. Rounding may change log p by `tolerance`. */
+/*
+ * Generates tokens with method `text` and compares log probabilities with passes over whole
+ * sequences. Rounding may change them by `tolerance`.
+ */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
     opened o;
@@ -326,7 +332,10 @@ TEST(codes_are_the_whole_sequence)
         "h2o+kivi,heavy=0.3,residual=32 h2o+think+kivi,window=8,residual=32 "
         "zack+kvquant,p=0.3 zdc+gear,p_i=0.1,p_u=0.5 palu+kvquant,palu.p=0.3 zack+allot,p=0.3";
     for (char *rest = coded, *text; (text = strsep(&rest, " "));)
-        /* A code of hetero on a tie changes a log probability by 0.102 in code that clang made. */
+        /*
+         * Accepted difference of log probabilities. In code compiled by clang, one number of method
+         * hetero is rounded to another code, which gives 0.102.
+         */
         same_as_the_whole(text, KVD_F32, strncmp(text, "hetero", 6) ? 0.1 : 0.15);
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
@@ -429,7 +438,10 @@ TEST(rows_that_do_not_follow)
     kvd_sequence_cache_release(&r);
 }
 
-/* Ends sequence 1 at token 2 and sequence 2 at token 1. 1 feeds the last token, 2 does not. */
+/*
+ * Ends sequence 1 at its second token and sequence 2 at once, all others never. Returns 1 if the
+ * last token is still fed to the model, 2 if not.
+ */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     size_t *const seen = ctx;
@@ -452,7 +464,10 @@ static void count_progress(void *ctx, double n)
     seen->sequences += n;
 }
 
-/* Generates answers to questions, feeds both again, and compares. ended: what end_early returns. */
+/*
+ * Generates answers to questions, feeds questions and answers to the model again, and compares.
+ * end_early returns `ended` for an answer that ends.
+ */
 static void check_questions(size_t ended)
 {
     enum { QUESTION = 2, ANSWER = 4, PLACES = 2 * (QUESTION + ANSWER) };
@@ -512,7 +527,7 @@ TEST(questions_in_turn)
 }
 
 #ifdef KVD_CUDA
-/* Returns why the CUDA engine does not support a method, or "". */
+/* Returns the reason why the CUDA engine does not support a method, or "" if it does. */
 static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
 {
     static char why[KVD_GENERATOR_WHY];

@@ -1,4 +1,7 @@
-/* Tests that results do not depend on the division among workers, parts and groups. */
+/*
+ * Tests that generated tokens do not depend on how prompts are divided among worker threads, groups
+ * and parts.
+ */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -44,7 +47,10 @@ static int tear_down(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /* account: costs of the whole call; stepped: sum of the costs of all steps */
+    /*
+     * `account` holds the costs of the whole call, `stepped` the sum of the costs of all decode
+     * steps.
+     */
     kvd_stepwise_account account, stepped;
     size_t steps;
     kvd_continued_cost cost[PROMPTS]; /* filled only by run_short */
@@ -99,7 +105,10 @@ TEST(several_workers_are_one)
     }
 }
 
-/* Generation whose forward pass number `fail_at` fails. grown: how often it got more memory. */
+/*
+ * Generation whose forward pass number `fail_at` fails, as if memory were short. `grown` counts how
+ * often it was given more memory.
+ */
 typedef struct {
     kvd_generate_path path;
     kvd_generate_path *rows;
@@ -166,7 +175,7 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/* Generates all as one group, in which forward pass number fail_at fails (0: none). */
+/* Generates tokens for all prompts as one group. Forward pass number `fail_at` fails (0: none). */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
 {

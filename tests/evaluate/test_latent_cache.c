@@ -144,7 +144,10 @@ TEST(test_bytes)
         assert_true(bytes.dense == 2.0 * (double)cases[i].numbers && bytes.nominal == bytes.dense);
         kvd_plan_close(&plan);
 
-        /* 11 tokens stay (2 first, 9 recent) with the latent vectors of the uncompressed cache. */
+        /*
+         * Method streaming keeps 11 tokens (2 first, 9 recent), each with the latent vector that
+         * the uncompressed cache stores.
+         */
         OK(open_plan("streaming,sink=2,recent=9", c, &plan, &err));
         free(whole_pass(checkpoint, &plan, id, &got));
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *

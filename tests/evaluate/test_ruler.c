@@ -87,7 +87,10 @@ static size_t count(const char *text, const char *part)
 
 static const char needle_start[] = "One of the special magic ";
 
-/* Writes a word or its kind: 9 number, U UUID, K hyphenated words, V<length> variable. */
+/*
+ * Writes a code for a random word: 9 for a number, U for a UUID, K for hyphenated words, V<length>
+ * for a variable. Other words are written unchanged.
+ */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
     size_t digits = 0, capitals = 0, hyphens = 0;
@@ -128,7 +131,7 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/* Distinct lines of a prompt, sorted, with random words replaced by codes. */
+/* The distinct lines of a prompt, sorted, with each random word replaced by a code for its kind. */
 typedef struct {
     char *line[64];
     size_t n;
@@ -161,7 +164,10 @@ static void add_needles(shapes *s, const char *text, size_t n)
     }
 }
 
-/* Collects distinct lines of a prompt with coded words. Needles and lists are only counted. */
+/*
+ * Returns the distinct lines of a prompt, with codes for random words. Needles and lists are
+ * counted instead.
+ */
 static shapes shapes_of(const char *task, const char *prompt)
 {
     static const char list[] = "1. ", answers[] = "list are: 1. ", coded[] = "coded words. ";
@@ -222,7 +228,10 @@ static const char *text_of(const json_t *x, const char *field)
     return json_string_value(json_object_get(x, field));
 }
 
-/* The tolerance is RULER's step: 500 words, 25 needles or lines, or 1/32 of a coded text. */
+/*
+ * Compares the lengths of prompts with those of RULER's scripts. The tolerance is RULER's step of
+ * length: 500 words, 25 needles or lines, or 1/32 of a coded text.
+ */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
     char field[40];
@@ -351,7 +360,10 @@ TEST(depths_are_uniform)
         }
         for (size_t p = 0; p < PARTS; p++)
             chi2 += (in[p] - ITEMS / PARTS) * (in[p] - ITEMS / PARTS) / (ITEMS / PARTS);
-        /* 0.999 quantile of chi-square with 3 degrees of freedom */
+        /*
+         * The chi-square statistic of needle depths (3 degrees of freedom) must be below 16.3, its
+         * 0.999 quantile.
+         */
         if (chi2 > 16.3)
             fail_msg("%s: chi2 %.1f: %.0f %.0f %.0f %.0f", tasks[k], chi2, in[0], in[1], in[2],
                      in[3]);
@@ -432,7 +444,10 @@ TEST(frequent_words_are_frequent)
             assert_true(matches("^[a-z]{6}$", answer[k]));
             times[k] = count(b.item[i].context, answer[k]);
         }
-        /* Zipf's law with exponent 2 from rank 2: n / 4, n / 9, n / 16, ... occurrences. */
+        /*
+         * Expected counts of the three most frequent words follow Zipf's law with exponent 2 from
+         * rank 2: n / 4, n / 9, n / 16.
+         */
         const double n = 4.0 * (double)times[0];
         assert_true(times[0] > times[1] && times[1] > times[2]);
         assert_float_equal((double)times[1], n / 9, 2);
@@ -512,7 +527,10 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
-/* With one token per byte, the solved example of task vt exceeds RULER's 500 tokens. */
+/*
+ * If each byte is a token, the solved example in the prompts of task vt is longer than the 500
+ * tokens that RULER reserves.
+ */
 TEST(a_tokenizer_of_bytes_is_refused)
 {
     char path[300];

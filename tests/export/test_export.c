@@ -21,7 +21,10 @@
 
 enum { TOKENS = 37 };
 static const double bar =
-    /* accepted relative Frobenius distance of logits */
+    /*
+     * Accepted distance of logits: norm of the difference divided by the norm of the expected
+     * logits.
+     */
     2e-5;
 
 static const char *place;
@@ -145,7 +148,10 @@ static double distance(const float *x, const float *y, size_t n)
     return sqrt(error / square);
 }
 
-/* If `full`, all heads keep d_head dimensions. Otherwise kept dimensions differ between heads. */
+/*
+ * Makes projections for all heads. If `full`, they keep all d_head dimensions. Otherwise the number
+ * of kept dimensions differs between heads.
+ */
 static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_method *method,
                       bool full)
 {
@@ -213,7 +219,10 @@ static void test_family(void **state)
         if (!(off <= bar))
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
-        /* The test would prove nothing if cutting dimensions did not change the logits. */
+        /*
+         * Cutting dimensions must change the logits. Otherwise the comparison above would prove
+         * nothing.
+         */
         if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
         free(want);
@@ -389,7 +398,7 @@ static void test_refuses(void **state)
     kvd_folded_list_release(&list);
     kvd_dims_leave(&dims, 0);
 
-    /* Makes folded weights overflow in float16. */
+    /* Multiplies a projection by 1e6, so that folded weights exceed the range of float16. */
     for (size_t i = 0; i < (size_t)(dims.d_head * dims.head[0].d_v); i++)
         dims.head[0].a_v[i] *= 1e6F;
     char command[128];

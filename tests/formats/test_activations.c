@@ -32,7 +32,10 @@ static int heads_of(int x)
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? HEADS : KV;
 }
 
-/* Returns random values [token][head][dim] of tensor x. */
+/*
+ * Returns the values [token][head][dim] that the tests write as tensor x (such as Q) of a layer:
+ * random numbers that depend on x and layer.
+ */
 static float *tensor(int x, int layer, size_t n)
 {
     return fixture_values(n * (size_t)heads_of(x) * D, (uint64_t)(10 * layer + x + 1));
@@ -209,7 +212,10 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     free(v);
 }
 
-/* HDF5 writes a slab on closing the dataset, which can fail. */
+/*
+ * Tests a full disk. HDF5 writes the last rows of a dataset only when the dataset is closed, and
+ * this can fail.
+ */
 TEST(test_tokens_not_written)
 {
     kvd_activations a;
@@ -413,7 +419,8 @@ TEST(test_refuses_nonfinite_rows)
 }
 
 /*
- * Compares one head's checksums with their definition in docs/formats.md, for rows [n_rows][width].
+ * Compares the checksums of one head's rows [n_rows][width] with their definition in
+ * docs/formats.md.
  */
 static void checksums_are(const char *path, const char *name, hsize_t head, hsize_t n_rows,
                           hsize_t width)
@@ -441,7 +448,7 @@ static void checksums_are(const char *path, const char *name, hsize_t head, hsiz
     H5Fclose(f);
 }
 
-/* Flips one bit of one row in layer 1. A second call restores the bit. */
+/* Flips one bit of row `row` of a head in layer 1. A second call restores the bit. */
 static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
 {
     const hid_t f = edit(path), d = H5Dopen2(f, name, H5P_DEFAULT), s = H5Dget_space(d);
@@ -458,7 +465,10 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/* Writes 150 tokens in unordered batches, whose ends differ from those of checksum blocks. */
+/*
+ * Writes a file of 150 tokens in batches that are out of order and do not end at multiples of 64,
+ * the size of a checksum block. Returns its path.
+ */
 static const char *made_long(void)
 {
     enum { LONG = 150 };

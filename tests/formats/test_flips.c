@@ -1,4 +1,4 @@
-/* Flips one bit of a file. The reader must fail or return the original data. */
+/* Tests readers of files with one flipped bit. A reader must fail or return the original data. */
 #include <xxhash.h>
 
 #include "analysis/similarity.h"
@@ -296,7 +296,10 @@ static void flip(int (*reader)(void), const char *message)
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&rng) * 8 * (double)n);
-        /* Skips zero bytes, which are mostly unused space of HDF5. */
+        /*
+         * Flips a bit of a nonzero byte in every second round, because zero bytes are mostly unused
+         * space of the HDF5 file.
+         */
         while (i % 2 && !data[bit / 8]);
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
         store(data, n);

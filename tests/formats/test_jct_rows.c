@@ -1,4 +1,7 @@
-/* Tests break-even lengths: from this length on, a method is faster than the uncompressed cache. */
+/*
+ * Tests the break-even length of a method: the number of prompt tokens from which on it completes
+ * jobs faster than the uncompressed cache.
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -45,7 +48,10 @@ TEST(test_break_even)
     add(r, "zack", 1, 400, 8, 3);
     add(r, "none", 1, 200, 8, 2);
     add(r, "zack", 1, 200, 8, 2.5);
-    /* Lengths 100, 200, 400: uncompressed 1, 2, 4 s; zack 1.5, 2.5, 3 s. */
+    /*
+     * Completion times for prompts of 100, 200, 400 tokens: uncompressed 1, 2, 4 s; zack 1.5, 2.5,
+     * 3 s.
+     */
     near(kvd_jct_break_even(r, 2, false), 200 + 200.0 / 3);
     near(kvd_jct_break_even(r, 6, false), 200 + 200.0 / 3);
     assert_true(isnan(kvd_jct_break_even(r, 2, true)));
@@ -90,8 +96,8 @@ TEST(test_noise)
     near(noise.difference, 0.4);
     near(noise.spread, 1);
     /*
-     * The reported spread is the larger of the method's spread and the uncompressed cache's, here
-     * the latter.
+     * The reported spread must be the larger one of the two spreads, of fdc (0) and of the
+     * uncompressed cache (0.1).
      */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));

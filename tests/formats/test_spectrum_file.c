@@ -80,7 +80,10 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                     kvd_spectrum_sigma(s, (kvd_pair)p, l, h)[i] = (double)(D - i) * (1 + l + h);
                 OK(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                     kvd_spectrum_R(s, (kvd_pair)p, l, h), &err));
-                /* left = 2 O, right = O / 2 with an orthogonal O, so left right^T = I. */
+                /*
+                 * Makes a pair of projections left = 2 O and right = O / 2 from an orthogonal O, so
+                 * left right^T = I.
+                 */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
                         kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
@@ -147,10 +150,15 @@ TEST(test_derived)
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        /* Normalised: divided by the square root of the number of decomposed rows, here 5. */
+        /*
+         * Normalised singular values are divided by the square root of the number of rows, here 25.
+         */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
-    /* Squared singular values are 16, 9, 4, 1 times a factor that the effective rank ignores. */
+    /*
+     * The expected effective rank follows from squared singular values in the ratio 16 : 9 : 4 : 1.
+     * Their scale does not matter.
+     */
     double entropy = 0;
     for (int i = 1; i <= 4; i++)
         entropy -= i * i / 30.0 * log(i * i / 30.0);
@@ -252,7 +260,10 @@ TEST(test_shape_must_fit_the_model)
     kvd_spectrum_release(&s);
 }
 
-/* With few calibration tokens, left right^T is a projection of lower rank. */
+/*
+ * If there were few calibration tokens, left right^T is a projection of lower rank instead of I.
+ * Such a file must load.
+ */
 TEST(test_balanced_bases_of_few_tokens)
 {
     kvd_err err;

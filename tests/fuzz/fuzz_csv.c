@@ -1,4 +1,7 @@
-/* Fuzzer of CSV. Fields must be within the text, and a written file must read back unchanged. */
+/*
+ * Fuzzer of CSV. Every parsed field must end with a zero byte, and rows that are written must read
+ * back unchanged.
+ */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +12,7 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    /* file to which the first pass copies rows; NULL in the second pass */
+    /* stream to which the first pass writes the rows it reads; NULL in the second pass */
     FILE *copy;
     bool has_head;
     size_t rows, bytes;
@@ -27,7 +30,9 @@ static int on_row(void *ctx, size_t line, char *const *field, const size_t *len,
     for (size_t i = 0; i < n; i++) {
         if (field[i][len[i]])
             abort();
-        /* The CSV writer ends a field at its first zero byte. */
+        /*
+         * Counts and hashes the field up to its first zero byte, where the CSV writer also ends it.
+         */
         for (const char *p = field[i]; *p; p++, t->bytes++)
             t->sum = t->sum * 31 + (unsigned char)*p;
         if (t->copy && kvd_csv_put(t->copy, field[i], i + 1 == n, err))
@@ -44,7 +49,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
-    /* A header keeps the reader from skipping a byte order mark in the first row. */
+    /*
+     * Begins the copy with a header row. Otherwise the reader would skip a byte order mark in the
+     * first field.
+     */
     fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))
@@ -52,7 +60,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!rc) {
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
-        /* A row of one empty field is lost in the copy, where it is an empty line. */
+        /*
+         * Compares bytes and hashes but not the number of rows: a row with one empty field is
+         * written as an empty line, which the reader skips.
+         */
         if (second.bytes != first.bytes || second.sum != first.sum)
             abort();
     }

@@ -1,4 +1,7 @@
-/* Fuzzer of HDF5 files. HDF5 may fail only inside the child process. */
+/*
+ * Fuzzer of the reader of HDF5 files. HDF5 may crash only inside the child process that the reader
+ * starts.
+ */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +12,10 @@
 
 const char *__asan_default_options(void);
 
-/* Makes allocations of absurd size return NULL, as in malloc. */
+/*
+ * Returns options that make AddressSanitizer return NULL for allocations of absurd size, as malloc
+ * does.
+ */
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:detect_leaks=0";

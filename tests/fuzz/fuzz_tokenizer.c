@@ -59,7 +59,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *text = cut ? cut + 1 : data;
     const size_t len = cut ? size - file - 1 : size;
     kvd_err err;
-    /* Reads the input as JSON (0), and as a llama2.c file with 5 tokens. */
+    /*
+     * Reads the input twice: as tokenizer.json (vocab_size 0), and as a llama2.c tokenizer with 5
+     * tokens.
+     */
     for (size_t vocab_size = 0; vocab_size <= 5; vocab_size += 5) {
         kvd_tokenizer *t =
             kvd_tokenizer_parse("fuzz", data, vocab_size ? size : file, vocab_size, &err);

@@ -73,7 +73,9 @@ TEST(test_pytorch)
     for (int i = 0; i < n; i++) {
         attention_case c;
         case_next(f, &c);
-        /* Cases from i = 3 on have scores of large variance, hence larger rounding errors. */
+        /*
+         * Test cases from number 3 on have scores of large variance, so rounding errors are larger.
+         */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
         case_release(&c);
     }
@@ -111,7 +113,10 @@ TEST(test_long)
     against_reference(&c, 1e-6, "heads of 256");
 }
 
-/* Scores s are some hundreds, so a softmax weight has a relative error of a few |s| 2^-24. */
+/*
+ * Tests attention with scores of some hundreds. The softmax weight of a score s then has a relative
+ * error of a few |s| 2^-24.
+ */
 TEST(test_sharp)
 {
     attention_case c;
@@ -123,7 +128,10 @@ TEST(test_sharp)
         c.v[i] *= 1000;
     against_reference(&c, 1e-4, "sharp");
 
-    /* The weights exp(-0.25 t) go through all exponents of float32 down to 0. */
+    /*
+     * Softmax weights exp(-0.25 t) of token t fall from 1 through all exponents of float32 down to
+     * 0.
+     */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);
     c.q[0] = 1;
@@ -139,8 +147,8 @@ TEST(test_sharp)
 }
 
 /*
- * Scores 0 and -x, values 0 and 1 give w / (1 + w), w = exp(-x).
- * Tolerance: 2.5 ulp (1 for w, 0.5 each for sum, reciprocal, product).
+ * Tests the exponential. Scores 0 and -x with values 0 and 1 give the output w / (1 + w), w =
+ * exp(-x). Tolerance: 2.5 ulp (1 for w, 0.5 each for sum, reciprocal, product).
  */
 TEST(test_exponential)
 {
@@ -276,7 +284,8 @@ TEST(test_apart)
 }
 
 /*
- * A prompt in chunks gives equal outputs up to rounding, because key blocks begin at other tokens.
+ * A prompt processed in chunks gives the same outputs as in one pass, up to rounding. Rounding
+ * differs because blocks of keys begin at other tokens.
  */
 TEST(test_chunks)
 {
@@ -351,7 +360,7 @@ TEST(test_infinite)
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 4) {
             set_threads(threads);
-            /* All scores are -inf: softmax is 0 / 0 = NaN. */
+            /* If all scores are -inf, softmax computes 0 / 0, so the output must be NaN. */
             float *out = run(&c, isa);
             for (size_t j = 0; j < 2 * D; j++)
                 assert_true(isnan(out[j]));
@@ -361,7 +370,7 @@ TEST(test_infinite)
         for (size_t i = 0; i < D; i++)
             c.k[t * D + i] = t == 150 && i == 0 ? INFINITY : 0.5f;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
-        /* One score is +inf: softmax is inf - inf = NaN. */
+        /* If a score is +inf, softmax computes inf - inf, so the output must be NaN. */
         float *out = run(&c, isa);
         for (size_t j = 0; j < 2 * D; j++)
             assert_true(isnan(out[j]));

@@ -78,7 +78,10 @@ TEST(test_convex)
     case_release(&c);
 }
 
-/* An attention sink is a key with value 0: the output shrinks, the log-sum-exp grows. */
+/*
+ * Tests attention sinks. A sink acts like a key with value 0: it makes the output smaller and the
+ * log-sum-exp larger.
+ */
 TEST(test_sinks)
 {
     static const float sink[] = {0, 2, -3, 40, -400, 0.5f};
@@ -297,7 +300,7 @@ TEST(test_refused)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* 2^31 rows times 2^31 columns overflow, which must be an error. */
+    /* A score matrix of 2^31 rows and 2^31 columns overflows the size, which must be an error. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

@@ -25,7 +25,10 @@ typedef struct {
     double scale;
 } grouping;
 
-/* Fills router logits with multiples of 1/64, so that many are equal. Every 50th token has NaN. */
+/*
+ * Fills the router's logits with multiples of 1/64, so that many are equal. Every 50th token gets a
+ * NaN.
+ */
 static void make_logits(const grouping *g, float *logit, float *bias)
 {
     kvd_rng rng;
@@ -141,7 +144,9 @@ typedef struct {
     size_t groups;
 } few_case;
 
-/* Weights of all experts: on the device, and on the host in float32 (bf16 numbers). */
+/*
+ * Weights of all experts: a copy on the device, and the same bf16 numbers in float32 on the host.
+ */
 typedef struct {
     float *gate_up, *down, *bias_gate_up, *bias_down;
     kvd_gpu_expert *device;
@@ -196,7 +201,7 @@ static double dot(const float *w, const double *x, size_t n)
     return s;
 }
 
-/* Adds factor * (output of expert x for `in` [d]) to y [d]. */
+/* Adds `factor` times the output of expert x for the input vector `in` [d] to y [d]. */
 static void add_expert(const few_case *c, const few_weights *w, size_t x, const double *in,
                        double factor, double *y)
 {
@@ -220,8 +225,8 @@ static void add_expert(const few_case *c, const few_weights *w, size_t x, const 
 }
 
 /*
- * Tests kernels for few tokens per expert against kvd_gpu_route and float64. Runs must give equal
- * bits.
+ * Tests the kernels for few tokens per expert against a computation in float64. Two runs must give
+ * equal bits.
  */
 static void test_few(const few_case *c)
 {
@@ -477,7 +482,10 @@ static void test_limits(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/* An expert of 22 MB in bf16 takes several pinned buffers to copy. */
+/*
+ * Shape of a model whose experts take 22 MB each in bf16, so that copying one fills several pinned
+ * buffers.
+ */
 static const kvd_shape large = {
     "large", "large", "made up",
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","
@@ -495,7 +503,8 @@ static size_t free_bytes(void)
 }
 
 /*
- * Runs the forward pass twice. Returns the device memory taken; *seconds: time of the second run.
+ * Runs the forward pass twice and returns the device memory that it takes. *seconds receives the
+ * time of the second run.
  */
 static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
                           const kvd_batch *b, float *hidden, double *seconds, int *streamed,
@@ -556,7 +565,9 @@ static void test_memory(size_t n)
     const kvd_batch b = batch_of(config, n, offset);
     float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
                  *const z = need(n * d * sizeof *z);
-    /* The first run is not measured, because CUDA libraries load kernels. */
+    /*
+     * The first run's time is discarded, because it includes loading of kernels by CUDA libraries.
+     */
     (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);
@@ -579,7 +590,7 @@ static void test_memory(size_t n)
     kvd_checkpoint_close(made);
 }
 
-/* Argument `quick`: only small models. */
+/* Argument `quick` tests only small models. */
 int main(int argc, char **argv)
 {
 #define NAME(name) name

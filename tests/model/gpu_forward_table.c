@@ -1,6 +1,6 @@
 /*
- * Compares the table of model families in docs/checkpoints.md with what the code accepts.
- * Cells: "yes", "no: WHY" or "yes, but WHY"; WHY is part of the error message.
+ * Compares the table of model families in docs/checkpoints.md with what the code accepts. A cell is
+ * "yes", "no: WHY" or "yes, but WHY", where WHY must be part of the error message.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -63,7 +63,8 @@ static void read_table(void)
 }
 
 /*
- * Returns 0 if the computation of column `which` supports the model, or -1 with the reason in *err.
+ * Asks if the computation of table column `which` (such as GPU forward pass) supports a model.
+ * Returns 0, or -1 with the reason in *err.
  */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {

@@ -117,7 +117,10 @@ static void compare_rows(const char *model, const gradients *g)
     }
 }
 
-/* Returns ids of two sequences: ids of expected.safetensors, then the first 20 reversed. */
+/*
+ * Returns the token ids of two sequences: the ids in expected.safetensors, then the first 20 of
+ * them in reverse order.
+ */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
 {
     kvd_err err = {""};
@@ -229,7 +232,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     forward_ref(checkpoint, id, n, &out);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
-        /* (sum of all probabilities but the target's) / (the target's probability) */
+        /* Ratio of the probability of all other tokens to that of the target token. */
         double others = 0;
         for (size_t j = 0; j < vocab; j++)
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
@@ -238,7 +241,10 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     return sum;
 }
 
-/* Compares gradient . h with (f(x + h) - f(x - h)) / 2 for small random h. */
+/*
+ * Compares the gradient g of a function f with finite differences: g . h must equal (f(x + h) - f(x
+ * - h)) / 2 for small random h.
+ */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};
@@ -295,7 +301,10 @@ TEST(test_longer_sequence)
     compare_with_differences("gqa bf16", path, 150);
 }
 
-/* The last token predicts nothing and no query reads it, so gradients of its K and V are 0. */
+/*
+ * The last token predicts nothing and no later query reads it, so the gradients of its K and V must
+ * be 0.
+ */
 static void test_last_row_has_none(void **state)
 {
     kvd_err err = {""};

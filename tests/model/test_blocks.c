@@ -34,7 +34,7 @@ static double distance(const float *a, const double *b, size_t n)
     return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
-/* Returns the error of y in units in the last place of `exact`. */
+/* Returns the error of y in units in the last place of the float nearest to `exact`. */
 static double ulps(float y, double exact)
 {
     return fabs((double)y - exact) / ldexp(1.0, ilogb(exact) - 23);
@@ -47,7 +47,9 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
         y[i] = kvd_expf(x[i]);
 }
 
-/* Tests every 97th float of the range, about one percent. */
+/*
+ * Compares the float32 exponential with exp in double precision at every 97th float of the range.
+ */
 TEST(test_exponential_accuracy)
 {
     enum { N = 1024 };
@@ -247,8 +249,8 @@ TEST(test_rope_is_relative)
 }
 
 /*
- * RoPE's layouts (adjacent pairs, halves) agree if dimensions are permuted: 2i -> i, 2i+1 -> i +
- * d/2.
+ * RoPE rotates either adjacent dimensions or dimensions i and i + d/2. Both layouts must agree
+ * after the permutation 2i -> i, 2i+1 -> i + d/2.
  */
 TEST(test_rope_layouts_agree)
 {
@@ -312,8 +314,8 @@ TEST(test_rope_frequencies)
 }
 
 /*
- * LongRoPE's divisors depend on the sequence length. LongRoPE multiplies cosines and sines by a
- * factor, so scores grow by its square.
+ * LongRoPE has one set of frequency divisors for short and one for long sequences. It also
+ * multiplies cosines and sines by a factor, so scores grow by its square.
  */
 TEST(test_longrope)
 {
@@ -445,7 +447,9 @@ TEST(test_softcap)
     kvd_softcap(edge, 5, 1, 30);
     assert_true(edge[0] == 30 && edge[1] == -30 && isnan(edge[2]) && edge[3] == 0);
     assert_true(fabsf(edge[4] / 1e-30f - 1) < 1e-6f);
-    /* Softmax with a softcap must equal softmax after kvd_softcap. */
+    /*
+     * Softmax with a softcap must equal plain softmax of scores to which kvd_softcap was applied.
+     */
     float row[20], capped[20];
     for (size_t j = 0; j < 20; j++)
         row[j] = capped[j] = (float)(40 * uniform());

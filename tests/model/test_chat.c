@@ -1,6 +1,6 @@
 /*
- * Tests that chat templates are recognised and give the conversations of published templates
- * (tests/oracle/make_chat.py).
+ * Tests that chat templates are recognised and format conversations as the models' published
+ * templates do (tests/oracle/make_chat.py).
  */
 #include <stdio.h>
 #include <stdlib.h>

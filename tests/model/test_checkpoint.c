@@ -15,7 +15,10 @@
 #include "model/checkpoint/filemap.h"
 #include "temp_folder.h"
 
-/* Returns the path of a file in the test's folder. Only the last four results are valid. */
+/*
+ * Returns the path of a file in the test's folder. A result is overwritten by the fourth call after
+ * it.
+ */
 static const char *in(const char *name)
 {
     static char path[4][512];
@@ -40,7 +43,7 @@ static void write_safetensors(const char *path, const char *header, const void *
     unit_write(path, all, 8 + len + n);
 }
 
-/* Writes one float32 tensor per name, with the value base + index of the name. */
+/* Writes a safetensors file with one float32 tensor per name. The value of tensor i is base + i. */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
     char header[4096] = "{";
@@ -345,7 +348,10 @@ TEST(test_index)
     static const char *const embed[] = {"model.embed_tokens.weight"}, *const norm[] = {
                                                                           "model.norm.weight"};
     static const struct {
-        /* part of the error message; NULL: the checkpoint opens */
+        /*
+         * `index`: contents of the index file; `message`: part of the expected error message, NULL
+         * if the checkpoint opens
+         */
         const char *index, *message;
     } cases[] = {
         {MAP(EMBED("a") "," NORM("b")), NULL},
@@ -497,8 +503,8 @@ static void *read_pages(void *at)
 }
 
 /*
- * Reads a mapped file after truncation. foreign: mapped by mmap, not kvd_filemap_load. Does not
- * return.
+ * Reads a mapped file after it was truncated, so this process ends. If `foreign`, the file is
+ * mapped by mmap instead of kvd_filemap_load.
  */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {

@@ -12,7 +12,10 @@ static const char sizes[] =
     "'vocab_size':512,'max_position_embeddings':256";
 static const char eps[] = "'rms_norm_eps':1e-5";
 
-/* Returns an object of three lists of entries. The next call overwrites the result. */
+/*
+ * Returns the JSON object { a, b, c }, where each argument is a list of entries. The next call
+ * overwrites the result.
+ */
 static const char *object(const char *a, const char *b, const char *c)
 {
     static char text[4096];
@@ -20,7 +23,7 @@ static const char *object(const char *a, const char *b, const char *c)
     return text;
 }
 
-/* Returns the smallest configuration with more entries. */
+/* Returns the smallest valid configuration with the entries `more` added. */
 static const char *with(const char *more)
 {
     char rest[2048];
@@ -88,7 +91,10 @@ TEST(test_rope)
     assert_int_equal(c.rope_scaling, KVD_ROPE_LINEAR);
     assert_true(c.rope_factor == 4);
     assert_true(c.rope_theta == 10000);
-    /* RoPE of Llama 3.2 1B as published, then as newer versions of Transformers write it. */
+    /*
+     * RoPE settings of Llama 3.2 1B as published, then in the form that newer versions of
+     * Transformers write.
+     */
     c = accept_with(
         "'rope_theta':500000.0,'rope_scaling':{'factor':32.0,'high_freq_factor':4.0,"
         "'low_freq_factor':1.0,'original_max_position_embeddings':8192,'rope_type':'llama3'}");
@@ -267,7 +273,7 @@ TEST(test_demo_file)
           "cannot open 'data/models/none.json': No such file or directory");
 }
 
-/* config.json of Mistral 7B 0.1, relevant entries */
+/* Entries of config.json of Mistral 7B 0.1 */
 static const char mistral_01[] =
     "{'architectures':['MistralForCausalLM'],'model_type':'mistral','bos_token_id':1,"
     "'eos_token_id':2,'hidden_act':'silu','hidden_size':4096,'intermediate_size':14336,"
@@ -311,7 +317,7 @@ static const char opt_13b[] =
     "'do_layer_norm_before':true,'eos_token_id':2,'ffn_dim':20480,'hidden_size':5120,"
     "'max_position_embeddings':2048,'model_type':'opt','num_attention_heads':40,"
     "'num_hidden_layers':40,'vocab_size':50272,'word_embed_proj_dim':5120}";
-/* A small Phi-3 model. Heads of 4 dimensions need few RoPE divisors. */
+/* config.json of a small Phi-3 model. Its heads have 4 dimensions, so RoPE needs few divisors. */
 static const char phi3[] =
     "{'architectures':['Phi3ForCausalLM'],'model_type':'phi3','bos_token_id':1,'eos_token_id':[3,"
     "4],'hidden_act':'silu','hidden_size':16,'intermediate_size':32,"
@@ -329,7 +335,10 @@ TEST(test_mistral)
     for (int l = 0; l < 32; l++)
         assert_int_equal(kvd_config_window(&c, l), 4096);
     assert_int_equal(kvd_config_d_embed(&c), 4096);
-    /* Missing entries take the defaults of Transformers. A sliding_window of null means none. */
+    /*
+     * Entries that are missing in config.json take the defaults of Transformers. If sliding_window
+     * is null, attention has no window.
+     */
     c = accept(edit_config(mistral_01, "'sliding_window':4096,", ""));
     assert_int_equal(kvd_config_window(&c, 31), 4096);
     c = accept(edit_config(mistral_01, "'sliding_window':4096,", "'sliding_window':null,"));
@@ -362,7 +371,7 @@ TEST(test_qwen)
     assert_int_equal(kvd_config_window(&c, 21), 32768);
     c = accept(edit_config(qwen3, "", "'rope_parameters':null,"));
     assert_true(c.qk_norm && !c.bias_qkv && !c.bias_o);
-    /* The file states head_dim 128, twice hidden_size / num_attention_heads. */
+    /* config.json states head_dim 128, which is twice hidden_size / num_attention_heads. */
     assert_int_equal(c.d_head, 128);
     c = accept(edit_config(qwen3, "'head_dim':128,", ""));
     assert_int_equal(c.d_head, 128);
@@ -394,7 +403,7 @@ TEST(test_phi3)
     assert_int_equal(c.n_kv_heads, 4);
     assert_int_equal(c.rope_original_positions, 4096);
     assert_true(c.rope_short[0] == 1 && c.rope_short[1] == 1.25 && c.rope_long[1] == 64.25);
-    /* sqrt(1 + ln 32 / ln 4096) */
+    /* Expected factor of cosines and sines in LongRoPE: sqrt(1 + ln 32 / ln 4096). */
     assert_true(fabs(c.rope_attention_factor - 1.1902380714238083) < 1e-15);
     assert_int_equal(c.eos_id, 3);
     c = accept(edit_config(phi3, "'type'", "'attention_factor':1.5,'type'"));

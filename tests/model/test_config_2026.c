@@ -121,7 +121,7 @@ TEST(test_gemma3)
     refuse_config(gemma3, "'sliding_window':1024",
                   "'rope_parameters':{'sliding_attention':{'rope_type':'linear','factor':2}}",
                   "rope_parameters: sliding_attention: rope type 'linear'");
-    /* Settings that Transformers ignores have no known meaning and must be refused. */
+    /* Settings that Transformers ignores have no known meaning, so they must be refused. */
     refuse_config(gemma3_text, "'rope_scaling':null",
                   "'rope_parameters':{'rope_type':'linear','factor':8}",
                   "'rope_parameters' has neither 'full_attention' nor 'sliding_attention'");
@@ -129,7 +129,7 @@ TEST(test_gemma3)
                   "'attn_logit_softcapping' is 50, which the Hugging Face library does not apply");
 }
 
-/* config.json of allenai/OLMo-2-1124-7B, then of allenai/Olmo-3-1025-7B */
+/* config.json of allenai/OLMo-2-1124-7B (olmo2) and, further down, of allenai/Olmo-3-1025-7B */
 static const char olmo2[] =
     "{'architectures':['Olmo2ForCausalLM'],'attention_bias':false,'eos_token_id':100257,"
     "'hidden_act':'silu','hidden_size':4096,'intermediate_size':11008,"
@@ -221,14 +221,14 @@ TEST(test_yarn)
     assert_true(fabs(c.rope_attention_factor - (0.1 * log(4) + 1)) < 1e-15);
     refuse_config(qwen, "'factor':4.0", "'factor':4.0,'short_factor':[1]",
                   "'short_factor' is not known for rope type 'yarn'");
-    /* NousResearch/Yarn-Llama-2-7b-64k has the note "finetuned". */
+    /* NousResearch/Yarn-Llama-2-7b-64k has the entry "finetuned", which must be accepted. */
     (void)accept(edit_config(qwen, "'factor':4.0", "'factor':4.0,'finetuned':true"));
     const kvd_config plain = accept(edit_config(
         qwen, "'original_max_position_embeddings':32768,'type':'yarn'", "'type':'dynamic'"));
     assert_true(plain.rope_scaling == KVD_ROPE_DEFAULT && plain.rope_theta == 1e6);
 }
 
-/* Sizes of a small model of any family. */
+/* Entries of config.json that give a small model of any family its sizes. */
 #define SIZES(layers)                                                                              \
     "'hidden_act':'silu','hidden_size':64,'intermediate_size':96,"                                 \
     "'num_hidden_layers':" #layers ",'num_attention_heads':4,'num_key_value_heads':2,"             \

@@ -11,7 +11,7 @@
 
 static const char folder[] = "tests/data/families";
 
-/* *state is the name of the model's folder. */
+/* *state is the name of the folder that holds the tested model. */
 static void test_transformers(void **state)
 {
     const char *name = *state;
@@ -28,8 +28,8 @@ enum { N_PARTS_OF_RUN = 3, N_BATCH = 9 + 50 + 25 };
 static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 
 /*
- * Sequences of a batch must not affect each other, not even through LongRoPE's dependence on
- * length.
+ * Computes several sequences as one batch. They must not affect each other, not even in LongRoPE,
+ * which depends on the length of a sequence.
  */
 static void test_batch(void **state)
 {
@@ -107,7 +107,10 @@ TEST(test_slices_of_shared_tensors)
 TEST(test_configuration_decides)
 {
     static const char *const cases[][4] = {
-        /* Columns: folder, text to replace in config.json, new text, message. */
+        /*
+         * Columns: model folder, text in config.json, the text that replaces it, expected part of
+         * the error message.
+         */
         {"llama-biases", "\"attention_bias\": true", "\"attention_bias\": false",
          "self_attn.k_proj.bias' is not part of this llama model of 2 layers"},
         {"opt-nobias", "\"enable_bias\": false", "\"enable_bias\": true",
@@ -148,9 +151,12 @@ TEST(test_names_without_base)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /* llama-biases has an output head of its own, so names without "model." are accepted. */
+        /*
+         * The model llama-biases has an output head of its own, so its tensor names may all lack
+         * the prefix "model.".
+         */
         {"llama-biases", "\"model\\.", "      \"", NULL},
-        /* Names as Transformers 4.52 and later may write them. */
+        /* Tensor names in the form that Transformers 4.52 and later may write. */
         {"mistral3", "\"language_model\\.model\\.",
          "\"model.language_model./g;s/\"language_model\\.lm_head/               \"lm_head", NULL},
         {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",
@@ -194,7 +200,10 @@ TEST(test_flop_counts)
                     .window_layers = {1}};
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
-    /* 5 tokens: layer 0 (window 3) sees 12 / 5 keys on average, layer 1 sees 3. */
+    /*
+     * With 5 tokens, queries of layer 0 (window 3) see 12 / 5 keys on average, queries of layer 1
+     * see 3.
+     */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);
     c.d_embed = 32;

@@ -182,7 +182,10 @@ TEST(test_knows)
     assert_false(kvd_family_knows(&llama, "model.layers.12.self_attn.rotary_emb.inv_freq"));
 }
 
-/* W_Q, W_K and W_V alternate by KV head in this tensor, so the rows of W_K are not adjacent. */
+/*
+ * Tests a stored tensor in which W_Q, W_K and W_V alternate by KV head. The rows of W_K are not
+ * adjacent there.
+ */
 TEST(test_read)
 {
     kvd_err err = {""};

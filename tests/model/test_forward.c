@@ -96,7 +96,10 @@ TEST(test_head_in_slabs)
     compare_with_reference("head in slabs", in_folder("slabs"), 3);
 }
 
-/* A header that is one byte longer puts every float32 tensor at an odd address. */
+/*
+ * Tests safetensors files whose header is one byte longer, which puts every float32 tensor at an
+ * odd address.
+ */
 TEST(test_unaligned_tensors)
 {
     kvd_err err;
@@ -156,7 +159,7 @@ TEST(test_ragged_batches_equal_single_sequences)
     }
 }
 
-/* Sets the number of OpenMP threads, if OpenMP is used. */
+/* Sets the number of OpenMP threads to n, or does nothing without OpenMP. */
 static void use_threads(int n)
 {
 #ifdef _OPENMP
@@ -340,7 +343,8 @@ TEST(test_wrong_shape_and_missing_tensor)
 }
 
 /*
- * Outputs computed for each head with kvd_forward_weights_o must add up to the output projection.
+ * The output projection must equal the sum of outputs that are computed head by head with
+ * kvd_forward_weights_o.
  */
 TEST(test_weight_slices)
 {
@@ -382,7 +386,10 @@ TEST(test_flop_counts)
                           .d_model = 64,
                           .d_ffn = 96,
                           .vocab_size = 300};
-    /* A token takes 2 operations per weight, and 4 d_head per query head and visible key. */
+    /*
+     * Expected work per token: 2 operations per weight, and 4 d_head operations per query head and
+     * visible key.
+     */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));
     assert_true(kvd_forward_flop_per_token(&c, 9) == 2 * (2 * weights + 4.0 * 16 * 4 * 5));

@@ -11,7 +11,10 @@
 
 #define DATA "tests/data/gguf/"
 
-/* *state: name of the GGUF file, and folder of the expected numbers. */
+/*
+ * Compares a GGUF model with expected numbers. *state holds the name of the GGUF file and of the
+ * folder of expected numbers.
+ */
 static void test_same_as_folder(void **state)
 {
     char name[64], folder[64], model[256], expected[256];
@@ -31,7 +34,10 @@ static void test_transformers_loader(void **state)
     (void)snprintf(model, sizeof model, DATA "llama-%s.gguf", name);
     (void)snprintf(expected, sizeof expected, DATA "llama-%s.safetensors", name);
     worst = 0;
-    /* Rows of 256 weights, as K-quants need them, round more often: clang's code is 2.7e-5 off. */
+    /*
+     * Accepted relative error. K-quants need rows of 256 weights, which round more often: 2.7e-5 in
+     * code compiled by clang.
+     */
     bar = strcmp(name, "kquants") ? 2e-5 : 4e-5;
     compare_with_transformers(model, expected);
     print_message("%s: %.2g off Transformers at most\n", name, worst);
@@ -87,7 +93,10 @@ TEST(test_same_weights)
     }
 }
 
-/* Blocks with scale 0.5 must have values computed by hand from the format's definition. */
+/*
+ * Decodes quantised blocks with scale 0.5. The expected values were computed by hand from the
+ * format's definition.
+ */
 TEST(test_blocks)
 {
     enum { Q8_BYTES = 34, Q4_BYTES = 18 };
@@ -97,7 +106,7 @@ TEST(test_blocks)
         q8[2 + i] = (unsigned char)(i * 8 + 1);
     for (size_t i = 0; i < 16; i++)
         q4[2 + i] = (unsigned char)(i | (15 - i) << 4);
-    /* The upper byte of the float16 scale, which becomes -1. */
+    /* Changes the upper byte of the float16 scale, so that the scale becomes -1. */
     q8[Q8_BYTES + 1] = q4[Q4_BYTES + 1] = 0xbc;
     memset(q8 + Q8_BYTES + 2, 0x80, 32);
     kvd_tensor t = {.packing = KVD_Q8_0, .rank = 2, .dims = {2, 32}, .n = 64, .data = q8};
@@ -203,7 +212,10 @@ static void read_file(const char *path, bytes *f)
     assert_in_range(f->n, 1, sizeof f->b - 1);
 }
 
-/* Replaces `from` by `to`, both of `len` bytes, and returns how often. */
+/*
+ * Replaces `from` by `to`, both of `len` bytes, everywhere in a file. Returns how often `from`
+ * occurred.
+ */
 static size_t substitute(bytes *f, const char *from, const char *to, size_t len)
 {
     size_t found = 0;
@@ -245,7 +257,10 @@ static void put_head(bytes *f, uint64_t tensors, uint64_t values)
     put(f, values, 8);
 }
 
-/* Begins a file with one value, whose key and type are written. */
+/*
+ * Begins a GGUF file with one metadata value. Writes its key and type; the caller appends the
+ * value.
+ */
 static void put_value(bytes *f, const char *key, uint32_t type)
 {
     put_head(f, 0, 1);

@@ -57,7 +57,8 @@ TEST(test_routing)
 }
 
 /*
- * The best expert must not be chosen if its group is not. NaN logits must give non-finite factors.
+ * Tests routing with groups of experts. The best expert must not be chosen if its group is not. NaN
+ * logits must give non-finite factors.
  */
 TEST(test_routing_by_hand)
 {
@@ -85,7 +86,10 @@ TEST(test_routing_by_hand)
     assert_true(isnan(factor[0]) && isnan(factor[1]));
 }
 
-/* All w_o together give the output projection. w_v times the input must be V times a factor. */
+/*
+ * Tests the matrices that are returned for latent attention: w_o of all heads together must give
+ * the output projection, and w_v times the input must give V up to a factor.
+ */
 TEST(test_matrices)
 {
     static const char *const names[] = {"deepseek-v2", "deepseek-v3-plain"};
@@ -197,7 +201,10 @@ TEST(test_configurations)
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
-    /* If num_nextn_predict_layers is 0, tensors for multi-token prediction are refused. */
+    /*
+     * If num_nextn_predict_layers is 0, a checkpoint with tensors for multi-token prediction must
+     * be refused.
+     */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);
     strstr(without, "_predict_layers':1")[strlen("_predict_layers':")] = '0';

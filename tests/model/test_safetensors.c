@@ -4,7 +4,10 @@
 #include "model/checkpoint/safetensors.h"
 #include "unit.h"
 
-/* Bytes of a file. The exact size lets a sanitizer detect reads beyond the end. */
+/*
+ * Contents of a file in memory of exactly that size, so that a sanitizer detects reads beyond the
+ * end.
+ */
 typedef struct {
     unsigned char *bytes;
     size_t len;

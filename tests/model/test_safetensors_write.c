@@ -26,7 +26,7 @@ static size_t bytes_of(const kvd_tensor_spec *s)
     return n;
 }
 
-/* Returns n bytes of data that are unique to tensor i. */
+/* Returns n bytes of data for tensor i that differ from those of all other tensors. */
 static unsigned char *made_bytes(size_t i, size_t n)
 {
     unsigned char *const b = unit_alloc(n);
@@ -84,7 +84,10 @@ TEST(test_round_trip)
     }
 }
 
-/* Tensors begin at multiples of their element size, because wide elements come first. */
+/*
+ * Each tensor must begin at a multiple of its element size. To achieve this, the writer puts
+ * tensors with wide elements first.
+ */
 TEST(test_alignment)
 {
     kvd_tensor_spec spec[] = {{"a", "BF16", 1, {3}},

@@ -9,8 +9,8 @@
 #include "model/checkpoint/weights.h"
 
 /*
- * Numbers of weights counted by Transformers (tests/oracle/count_shapes.py). Falcon's output head
- * is the embedding and counts once.
+ * Published model shapes and their numbers of weights, counted by Transformers
+ * (tests/oracle/count_shapes.py). Falcon's output head is its embedding and counts once.
  */
 static const struct {
     const char *name;
@@ -68,7 +68,7 @@ TEST(test_unknown)
     SAYS(", falcon-180b");
 }
 
-/* Test vectors that Random123's authors published for philox4x32 with 10 rounds. */
+/* Expected: test vectors for philox4x32 with 10 rounds that the authors of Random123 published. */
 TEST(test_philox)
 {
     static const struct {
@@ -91,7 +91,10 @@ TEST(test_philox)
     }
 }
 
-/* Returns element i: sum of four random 16-bit numbers less the mean, scaled, rounded to bf16. */
+/*
+ * Returns element i of a random tensor by its definition: the sum of four random 16-bit numbers
+ * less its mean, scaled, and rounded to bf16.
+ */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
     uint32_t x[4] = {(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), 0, 0}, bits;
@@ -156,8 +159,8 @@ TEST(test_moments)
         }
         assert_true(fabs(sum / N) < 5 * deviation);
         /*
-         * v has variance 1 and kurtosis 2.7, so v^2 has standard deviation sqrt(1.7) = 1.31.
-         * Tolerance: five standard errors.
+         * v has variance 1 and kurtosis 2.7, so v^2 has standard deviation sqrt(1.7) = 1.31. The
+         * mean of v^2 may be off by five standard errors.
          */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
@@ -167,7 +170,7 @@ TEST(test_moments)
     }
 }
 
-/* Shapes of every model family with many narrow layers. */
+/* Shapes of all model families, with many narrow layers. */
 static const kvd_shape deep[] = {
     {"llama", "", "",
      "{\"model_type\":\"llama\",\"num_hidden_layers\":80,\"num_attention_heads\":8,\"num_key_value_heads\":2,"

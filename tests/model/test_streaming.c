@@ -10,8 +10,8 @@
 #include "write_shape.h"
 
 /*
- * Models with several matrices per tensor, a tied output head, or grouped heads. A matrix takes
- * several memory pages.
+ * Shapes of models with several matrices per tensor, a tied output head, or grouped heads. Each
+ * matrix takes several memory pages.
  */
 static const kvd_shape made[] = {
     {"phi3", "", "",
@@ -88,7 +88,10 @@ static void run_twice(const kvd_checkpoint *c, float *hidden, float *logits)
     const kvd_batch batch = {.n_sequences = 2, .offset = offset, .id = id};
     kvd_attention *const hook = &dense_attention()->hook;
     kvd_forward *f = open_forward(c, N, N);
-    /* The first run drops the pages of the weights, the second reads them again. */
+    /*
+     * The first run drops the weights' pages from memory, so the second run reads them from the
+     * file again.
+     */
     OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
     OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
     OK(kvd_forward_logits(f, hidden, N, logits, &err));
@@ -108,7 +111,8 @@ TEST(test_same_pass)
 }
 
 /*
- * A hook that fails, so that the run ends early. No prefetch thread may then read the closed file.
+ * Attention hook that fails, so that the forward pass ends early. No prefetch thread may read the
+ * file after it is closed.
  */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {

@@ -49,8 +49,8 @@ TEST(test_fixtures)
 }
 
 /*
- * Encodes `cut` bytes as the start of a longer text. The IDs must equal the first IDs of `whole`.
- * Returns their number.
+ * Encodes the first `cut` bytes of a text as the start of a longer text. The ids must be the first
+ * ids of `whole`. Returns their number.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
@@ -78,8 +78,8 @@ static uint32_t next_random(uint32_t below)
 }
 
 /*
- * Runs expect_start on random documents joined from `parts` and `texts`.
- * Returns the fraction of IDs that the starts of documents give.
+ * Runs expect_start on random documents that are joined from `parts` and `texts`. Returns the mean
+ * fraction of a document's ids that its start already gives.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -151,7 +151,10 @@ TEST(test_starts)
     }
 }
 
-/* In each tokenizer only one step may wait for more text, so that no other hides its errors. */
+/*
+ * A tokenizer may have to wait for more text in several steps. Each tokenizer here waits in one
+ * step only, so that no other step hides its errors.
+ */
 TEST(test_starts_that_wait)
 {
 #define LETTERS                                                                                    \
@@ -314,7 +317,10 @@ TEST(test_long_documents)
     }
 }
 
-/* Byte-level tokenizers must decode IDs of random text, also with special tokens, exactly. */
+/*
+ * Tokenizers that work on bytes must decode ids of random text exactly to the text, also if it
+ * contains special tokens.
+ */
 TEST(test_round_trip)
 {
     kvd_err err;

@@ -1,5 +1,6 @@
 /*
- * Tests llama2.c's tokenizer.bin against a plain loop that scans all neighbours after every merge.
+ * Tests llama2.c's tokenizer.bin against a simple loop that scans all pairs of neighbours after
+ * every merge.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,10 @@ static int lookup(const vocabulary *v, const char *s, int len)
     return -1;
 }
 
-/* Reference tokenizer. Returns the number of ids, or -1 if a byte has no id. */
+/*
+ * Reference tokenizer. Writes the ids of a text to `out` and returns their number, or -1 if a byte
+ * has no id.
+ */
 static int naive_encode(const vocabulary *v, const char *s, size_t len, int bos, int *out)
 {
     int n = 0;

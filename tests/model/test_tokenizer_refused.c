@@ -13,7 +13,7 @@
 #include "tokenizer_case.h"
 #include "unit.h"
 
-/* Returns the tokenizer.json of a small tokenizer in which `field` has the value `value`. */
+/* Returns tokenizer.json of a small tokenizer, with the value of `field` replaced by `value`. */
 static char *small(const char *field, const char *value)
 {
     json_t *const j = load_json(TOKENIZERS "unknown.json");
@@ -242,7 +242,10 @@ TEST(test_bad_texts)
         expect_encode_error(t, bad[i].s, bad[i].len, message);
     }
 
-    /* A pattern that takes exponential time must end at PCRE2's limit. */
+    /*
+     * A regular expression that takes exponential time must be stopped by PCRE2's limit on
+     * matching.
+     */
     t = variant("unknown",
                 json_of("{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'(?:a|a)+$'},"
                         "'behavior':'Isolated','invert':false}}"));
@@ -300,7 +303,10 @@ TEST(test_slow_patterns)
     kvd_ids_release(&ids);
 }
 
-/* A normalizer may make a text, or a part between added tokens, at most 64 times longer. */
+/*
+ * A normalizer may lengthen a text, or a part between added tokens, at most 64 times. More must be
+ * refused.
+ */
 TEST(test_growing_normalizer)
 {
     char long_a[1001] = "", *patch_text = NULL;

@@ -1,6 +1,7 @@
 /*
- * Moments of Q and K (ORACLE_D dimensions) and their projections, computed by
- * tests/oracle/balanced.py with NumPy 2.4.6.
+ * Test data for balanced projections of queries and keys, computed by tests/oracle/balanced.py with
+ * NumPy 2.4.6: second moments of random Q and K with ORACLE_D dimensions, and the projections
+ * expected from them.
  */
 enum { ORACLE_D = 6 };
 static const double oracle_cl[] = {

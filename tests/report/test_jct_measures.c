@@ -139,8 +139,8 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
 }
 
 /*
- * zack's perplexity at h2o's completion time is interpolated between logarithms of measured
- * perplexities.
+ * At h2o's job completion time no measurement of zack exists. zack's perplexity there is
+ * interpolated between logarithms of measured perplexities.
  */
 TEST(test_equal_time)
 {
@@ -171,7 +171,10 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* streaming is slower than zack with any setting, whose lowest perplexity is 10. */
+    /*
+     * Method streaming is slower than zack with any setting, so it is compared with zack's lowest
+     * perplexity, 10.
+     */
     add(rows, "streaming", 1, 1000, 9, 0, 0);
     add_score(ppl, "streaming", "streaming.sink=4,streaming.recent=0.2", NAN, 11);
     is(&r, "jct-perplexity-streaming-over-zack", "all", 1, (const double[]){10});
@@ -199,7 +202,10 @@ TEST(test_shared_prompts)
     assert_non_null(rows);
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
-    /* In mode "tensor", GPUs exchange sums of partial results. These 8 s must not count. */
+    /*
+     * With 4 GPUs in mode "tensor", part of the time is exchange of partial sums between GPUs.
+     * These 8 s must not count.
+     */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);

@@ -34,8 +34,8 @@ static kvd_published_table table(const char *rows)
 }
 
 /*
- * |epsilon_a - epsilon_b| <= delta_a + delta_b, with epsilon = mean |A|, delta = mean |A -
- * reference|.
+ * Tests published numbers for |epsilon_a - epsilon_b| <= delta_a + delta_b, which follows from
+ * epsilon = mean |A| and delta = mean |A - reference|.
  */
 TEST(test_triangle)
 {
@@ -62,7 +62,10 @@ TEST(test_triangle)
     }
 }
 
-/* Tests if one epsilon explains the deltas of all data sets. In model m 0.0505 does, in n none. */
+/*
+ * Tests if a single epsilon of the reference explains the deltas of all data sets. In model m,
+ * 0.0505 does; in model n, no value does.
+ */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(
@@ -75,8 +78,8 @@ TEST(test_one_epsilon)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * Three random deltas are in order with probability 1/6. At least one of two models fits with 1
-     * - (5/6)^2.
+     * Three random deltas of a model fit with probability 1/6. So 1/3 of two models fits on
+     * average, and at least one fits with probability 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
@@ -110,7 +113,7 @@ TEST(test_twins)
     free(same);
 }
 
-/* The expected numbers are those of docs/results.md. */
+/* The expected numbers are those that docs/results.md states about the published tables. */
 TEST(test_papers)
 {
     static const struct {

@@ -125,7 +125,10 @@ TEST(test_groups)
     kvd_rows_free(rows);
 }
 
-/* A column that only one file has is a difference, except `prompt` with value 0. */
+/*
+ * If only one file has a column, the rows differ, except if the column is `prompt` and its value is
+ * 0.
+ */
 TEST(test_absent_columns)
 {
     static const kvd_column old[] = {{"label", KVD_COL_TEXT, "1", "l"}},
@@ -218,7 +221,7 @@ TEST(test_degradation)
     kvd_rows_free(rows);
 }
 
-/* ZDC, Fig. 25, compares cutting only V with cutting only Q and K. */
+/* Rows that cut only V may be compared with rows that cut only Q and K, as in ZDC's Fig. 25. */
 TEST(test_pairs_at_equal_p)
 {
     static const struct {
@@ -384,7 +387,10 @@ TEST(test_texts)
     }
 }
 
-/* Two files that are both called trace.csv or items.jsonl. */
+/*
+ * Tests two input files of equal name, trace.csv or (if `items`) items.jsonl, with equal and
+ * different contents.
+ */
 static void check_files(bool items)
 {
     const kvd_column columns[] = {{items ? "label" : "trace", KVD_COL_TEXT, "1", "t"}};

@@ -32,7 +32,7 @@ static const kvd_column columns[] = {
     {"jct_mean_s", KVD_COL_REAL, "s", "JCT"},
 };
 
-/* A serving file named "a", with rows that the test adds. */
+/* A result file of serving simulations with name "a", to which each test adds rows. */
 typedef struct {
     kvd_rows *rows;
     kvd_result item;
@@ -92,8 +92,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 }
 
 /*
- * Compares zack's measures with expected results per load, the request rate divided by `own`.
- * own: highest request rate of the uncompressed cache.
+ * Compares zack's measures with expected results at each load. `own` is the highest request rate of
+ * the uncompressed cache. A load is a request rate divided by `own`.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -121,22 +121,29 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * Latencies: uncompressed 0.010, 0.012, 0.020 s at rates 1, 2, 2.4; zack 0.010, 0.012 s at 2, 2.4.
+ * Latencies at request rates: uncompressed 0.010, 0.012, 0.020 s at 1, 2, 2.4 requests/s; zack
+ * 0.010, 0.012 s at 2, 2.4 requests/s.
  */
 TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* The measured rate 2 exceeds the highest rate by 0.27 %, which counts as equal. */
+    /*
+     * The measured rate 2 is 0.27 % above the highest rate of the uncompressed cache, which counts
+     * as equal.
+     */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* Load 1 is the rate 2.2, interpolated between rates 2 and 2.4. */
+    /* Load 1 is 2.2 requests/s, where latencies are interpolated between those at 2 and 2.4. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
 }
 
-/* Returns true if a row with this value in `column` is compared with the uncompressed one. */
+/*
+ * Returns true if the report finds an uncompressed row for zack's row when only zack's row has
+ * `value` in `column`.
+ */
 static bool has_uncompressed(const char *column, int value)
 {
     kvd_err err = {""};
@@ -168,7 +175,10 @@ TEST(test_uncompressed_of_equal_conditions)
     assert_false(has_uncompressed("max_batch", 4));
 }
 
-/* zack was not simulated at rate 1.5, so that nothing is known between 1 and 2. */
+/*
+ * zack was not simulated at rate 1.5. The latency between rates 1 and 2 must then not be
+ * interpolated.
+ */
 TEST(test_missing_load)
 {
     for (int all = 0; all < 2; all++) {
@@ -200,7 +210,10 @@ TEST(test_costs_of_a_cpu)
     kvd_rows_free(rows);
 }
 
-/* If less than 90 % of arriving requests are served, the queue grows (`grows`). */
+/*
+ * If less than 90 % of arriving requests are served, the value must carry the mark `grows`: the
+ * queue grows.
+ */
 TEST(test_queue)
 {
     for (int i = 0; i < 2; i++) {
@@ -216,7 +229,10 @@ TEST(test_queue)
     }
 }
 
-/* 1000 requests arrive in 100 s. The queue grows if serving lasts much longer. */
+/*
+ * 1000 requests arrive in 100 s. If serving them lasts much longer, the value must carry the mark
+ * `grows`.
+ */
 TEST(test_queue_of_few_percent)
 {
     static const struct {
@@ -264,8 +280,8 @@ TEST(test_keys)
 }
 
 /*
- * If the queue grows and the uncompressed cache runs few requests, throughputs are compared at
- * equal memory and admission rule.
+ * Throughputs are compared at equal memory and equal admission rule, if the queue grows and the
+ * uncompressed cache runs few requests at a time.
  */
 TEST(test_short_memory)
 {

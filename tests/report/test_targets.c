@@ -1,4 +1,7 @@
-/* Tests kvd_paired_bytes_at against a plain reference. */
+/*
+ * Tests kvd_paired_bytes_at, which compares the bytes of two methods at equal loss, against a plain
+ * reference.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +35,10 @@ static const kvd_column columns[] = {
 
 typedef struct {
     const char *settings;
-    /* parameter; saved fraction of bytes; accuracy relative to uncompressed, +- 0.02 */
+    /*
+     * parameter value; saved fraction of bytes; accuracy relative to the uncompressed cache, +-
+     * 0.02
+     */
     double rate, saving, share;
     int prompt, predictions;
 } point;
@@ -100,7 +106,10 @@ TEST(line)
 
 TEST(grid)
 {
-    /* With two varying parameters, results have no order, so results after a failed one count. */
+    /*
+     * If two parameters vary, results have no order. Results that are listed after a failed one
+     * must still count.
+     */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
@@ -152,7 +161,9 @@ TEST(scored_apart)
 
 enum { SEQUENCES = 12, SETTINGS = 4 };
 
-/* Made-up KL divergences of two methods on the same sequences, and numbers of predictions. */
+/*
+ * Made-up KL divergences of two methods, [method][setting][sequence], and numbers of predictions.
+ */
 typedef struct {
     double predictions[SEQUENCES], kl[2][SETTINGS][SEQUENCES];
     kvd_paired_setting setting[2][SETTINGS];

@@ -16,12 +16,12 @@ static size_t pages_of(const kvd_request *q)
 typedef struct {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* tokens processed and emitted of each request */
+    /* number of tokens that each request has processed (`done`) and emitted (`out`) */
     uint32_t done[64], out[64];
     int slot[64]; /* slot of each request; -1 before the start, -2 after the end */
     /* tokens emitted before the last preemption, which are part of the new prompt */
     uint32_t again[64];
-    /* tokens: processed, lost by preemption; number of preemptions */
+    /* number of processed tokens, of tokens lost by preemption, and of preemptions */
     size_t processed, lost, preempted;
 } watcher;
 
@@ -45,7 +45,10 @@ static size_t first_waiting(const watcher *w, size_t arrived)
     return i;
 }
 
-/* Only the running request that arrived last may be preempted, and only for lack of pages. */
+/*
+ * Checks preemptions: only the running request that arrived last may be preempted, and only if
+ * pages are short.
+ */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
     size_t n;
@@ -112,7 +115,9 @@ static void check_limits(const watcher *w, const kvd_iteration *it)
     }
 }
 
-/* Every running request must make a decode step, unless the iteration has only prompts. */
+/*
+ * Checks that every running request makes a decode step, unless the iteration consists of prompts.
+ */
 static void check_steps(const watcher *w, const kvd_iteration *it)
 {
     size_t stepping = 0;
@@ -140,7 +145,7 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
-    /* Tokens of the running iteration still count as unprocessed. */
+    /* The batcher still counts tokens of the running iteration as unprocessed. */
     assert_true(load.tokens >= tokens);
 }
 
@@ -229,7 +234,10 @@ TEST(test_properties)
     assert_true(preempted > 3000);
 }
 
-/* Describes the next iteration: S step, P prompt, request:before+n, '.' emits, '!' is the last. */
+/*
+ * Describes the slices of the next iteration, such as "P0:7+9.": S step or P prompt, request
+ * number, tokens before, tokens processed, '.' if it emits a token or '!' if this is the last.
+ */
 static const char *told(kvd_batcher *b)
 {
     static char text[256];
@@ -265,7 +273,7 @@ TEST(test_whole_prompts)
     const kvd_batching_limits limits = {.max_batch = 3, .max_tokens = 130, .pages = 100};
     kvd_batcher *const b = arrived_from(0, &r, &limits);
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
-    /* A third prompt would make 530 tokens, above the limit. */
+    /* Prompt 3 (500 tokens) does not join prompt 2 (30 tokens), because the limit is 130 tokens. */
     assert_string_equal(told(b), "P2:0+30.");
     /* A prompt longer than max_tokens must run alone. */
     assert_string_equal(told(b), "P3:0+500.");
@@ -341,7 +349,10 @@ TEST(test_preemption)
     kvd_batcher_free(b);
 }
 
-/* In windowed layers a request takes at most window_share pages, and waits if too few are free. */
+/*
+ * In layers with a sliding window, a request takes at most window_share pages. It must wait if
+ * fewer pages are free.
+ */
 TEST(test_windows)
 {
     kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};

@@ -28,7 +28,10 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A prompt takes 1 ms + 10 us per token + 1 ns per query-key pair. */
+/*
+ * Returns the seconds of attention of n prompt tokens after `before` tokens: 1 ns per query-key
+ * pair.
+ */
 static double attention_cost(double n, double before)
 {
     return 1e-9 * n * (before + n / 2);
@@ -75,7 +78,10 @@ static void near(double a, double b, double off)
         fail_msg("%.17g is not %.17g", a, b);
 }
 
-/* Checks the seconds of an iteration, and whether they are beyond what was measured. */
+/*
+ * Checks the predicted seconds of an iteration, and the flag that tells if the iteration is beyond
+ * the measured range.
+ */
 static void takes(const kvd_costs *c, size_t n_steps, size_t n, const kvd_slice *slice, double want,
                   int beyond)
 {
@@ -107,7 +113,7 @@ TEST(test_tables)
 
     kvd_costs *const c = load("none", -1), *const z = load("zack,p=0.5", 1);
     near(kvd_costs_bytes_per_token(c), 1000, 1e-12);
-    /* Measurements have 125 and 250 bytes per token, of which the larger counts. */
+    /* The two jobs measured 125 and 250 bytes of cache per token. The larger number must count. */
     near(kvd_costs_bytes_per_token(z), 250, 1e-12);
     near(kvd_costs_weight_bytes(c), 16e9, 1e-12);
     near(kvd_costs_cache_bytes(c), 64e6, 1e-12);
@@ -141,7 +147,10 @@ TEST(test_tables)
     kvd_costs_free(NULL);
 }
 
-/* Seconds without attention: 5.12 ms up to 256 tokens, then 20 us per token more. */
+/*
+ * Returns the seconds of a made-up iteration without attention: 5.12 ms up to 256 tokens, and 20 us
+ * for each further token.
+ */
 static double bound_cost(double tokens)
 {
     return 5.12e-3 + 2e-5 * fmax(0, tokens - 256);
@@ -165,7 +174,10 @@ TEST(test_prompts_together)
     jct_fixture x;
     OK(jct_fixture_begin(&x, &err));
     add_bound(&x, false);
-    /* Four prompts in one iteration take 10 us per token after 2048 tokens, one prompt 20 us. */
+    /*
+     * In the costs named "measured", tokens after the first 2048 take 10 us each if there are four
+     * prompts, instead of 20 us.
+     */
     x.setting.method = "measured";
     add_bound(&x, false);
     OK(jct_fixture_prompts(&x, 4, 2048,
@@ -186,7 +198,10 @@ TEST(test_prompts_together)
     takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
     takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
     takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
-    /* Without parts of prompts, attention's time is estimated from the two longest prompts. */
+    /*
+     * If prompts were measured only whole, not in parts, attention's time is estimated from the two
+     * longest prompts.
+     */
     int beyond;
     near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
          bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);

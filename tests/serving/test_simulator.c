@@ -55,13 +55,16 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Reference simulator, which scans all requests at every event. */
+/* Reference simulator: at every event it scans all requests. */
 
 typedef struct {
-    /* has arrived; is in the batch; has finished; is in the running iteration */
+    /*
+     * `here`: has arrived; `running`: is in the batch; `gone`: has finished; `now`: is in the
+     * running iteration
+     */
     bool here, running, gone, now;
     int replica;
-    /* tokens in the cache, emitted, and in the running iteration */
+    /* number of tokens in the cache, of emitted tokens, and of tokens in the running iteration */
     uint32_t in, out, piece;
     uint32_t again; /* tokens emitted before a preemption, which are part of the new prompt */
     double start, first, last, longest;
@@ -93,7 +96,10 @@ static uint32_t prompt_of(const plain *p, const job *j)
     return p->q->request[j - p->job].input + j->again;
 }
 
-/* Pages of a request: for stored tokens (at least the prompt), or for prompt and output. */
+/*
+ * Returns the pages of a request. Under admission by stored tokens these hold its tokens so far, at
+ * least the prompt, otherwise prompt and output.
+ */
 static size_t pages_now(const plain *p, const job *j)
 {
     const size_t prompt = prompt_of(p, j), tokens = (size_t)j->in + (j->now ? j->piece : 0);
@@ -101,7 +107,7 @@ static size_t pages_now(const plain *p, const job *j)
                                                    : room_of(&p->q->request[j - p->job]);
 }
 
-/* Returns the pages of a replica's running requests. *running: number of requests. */
+/* Returns the pages that running requests take on a replica. *running receives their number. */
 static size_t pages_on(const plain *p, int replica, size_t *running)
 {
     size_t pages = 0;
@@ -383,11 +389,17 @@ TEST(test_against_the_obvious)
         preempted += n;
         with += n > 0;
     }
-    /* `with` is the number of traces with a preemption. Some need many preemptions, others none. */
+    /*
+     * `with` counts traces with a preemption. Some of the 150 traces must need many preemptions,
+     * others none.
+     */
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
 
-/* With enough memory both admission rules give equal times. With few pages, `stored` runs more. */
+/*
+ * If memory is ample, both admission rules (whole, stored) give equal times. If pages are few,
+ * `stored` runs more requests at a time.
+ */
 TEST(test_enough_memory)
 {
     kvd_requests q;
@@ -441,8 +453,9 @@ TEST(test_again)
 }
 
 /*
- * M/D/1 queue, load rho, service s: mean wait rho s / (2 (1 - rho)) (Pollaczek and Khinchine).
- * Waits are correlated, so the standard error comes from 100 parts of the run.
+ * Compares a simulated M/D/1 queue (load rho, service time s) with its mean wait rho s / (2 (1 -
+ * rho)) (Pollaczek and Khinchine). Waits are correlated, so the standard error comes from 100 parts
+ * of the run.
  */
 TEST(test_md1)
 {
@@ -464,7 +477,10 @@ TEST(test_md1)
         }
         const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
         const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
-        /* Tolerance: three standard errors, which must be small relative to `want`. */
+        /*
+         * The accepted error is three standard errors, so the standard error must be small relative
+         * to the expected wait.
+         */
         assert_true(error < 0.05 * want);
         if (fabs(got - want) > 3 * error)
             fail_msg("rho %g: mean wait %g, theory %g, standard error %g", rho[k], got, want,

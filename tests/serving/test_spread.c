@@ -27,7 +27,10 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
     return b;
 }
 
-/* A random head takes both singular values (Q-K and V-W_O) from one of three measured heads. */
+/*
+ * Tests that each made-up head takes its singular values of both pairs (Q-K and V-W_O) from the
+ * same one of three measured heads.
+ */
 TEST(test_dealing)
 {
     kvd_err err = {""};
@@ -62,7 +65,10 @@ TEST(test_dealing)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /* ZACK's Eq. 6 keeps more dimensions in heads whose singular values fall more slowly. */
+    /*
+     * ZACK's Eq. 6 must keep different numbers of dimensions: more in heads whose singular values
+     * fall more slowly.
+     */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
@@ -79,7 +85,10 @@ TEST(test_dealing)
     kvd_spread_release(&s);
 }
 
-/* The file's heads have four dimensions: heads of two get averages, of eight interpolations. */
+/*
+ * Measured heads have four dimensions. Heads with two dimensions get averages of their singular
+ * values, heads with eight get interpolated ones.
+ */
 TEST(test_other_widths)
 {
     kvd_err err = {""};
