@@ -1,4 +1,4 @@
-/* Values of a result row: accuracy, bytes saved and their intervals (eval_run.h). */
+/* Fills result rows of kvdim-eval: accuracy, saved bytes and their intervals (eval_run.h). */
 #include "evaluate/eval_run.h"
 
 #include <math.h>
@@ -46,7 +46,10 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
     kvd_rows_real(r, "agree_sd", several ? choice->spread.agree : NAN);
 }
 
-/* Stores a setting's results per head and per sequence. Returns the number of predicted tokens. */
+/*
+ * Stores the attention errors per head and the sums per sequence of one setting (method and
+ * parameters). Returns the number of predicted tokens.
+ */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {
     const size_t row = kvd_rows_count(a->rows) - 1;
@@ -78,7 +81,10 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
                           KVD_ACCURACY_ELEMENT_BYTES, &b);
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(&choice->plan);
     kvd_rows_int(r, "element_bytes", KVD_ACCURACY_ELEMENT_BYTES);
-    /* The share of tokens held is below 1 in models with sliding windows. */
+    /*
+     * Share of all tokens that the cache holds without compression. It is below 1 in models with
+     * sliding windows.
+     */
     const double held = (double)choice->account.tokens_held / (double)choice->account.tokens,
                  dense = b.dense * held;
     kvd_rows_real(r, "bytes_per_token_dense", dense);

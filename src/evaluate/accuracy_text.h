@@ -9,7 +9,10 @@
 
 enum { KVD_ACCURACY_LINE = 256 };
 
-/* Heading of the table. "B/token": bytes at 16 bits a number. "stored": with side information. */
+/*
+ * Heading of the table of results. Column "B/token" counts bytes per token at 16 bits per number,
+ * "stored" all stored bytes, including scales and indices.
+ */
 extern const char kvd_accuracy_heading[];
 /* Writes a table line into line [KVD_ACCURACY_LINE] and returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);

@@ -1,4 +1,4 @@
-/* Loss of each head at six numbers of kept dimensions (eval_run.h). */
+/* Measures the loss when one head keeps six different numbers of dimensions (eval_run.h). */
 #include "evaluate/eval_run.h"
 
 #include <assert.h>
@@ -9,7 +9,10 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/* Writes the widths to try, multiples of d_head / 8 and at least 1, and returns how many. */
+/*
+ * Writes the numbers of kept dimensions to try, multiples of d_head / 8 and at least 1. Returns how
+ * many there are.
+ */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -49,7 +52,10 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
     return 0;
 }
 
-/* Scan that cuts one head at a time. Measurement u is of K of head u / 2, or of V if u is odd. */
+/*
+ * State of a scan that cuts the dimensions of one head at a time. Measurement u cuts K of KV head u
+ * / 2 if u is even, V if u is odd.
+ */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
@@ -61,7 +67,10 @@ typedef struct {
     kvd_choice *choice; /* [together][n] */
 } scanner;
 
-/* Returns the number of measurements that fit into one pass, at least 1. */
+/*
+ * Returns how many measurements (K or V of one head) fit into the memory of one pass of the model,
+ * at least 1.
+ */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;

@@ -7,7 +7,7 @@
 #include "evaluate/eval_run.h"
 #include "model/checkpoint/weights.h"
 
-/* Appends up to cfg->sweep copies of a method with different strengths. */
+/* Appends up to cfg->sweep copies of a method, each with another strength of compression. */
 static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
 {
     kvd_method_tradeoff rate;
@@ -30,7 +30,10 @@ static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *
     return 0;
 }
 
-/* Replaces each method, or without --method all that save bytes, by copies of several strengths. */
+/*
+ * Replaces each method by copies with several strengths of compression. Without --method, takes all
+ * methods that save bytes.
+ */
 static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
 {
     static kvd_method given[KVD_EVAL_METHODS];

@@ -69,7 +69,10 @@ static bool same_real(const kvd_rows *r, size_t row, const char *column, double 
     return isnan(x) ? isnan(y) : x <= y && x >= y;
 }
 
-/* Copies the next saved row, if any, and then sets *taken. Fails if the row is not for `point`. */
+/*
+ * Copies the next saved result row, if there is one, to *to and sets *taken. Fails if the row
+ * belongs to another setting than `point`.
+ */
 static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
                       kvd_accuracy *to, bool *taken, kvd_err *err)
 {
@@ -89,7 +92,10 @@ static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *p
     return kvd_accuracy_take(to, &s->from, s->next++, err);
 }
 
-/* Writes OUT.h5.rows, unless saved rows still wait to be copied. */
+/*
+ * Writes all results so far to OUT.h5.rows. Does nothing while rows of an earlier, interrupted run
+ * are still to be copied.
+ */
 static int save_rows(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                      kvd_err *err)
 {
@@ -139,8 +145,8 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 }
 
 /*
- * Fills zeroed *mean from n evaluations with different seeds. Qualities are means, whereas counts,
- * seconds and errors are sums. Borrows the first plan.
+ * Fills zeroed *mean from n evaluations of one setting with different seeds. Quality is a mean;
+ * counts, seconds and errors are sums. Borrows the plan of the first evaluation.
  */
 static int choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, kvd_choice *mean,
                        kvd_err *err)
@@ -203,7 +209,10 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/* Opens the plan of setting `p` with the k-th seed. *c must not be moved afterwards. */
+/*
+ * Opens the compression plan of setting `p` with the k-th seed in c->plan, which points into *c. *c
+ * must not be moved afterwards.
+ */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -223,7 +232,10 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /* Attention errors lengthen a pass, so only settings that the user asked for have them. */
+    /*
+     * Measures attention errors only for settings that the user asked for, because they lengthen a
+     * pass.
+     */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -284,7 +296,7 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/* Adds a row per seed, and before them a row of means if n > 1. */
+/* Adds a result row for each of n seeds. If n > 1, adds a row of their means first. */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {

@@ -12,7 +12,10 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* Results: a row per setting, with attention errors per head and sums per sequence. */
+/*
+ * Results of kvdim-eval: a row per setting (method and parameters), with attention errors per head
+ * and sums per sequence.
+ */
 
 typedef struct {
     kvd_rows *rows;
@@ -24,45 +27,60 @@ typedef struct {
     bool seeds;
 } kvd_accuracy;
 
-/* Creates an empty table. `seeds` adds columns for statistics over seeds. */
+/* Creates an empty table of results. `seeds` adds columns for standard deviations over seeds. */
 int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label,
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
 
-/* Bytes per number of an uncompressed 16-bit cache, assumed by the columns bytes_per_token_... */
+/*
+ * Bytes of a number in an uncompressed 16-bit cache. The columns bytes_per_token_... assume this
+ * size.
+ */
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 
-/* Adds a row. full_rank_error: error of logits with all dimensions kept, or NaN. */
+/*
+ * Adds a row for a setting. full_rank_error: error of logits when projections keep all dimensions,
+ * or NaN.
+ */
 int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *point,
                      const kvd_choice *choice, const kvd_quality_summary *summary,
                      double full_rank_error, kvd_err *err);
 
-/* Returns 1 - stored bytes / uncompressed bytes. With `read`, of bytes that a decode step reads. */
+/*
+ * Returns the saved fraction of a row, 1 - stored bytes / uncompressed bytes. With `read`, counts
+ * the bytes that a decode step reads instead.
+ */
 double kvd_accuracy_saving(const kvd_accuracy *a, size_t row, bool read);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
 /* Reads results into empty *a. Fails unless *a is for the same layers, heads and sequences. */
 int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
-/* Appends a row of *from, which must have the same layers, heads and sequences. */
+/* Appends row `row` of *from to *a. Both must have the same layers, heads and sequences. */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 
-/* Writes the attributes of HDF5 group /target/<name>. */
+/* Writes the comparison of two methods at the target as attributes of HDF5 group /target/<name>. */
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
-/* Writes searches of single texts to /target/<name>, if they searched the removed fraction p. */
+/*
+ * Writes the searches for single texts to /target/<name>, if they searched the removed fraction p
+ * of dimensions.
+ */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
 typedef struct {
-    /* Must be the first member. */
+    /* Options shared with kvdim-tasks; must be the first member. */
     kvd_inputs_options in;
-    /* Values of --weights-bits, allocated. */
+    /* Numbers of bits given to --weights-bits. The array is allocated. */
     size_t *weights_bits, n_weights_bits;
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
     size_t sweep;         /* number of values per method (--sweep), or 0 */
-    /* True if --target only uses results of listed methods (--points-only). */
+    /*
+     * True if --target reads its result from the listed methods instead of evaluating more settings
+     * (--points-only).
+     */
     bool points_only;
     bool scan;
 } kvd_eval_options;
@@ -72,7 +90,9 @@ void kvd_eval_parse(int argc, char **argv, kvd_eval_options *cfg);
 
 void kvd_eval_options_release(kvd_eval_options *cfg);
 
-/* Results of an unfinished run in file OUT.h5.rows, which is rewritten after every row. */
+/*
+ * Results of an unfinished run, saved in the file OUT.h5.rows, which is rewritten after every row.
+ */
 
 typedef struct {
     char *path; /* path of OUT.h5.rows, or NULL if nothing is saved */
@@ -82,8 +102,8 @@ typedef struct {
 } kvd_saved_rows;
 
 /*
- * Reads OUT.h5.rows if present. s->key must be set: a file with another key, or damaged, is a
- * failure. `like` is an empty table of this run.
+ * Reads OUT.h5.rows if it exists. The caller sets s->key, which identifies the options of the run.
+ * Fails if the file is damaged or has another key. `like` is an empty table of this run.
  */
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
                         kvd_err *err);
@@ -109,25 +129,30 @@ typedef struct {
     kvd_h5 file;
 } kvd_eval_run;
 
-/* Opens all inputs (kvd_inputs_open). */
+/*
+ * Opens the model, texts and calibration files of a run and makes its settings (kvd_inputs_open).
+ */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
-/* Prints new results, except with --quiet or --json. */
+/* Prints the result rows that were added since the last call, except with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*
- * Evaluates a setting or copies its saved result, whose index *row becomes. full_rank_error: NaN if
- * not measured.
+ * Evaluates one setting, or copies its result if an interrupted run saved it. *row receives the
+ * index of the result row. full_rank_error: NaN if it was not measured.
  */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
 
-/* Returns a runner for another checkpoint of equal shape. */
+/* Returns a model runner for another checkpoint of equal shape. The caller frees it. */
 kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err);
 
 /* Evaluates the model with quantised weights (--weights-bits). */
 int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
-/* Searches each method's strongest compression (--target). Writes groups /target/<name>. */
+/*
+ * Searches each method's strongest compression that keeps the accuracy asked for by --target.
+ * Writes groups /target/<name>.
+ */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
 /*

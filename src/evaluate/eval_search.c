@@ -1,4 +1,6 @@
-/* Searches the strongest compression that keeps the target accuracy (--target). */
+/*
+ * Searches each method for the strongest compression that keeps the accuracy asked for by --target.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +9,7 @@
 #include "evaluate/accuracy_text.h"
 #include "evaluate/eval_run.h"
 
-/* One method's results, in falling order of stored bytes. */
+/* Results of one method, as a curve of accuracy in falling order of stored bytes. */
 typedef struct {
     size_t n, *row;
     double *x; /* [n] searched parameter, as a position within its range */
@@ -27,7 +29,10 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/* Returns a row's method, or NULL if more than the searched parameter differs from t->method. */
+/*
+ * Returns the method that gave a result row, or NULL if it differs from t->method in more than the
+ * searched parameter.
+ */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -90,7 +95,10 @@ static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c,
     return 0;
 }
 
-/* Sets t->found from listed methods that differ from t->method in the parameter (--points-only). */
+/*
+ * Fills t->found from the listed methods that differ from t->method only in the searched parameter
+ * (--points-only).
+ */
 static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const kvd_method *const base = t->method;
@@ -121,7 +129,10 @@ static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err
     return status;
 }
 
-/* Returns the uncompressed model's correct predictions per sequence. The caller frees them. */
+/*
+ * Returns the number of correct predictions of the uncompressed model for each sequence. The caller
+ * frees the array.
+ */
 static double *reference_of(kvd_eval_run *v, kvd_err *err)
 {
     kvd_evaluator *const e = &v->evaluator;
@@ -222,7 +233,10 @@ static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/* Prints and stores a finished search. of_text has searches on single texts, or is NULL. */
+/*
+ * Prints a finished search and writes it to the result file. `of_text` has the searches for single
+ * texts, or is NULL.
+ */
 static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -239,7 +253,10 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/* Runs a method's search. A search for the removed fraction p is repeated for each single text. */
+/*
+ * Searches the strongest compression of one method. If the searched parameter is the removed
+ * fraction p, repeats the search for each single text.
+ */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);

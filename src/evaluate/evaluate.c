@@ -9,7 +9,10 @@
 #include "common/clock.h"
 #include "common/run.h"
 
-/* Returns how many sequences form the next batch. Their prompts must fit twice into max_tokens. */
+/*
+ * Returns how many sequences, from `first` on, form the next batch. Twice the tokens of their
+ * prompts must fit into max_tokens.
+ */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
     const size_t most = e->runner->max_tokens;
@@ -93,7 +96,10 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
     return 0;
 }
 
-/* Runs one setting. `ref` has the uncompressed hidden states at scored positions. */
+/*
+ * Evaluates one setting on a batch and adds its results to *c. `ref` holds the uncompressed model's
+ * hidden states at the scored positions.
+ */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
 {
@@ -201,7 +207,10 @@ static void put_away(kvd_evaluator *e, kvd_choice *c)
     c->hidden = NULL;
 }
 
-/* Evaluates the batch that begins at sequence *first, and advances *first. */
+/*
+ * Evaluates n settings on the batch of sequences that begins at *first. Then sets *first to the
+ * next sequence.
+ */
 static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                           float *residual, bool errors, size_t *first, kvd_progress *progress,
                           kvd_err *err)
@@ -303,7 +312,9 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 {
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
-    /* KVD_F32, because rounding to 16 bits would add to the measured error. */
+    /*
+     * The measured error must not include rounding of K and V to 16 bits, so their type is KVD_F32.
+     */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};
     kvd_batch b;
@@ -379,8 +390,8 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 }
 
 /*
- * Decides whether the free memory keeps K and V of all prompts or, if e->hidden is NULL, of one
- * batch. The decision must not change during a run.
+ * Decides if the free memory can keep K and V of all prompts, or of one batch's prompts if
+ * e->hidden is NULL. The decision must not change during a run.
  */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {

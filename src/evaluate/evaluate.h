@@ -17,7 +17,10 @@ typedef struct {
     kvd_corpus *corpus;
     size_t prompt; /* number of prompt tokens of each sequence, not scored */
     size_t n_sequences, n_tokens;
-    /* Number of texts with equal weight, or 0 to weight texts by their tokens. */
+    /*
+     * Number of texts if all texts have equal weight, or 0 if a text's weight is its number of
+     * tokens.
+     */
     size_t n_texts;
     /* [n_texts + 1] First sequence of each text. Borrowed. */
     const size_t *text_first;
@@ -28,20 +31,26 @@ typedef struct {
     kvd_quality *reference;
     bool reference_known;
     double reference_seconds;
-    /* Bytes of uncompressed states that did not fit. If above 0, every call computes them again. */
+    /*
+     * Bytes of the uncompressed model's hidden states that did not fit into memory. If above 0,
+     * every evaluation computes these states again.
+     */
     size_t bytes_not_kept;
     /* [n_sequences + 1] Number of prompt tokens in sequences before i. */
     size_t *prompt_at;
     /* Private fields follow. */
     bool keeps_attention;
     enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
-    /* [n_scored][d_model] Final hidden states of the uncompressed model, or NULL. */
+    /*
+     * [n_scored][d_model] Final hidden states of the uncompressed model, or NULL if they are not
+     * kept.
+     */
     float *hidden;
     /* [n_sequences + 1] Number of scored positions in sequences before i. */
     size_t *scored_at;
     uint32_t *id;
     size_t *offset;
-    /* Next token and sequence of each scored position in the batch. */
+    /* Next token and sequence of each scored position in the current batch. */
     uint32_t *target;
     int *sequence;
     float *batch_hidden;
@@ -54,11 +63,14 @@ typedef struct {
  */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
-/* Keeps uncompressed attention outputs if they fit. Needs keep_reference. Precedes kvd_evaluate. */
+/*
+ * Keeps the attention outputs of the uncompressed model if they fit into memory. Requires
+ * keep_reference. Must be called before kvd_evaluate.
+ */
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
-/* Standard deviations over seeds, or NaN. */
+/* Standard deviations over seeds of the qualities, or NaN if there is one seed. */
 typedef struct {
     double nll, top1, kl, agree;
 } kvd_seed_spread;
@@ -68,23 +80,29 @@ typedef struct {
     const char *method;
     /* Fraction of all dimensions that the setting removes, for messages. */
     double overall_p;
-    /* Opened with the evaluator's prompt length. Its pointers are borrowed. */
+    /*
+     * Plan of the compression, opened with the evaluator's prompt length. Its pointers are
+     * borrowed.
+     */
     kvd_plan plan;
     /*
-     * Borrowed, or NULL for kvd_evaluator.runner. May have other weights, but the same shape,
-     * output head and memory.
+     * Runner of the model, borrowed, or NULL for that of the evaluator. Its model may have other
+     * weights, but the same shape, output head and memory.
      */
     kvd_model_runner *runner;
     double weight_bytes;
-    /* [n_sequences] Quality. kvd_evaluate fills this and all later fields. */
+    /* [n_sequences] Sums of prediction quality. kvd_evaluate fills this and all later fields. */
     kvd_quality *per_sequence; /* [n_sequences] */
-    /* [n_each] Change of each prediction, or NULL for means over seeds. */
+    /*
+     * [n_each] Change of each prediction against the uncompressed model, or NULL for means over
+     * seeds.
+     */
     kvd_prediction_change *each;
     size_t n_each;
     kvd_attention_error error; /* errors of attention outputs, zero if not measured */
     kvd_cache_account account;
     double seconds;
-    /* Number of seeds averaged here. 0 or 1: a single run. */
+    /* Number of seeds over which the results are means; 0 or 1 for a single run. */
     size_t n_seeds;
     kvd_seed_spread spread;
     /* True if a scored hidden state differs from the uncompressed model's. */
@@ -106,7 +124,10 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
 
-/* Makes sure that e->reference is filled, running the uncompressed model if necessary. */
+/*
+ * Makes sure that e->reference holds the uncompressed model's quality. Runs this model if
+ * necessary.
+ */
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
 /*

@@ -12,7 +12,7 @@
 #include "methods/prompts.h"
 #include "model/model_info.h"
 
-/* Adds a method. `text` must live as long as *cfg. */
+/* Adds the method of a --method option. `text` must live as long as *cfg. */
 static int add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err)
 {
     if (cfg->n_methods == KVD_EVAL_METHODS)
@@ -33,7 +33,10 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/* Appends the value of --field. An empty name (plain text) becomes NULL. */
+/*
+ * Stores a value of --field, the name of a JSON key or CSV column. An empty name (plain text) is
+ * stored as NULL.
+ */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;
@@ -195,7 +198,10 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/* Fills *plan but does not open it. Returns the setup for kvd_plan_open. */
+/*
+ * Fills *plan from setting `p` with the k-th seed, without opening it. Returns the arguments for
+ * kvd_plan_open.
+ */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,
@@ -289,7 +295,10 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
     }
 }
 
-/* Warns if a calibration text is evaluated. Fails if two texts of one label differ. */
+/*
+ * Warns if a text is both used for calibration and evaluated. Fails if two texts with the same
+ * label differ.
+ */
 static int check_text(kvd_inputs *in, const char *program, const kvd_named_text *calibration,
                       kvd_err *err)
 {

@@ -22,7 +22,10 @@ typedef struct {
     const char *text[KVD_EVAL_TEXTS];
     size_t n_text;
     const char *ids, *label;
-    /* JSON key or CSV column of the text, one for all files or one per file. NULL: plain text. */
+    /*
+     * Name of the JSON key or CSV column of the text, one for all files or one per file. NULL:
+     * plain text.
+     */
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
@@ -44,9 +47,11 @@ typedef struct {
     /* Number types of the forward pass (KVD_F32 or KVD_BF16), and of the stored cache. */
     kvd_dtype compute, cache;
     bool cache_given; /* false if the program chooses `cache` */
-    /* Share of the uncompressed model's score to keep (--target), or NaN. */
+    /*
+     * Share of the uncompressed model's score that --target keeps, or NaN if there is no --target.
+     */
     double target;
-    /* Parameter that --target searches, or NULL for each method's usual one. */
+    /* Parameter that --target searches, or NULL for the usual one of each method. */
     const char *target_key;
     bool resume;
 } kvd_inputs_options;
@@ -77,7 +82,10 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err);
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err);
 void kvd_inputs_options_release(kvd_inputs_options *cfg);
 
-/* Fails if a method chooses ranks by a rule, but no option says how many. */
+/*
+ * Fails if a method chooses the kept dimensions of each head by a rule, but no option says how many
+ * to keep in total.
+ */
 int kvd_inputs_check_ranks(const kvd_inputs_options *cfg, kvd_err *err);
 
 /* Opens the checkpoint of --model. */
@@ -94,29 +102,35 @@ int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err)
 /* Opens texts or token ids. Sets their label, and --seq-len if missing. */
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
-/* Makes the settings of all methods. With none_is_error, fails if a method has no setting. */
+/*
+ * Makes the settings (parameters to evaluate) of all methods. If none_is_error, fails if a method
+ * has no setting.
+ */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
  * Warns if the calibration text is evaluated, if widths belong to other rotations, or if files are
  * unused. Fails if two texts of one label differ. Must follow kvd_inputs_find_files.
  */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
-/* Fails, naming the method, if a method cannot run. */
+/* Fails if a method cannot run on this model and device. The message names the method. */
 int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
-/* Checks n prompts of at[s + 1] - at[s] tokens. No sequence may exceed max_len tokens. */
+/*
+ * Fails if a method cannot run on one of n prompts. Prompt s has at[s + 1] - at[s] tokens.
+ * Sequences have at most max_len tokens.
+ */
 int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              kvd_err *err);
 /* Opens the plan of a setting with the run's seed plus k. *plan must not be moved afterwards. */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
-/* Adds to *key everything that determines results (--resume). */
+/* Adds all options and inputs that determine the results to *key, which --resume compares. */
 int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err);
-/* Returns true if the output is complete and has the same *key. */
+/* Returns true if the output file is complete and was made with an equal *key. */
 bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key);
-/* Reports on stderr, and with --json on stdout, that the output file is already complete. */
+/* Reports that the output file is already complete: on stderr, and with --json on stdout. */
 int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err *err);
 void kvd_inputs_methods_text(const kvd_inputs_options *cfg, char *text, size_t size);
-/* Writes the names of --field, with '-' for plain text. */
+/* Writes the names given to --field to `text`, with '-' for plain text. */
 void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t size);
 void kvd_inputs_release(kvd_inputs *in);
 

@@ -1,4 +1,6 @@
-/* Q, K and V of prompts, recorded once and used by all settings (model_runner.h). */
+/*
+ * Keeps Q, K and V of prompts, which are recorded once and used by all settings (model_runner.h).
+ */
 #include "evaluate/model_runner.h"
 
 #include <stdint.h>
@@ -106,7 +108,10 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/* Copies tokens after prompts out of whole sequences or, if `out`, back into whole sequences. */
+/*
+ * Copies the rows of tokens after the prompts, `from`, to their places in whole sequences, `to`. If
+ * `out`, copies them out of whole sequences `from` instead.
+ */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {
@@ -146,7 +151,10 @@ static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_
     return 0;
 }
 
-/* Fills *steps with the tokens after the prompts. The caller frees *lengths and *ids. */
+/*
+ * Fills *steps with a batch of the tokens after the prompts of batch *b. The caller frees *lengths
+ * and *ids.
+ */
 static int cut_batch(const kvd_kept_prompts *p, const kvd_batch *b, kvd_batch *steps,
                      size_t **lengths, uint32_t **ids, kvd_err *err)
 {

@@ -1,4 +1,7 @@
-/* kvdim-eval: measures how compression changes predictions. Writes kvdim/accuracy, error-table. */
+/*
+ * kvdim-eval: measures how compression of the KV cache changes next-token predictions. Writes files
+ * kvdim/accuracy and error-table.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,7 +154,7 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Warns of methods that save neither stored bytes nor bytes that a decode step reads. */
+/* Warns about methods that save neither stored bytes nor bytes that a decode step reads. */
 static void warn_of_bytes(const kvd_rows *rows)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++) {

@@ -1,4 +1,7 @@
-/* kvdim-tasks: measures how a compressed KV cache changes answers. Writes a kvdim/tasks file. */
+/*
+ * kvdim-tasks: measures how a compressed KV cache changes generated answers. Writes a kvdim/tasks
+ * file.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,7 +195,10 @@ static int open_inputs(tasks_run *v, kvd_err *err)
            kvd_inputs_check_plans(in, err);
 }
 
-/* Returns the measure that --target keeps, or KVD_N_FREE_MEASURES for the score of items. */
+/*
+ * Returns the measure of which --target keeps a share. KVD_N_FREE_MEASURES means the score of
+ * benchmark items.
+ */
 static kvd_task_measure target_measure(const tasks_run *v)
 {
     int m = 0;
@@ -206,7 +212,10 @@ static const kvd_rows *rows_of(const tasks_run *v)
     return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
 }
 
-/* Fails if --target has no uncompressed score. The table must have no other rows yet. */
+/*
+ * Fails if there is no score of the uncompressed model, of which --target could keep a share. The
+ * table must have no other rows yet.
+ */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
     const kvd_task_measure m = target_measure(v);
@@ -261,7 +270,7 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/* Adds a row per seed and, if n > 1, before them a row of means. */
+/* Adds a result row for each of n seeds. If n > 1, adds a row of their means first. */
 static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -286,7 +295,10 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 
 enum { KVD_RUN_NAME = 160 };
 
-/* Returns the name by which the journal knows a setting with seed k. t is its search, or NULL. */
+/*
+ * Writes and returns the name under which the journal of generated sequences stores a setting with
+ * the k-th seed. `t` is the search that tries the setting, or NULL.
+ */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
 {
@@ -398,7 +410,7 @@ static int score_point(tasks_run *v, const kvd_method_target *t, const kvd_point
     return status;
 }
 
-/* Runs the uncompressed model first, for comparisons. */
+/* Runs a benchmark, first with the uncompressed model, to which all other settings are compared. */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -460,7 +472,10 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
                      : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
     if (status)
         return -1;
-    /* Row of the mean. A benchmark's mean over tasks comes last, a mean over seeds first. */
+    /*
+     * Index of the row of means. For a benchmark this mean is over tasks and comes last. Otherwise
+     * it is over seeds and comes first.
+     */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     const char *const share =
         kvd_method_selects(t->method) ? "free_read_share" : "free_cache_share";
@@ -520,7 +535,10 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* Opens this run's journal. Without --part, also opens the journals of all parts. */
+/*
+ * Opens the file in which this run saves generated sequences. A run without --part also opens those
+ * of all parts.
+ */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -543,7 +561,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Runs one --part, whose results stay in its journal. */
+/* Runs the share of the work that --part selects. Its results stay in its journal file. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -571,7 +589,10 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /* Not part of the run key, as any number of equal GPUs gives equal results. */
+    /*
+     * The number of GPUs is stored only after the comparison of options, because any number of
+     * equal GPUs gives equal results.
+     */
     return (v->in.run.gpu[0] &&
             kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1)) ||
            kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

@@ -15,45 +15,51 @@
 #include "model/pass/forward.h"
 
 /*
- * Q, K and V of prompts, recorded when the uncompressed model runs. As prompts attend uncompressed,
- * runs with compression can skip them.
+ * Q, K and V of prompts, recorded when the uncompressed model runs. Attention within prompts is
+ * never compressed, so runs with compression can use the recording instead of computing prompts.
  */
 
 typedef struct {
-    /* Index of the batch's first prompt token among recorded ones, set by the caller. */
+    /*
+     * Index of the current batch's first prompt token among all recorded tokens. The caller sets
+     * it.
+     */
     size_t first;
     /* Private fields follow. */
-    /* Puts recorded K and V before those of the model's tokens, then calls `inner`. */
+    /*
+     * Attention hook that puts recorded K and V of prompts before those of the current tokens, then
+     * calls `inner`.
+     */
     kvd_attention hook;
     const kvd_config *config;
     size_t prompt, rows, max_tokens;
-    /* [n_layers][rows][...] Recorded Q, K, V and K before RoPE. */
+    /* [n_layers][rows][...] Recorded Q, K, V, and K before RoPE. */
     float *kept[4];
     kvd_attention *inner;
     const size_t *offset; /* first token of each sequence, counting prompts */
     /* [n_layers][n_heads] Attention-sink logits, or NULL if the model has none. */
     float *sinks;
-    /* Q, K, V, K before RoPE and output of one layer, for whole sequences. */
+    /* Q, K, V, K before RoPE, and attention output of one layer, for whole sequences. */
     float *whole[4], *out;
 } kvd_kept_prompts;
 
-/* Returns how many of n tokens are prompt: at most n - 1. */
+/* Returns how many of a sequence's n tokens belong to the prompt, at most n - 1. */
 size_t kvd_prompt_rows(size_t prompt, size_t n);
-/* Returns the number of bytes of a prompt token's Q, K and V over all layers. */
+/* Returns the bytes that recording one prompt token's Q, K and V takes over all layers. */
 size_t kvd_kept_prompts_row_bytes(const kvd_config *c);
 
 /*
- * Makes room for `rows` prompt tokens in batches of max_tokens. Requires kvd_kept_prompts_release,
- * also after a failure.
+ * Allocates memory to record `rows` prompt tokens in batches of max_tokens. Requires
+ * kvd_kept_prompts_release, also after a failure.
  */
 int kvd_kept_prompts_init(kvd_kept_prompts *p, const kvd_config *c, size_t prompt, size_t rows,
                           size_t max_tokens, kvd_err *err);
 void kvd_kept_prompts_release(kvd_kept_prompts *p);
 
-/* Records Q, K, V and K before RoPE. ctx: a kvd_kept_prompts. */
+/* Records Q, K, V and K before RoPE of one layer. `ctx` is a kvd_kept_prompts. */
 int kvd_kept_prompts_save(void *ctx, const kvd_attention_in *in, kvd_err *err);
 
-/* Passes recorded prompts to `hook`, one layer after the other. */
+/* Passes recorded Q, K and V of prompts to `hook`, one layer after the other. */
 int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_attention *hook,
                           kvd_err *err);
 
@@ -66,12 +72,15 @@ int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b
 
 #define KVD_NOT_KEPT SIZE_MAX
 
-/* Predictions from n final hidden states: true next token target[i] in sequence[i] (or -1). */
+/*
+ * Input of scoring: n final hidden states. State i predicts token target[i] of sequence[i], or is
+ * ignored if sequence[i] is -1.
+ */
 typedef struct {
     size_t n;
     const uint32_t *target;
     const int *sequence;
-    /* [n] Receives the change of each prediction, or NULL. */
+    /* [n] receives the change of each prediction against the uncompressed model, or NULL. */
     kvd_prediction_change *each;
 } kvd_predictions;
 
@@ -83,9 +92,12 @@ struct kvd_model_runner {
     /* Largest number of predictions whose logits one call computes. */
     size_t piece;
     kvd_dtype compute;
-    /* Index of the batch's first token among kept attention outputs, set by the caller. */
+    /* Index of the current batch's first token among kept attention outputs. The caller sets it. */
     size_t kept_row;
-    /* Index of the batch's first prompt token in keep_prompts' buffer, or KVD_NOT_KEPT. */
+    /*
+     * Index of the current batch's first prompt token among the recorded ones (keep_prompts), or
+     * KVD_NOT_KEPT.
+     */
     size_t kept_prompt;
 
     /* rows_new allocates n hidden states, or returns NULL. spare: bytes that they may take. */
@@ -122,7 +134,10 @@ struct kvd_model_runner {
      */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
-    /* Returns the name of the plan's attention implementation, valid until plan_unload. */
+    /*
+     * Returns the name of the attention implementation that runs the plan. It is valid until
+     * plan_unload.
+     */
     const char *(*plan_engine)(const kvd_plan *plan);
     /*
      * Runs a batch with the plan. Starts at first_layer from `residual`, or from the tokens if
@@ -133,9 +148,9 @@ struct kvd_model_runner {
                     kvd_attention_error *error, kvd_err *err);
 
     /*
-     * Returns true if `plan` compresses nothing, so that its result has the bits of `reference`.
-     * Then fills *account and *error like plan_run. *error requires keep_attention. If NULL,
-     * plan_run runs every plan.
+     * Returns true if `plan` compresses nothing, so that its results equal those of `reference` bit
+     * for bit. Then fills *account and *error like plan_run. *error requires keep_attention. If
+     * NULL, plan_run runs every plan.
      */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
@@ -158,7 +173,7 @@ struct kvd_model_runner {
     int (*logit_change)(kvd_model_runner *r, const float *rows, size_t n, double *largest,
                         double *sum2, kvd_err *err);
 
-    /* Returns a description for result files, valid until `free`. */
+    /* Returns a description of device and number types for result files, valid until `free`. */
     const char *(*describe)(const kvd_model_runner *r);
     void (*free)(kvd_model_runner *r);
 };

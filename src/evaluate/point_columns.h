@@ -4,7 +4,10 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/* Fills the newest row. label, calibrated: names of texts. purpose: such as "point" or "seed". */
+/*
+ * Fills the newest row with the columns that describe a setting. `label` and `calibrated` are names
+ * of texts. `purpose` says why it was evaluated, such as "point" or "seed".
+ */
 void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_point *point,
                            const kvd_plan *plan, const char *label, const char *calibrated,
                            const char *purpose);

@@ -16,9 +16,12 @@ enum { RESAMPLES = 2000 };
  */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
-    /* Adding 1.5 * 2^52 rounds x / ln 2 to an integer in the low bits. */
+    /*
+     * Adding 1.5 * 2^52 to x / ln 2 rounds it to an integer, which is then in the low bits of the
+     * sum.
+     */
     const double round_to_int = 6755399441055744.0;
-    /* A mask, because gcc does not vectorise `?:` here. */
+    /* Clears x with a mask if it is below -700, because gcc does not vectorise `?:` here. */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -70,7 +73,10 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
     return sum;
 }
 
-/* Sums over a row of logits x. `bad` is the first column that is not finite, or -1. */
+/*
+ * Statistics of one row of logits x. `bad` is the first column that is not finite, or -1 if there
+ * is none.
+ */
 typedef struct {
     /* Largest logit, sum of e^{x - top}, and log of the sum of e^x. */
     double top, sum, lse;
@@ -123,7 +129,10 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
     size_t bad_row = SIZE_MAX;
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
-    /* Sums are added in row order, so that results do not depend on threads. */
+    /*
+     * Values of single rows are stored and added in row order, so that sums do not depend on
+     * threads.
+     */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
         return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
@@ -178,7 +187,10 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
-/* Returns true if the uncompressed model has no correct prediction on a text. */
+/*
+ * Returns true if on one of the texts the uncompressed model has no correct prediction, so that no
+ * share of it exists.
+ */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
     for (size_t t = 0; t < n_texts; t++) {
@@ -210,7 +222,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_REF_TOP1 * n + i] = reference[i].top1;
         total += q[i].n;
     }
-    /* Intervals that cannot be computed, such as that of one sequence. */
+    /* Value of intervals that cannot be computed, such as those of a single sequence. */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 
@@ -235,7 +247,9 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /* With one seed for all fields, their bootstrap draws the same sequences. */
+        /*
+         * All fields use the same seed, so that their bootstrap resamples draw the same sequences.
+         */
         if (kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             goto done;
     }

@@ -15,7 +15,7 @@ typedef struct {
     double nll;  /* -log p(next token) in nats */
     double top1; /* number of predictions whose most probable token is the next token */
     double kl;   /* KL divergence from the uncompressed model in nats */
-    /* Number of predictions whose most probable token is the uncompressed model's. */
+    /* Number of predictions whose most probable token is also that of the uncompressed model. */
     double agree;
 } kvd_quality;
 
@@ -34,13 +34,19 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_prediction_change *each,
                     kvd_err *err);
 
-/* Distribution of changes, as llama-perplexity --kl-divergence; quantiles are interpolated. */
+/*
+ * Distribution over predictions of their change by compression, as in llama-perplexity
+ * --kl-divergence. Quantiles are interpolated.
+ */
 typedef struct {
-    /* Median, quantiles and maximum of the KL divergence (nats). Mean of p_change. */
+    /*
+     * Median, quantiles and maximum of the KL divergence (nats), and mean change of the next
+     * token's probability.
+     */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
 
-/* Summarises the changes of n >= 1 predictions. */
+/* Summarises the changes of n >= 1 predictions: median, quantiles, maximum and mean. */
 int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_summary *out,
                         kvd_err *err);
 
@@ -63,7 +69,10 @@ int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);
 
-/* Errors of attention outputs before W_O (ZDC paper, section 4.2; D-25 in docs/readings.md). */
+/*
+ * Attention outputs of the uncompressed model before W_O, kept to measure errors (ZDC paper,
+ * section 4.2; D-25 in docs/readings.md).
+ */
 
 typedef struct {
     float *out; /* [n_layers][max_tokens][n_heads * d_head] */
@@ -75,10 +84,13 @@ typedef struct {
 int kvd_kept_attention_init(kvd_kept_attention *k, const kvd_config *c, size_t max_tokens,
                             kvd_err *err);
 void kvd_kept_attention_release(kvd_kept_attention *k);
-/* Stores the outputs of a layer. ctx: a kvd_kept_attention. */
+/* Stores the attention outputs of one layer. `ctx` is a kvd_kept_attention. */
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Sums over all tokens, one per layer and head. u, v: attention output without and with cuts. */
+/*
+ * Sums over all tokens, one per layer and head, of errors of attention outputs: u without
+ * compression, v with compression.
+ */
 typedef struct {
     const kvd_kept_attention *kept; /* the outputs u, borrowed */
     int n_layers, n_heads, d_head;
@@ -92,10 +104,10 @@ typedef struct {
 int kvd_attention_error_init(kvd_attention_error *e, const kvd_kept_attention *kept,
                              const kvd_config *c, kvd_err *err);
 void kvd_attention_error_release(kvd_attention_error *e);
-/* Adds a layer's error. ctx: a kvd_attention_error. */
+/* Adds the errors of one layer's attention outputs. `ctx` is a kvd_attention_error. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Adds n tokens that have no error in any layer. */
+/* Counts n tokens whose attention outputs have no error in any layer. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
@@ -104,7 +116,10 @@ void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attenti
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
-/* Means over layers and heads. *n_zero is the number of outputs u = 0, which *zdc leaves out. */
+/*
+ * Writes the means over layers and heads of both errors. *n_zero receives the number of outputs u =
+ * 0, which *zdc leaves out.
+ */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);
 

@@ -14,7 +14,10 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /* [hook.piece][vocab] Logits of the uncompressed and of the compressed model. */
+    /*
+     * [hook.piece][vocab] Logits: logits[0] of the uncompressed model, logits[1] of a compressed
+     * one.
+     */
     float *logits[2];
 } runner;
 
@@ -50,7 +53,7 @@ static size_t spare(const kvd_model_runner *r)
 {
     (void)r;
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    /* A quarter of the memory, or no limit if its size is unknown. */
+    /* Returns a quarter of the machine's memory, or no limit if its size is unknown. */
     return pages > 0 && bytes > 0 ? (size_t)pages * (size_t)bytes / 4 : SIZE_MAX;
 }
 
@@ -172,7 +175,10 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
                                                run_prompts, self, err)
                             : 0;
     cache.prompts = first_pass ? &prompts : NULL;
-    /* Layer inputs are not recorded, so methods that read them run the prompts again. */
+    /*
+     * Recordings of prompts lack the inputs of layers, so methods that read these inputs compute
+     * the prompts again.
+     */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
         status = first_layer ? kvd_forward_run_from(self->forward, b, &capture.hook, first_layer,
@@ -188,8 +194,8 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
 }
 
 /*
- * Without compression the cache equals dense attention bit for bit. Then fills *account and *error
- * and returns true.
+ * Returns true if the plan compresses nothing, because attention with this cache then equals the
+ * uncompressed model bit for bit. In that case also fills *account and *error.
  */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)
@@ -225,7 +231,10 @@ static int reference_logits(kvd_model_runner *r, const float *rows, size_t n, kv
     return kvd_forward_logits(self->forward, rows, n, self->logits[0], err);
 }
 
-/* Scores predictions. With NULL `rows`, scores the uncompressed model's logits. */
+/*
+ * Adds the quality of predictions to each sequence's sums. If `rows` is NULL, scores the
+ * uncompressed model's logits.
+ */
 static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err)
 {
@@ -289,7 +298,7 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
     runner *const self = kvd_new(1, sizeof *self, "an evaluation", err);
     if (!self)
         return NULL;
-    /* Logits of one call take up to 32 MiB, for 16 to 1024 predictions. */
+    /* Number of predictions whose logits fit into 32 MiB, limited to 16 .. 1024. */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;
     self->hook = (kvd_model_runner){.config = config,

@@ -63,7 +63,10 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /* [MAX_SAMPLES][n_texts] Share of each sample on each text, or NULL if not wanted. */
+    /*
+     * [MAX_SAMPLES][n_texts] Kept share of the score of each evaluated setting on each text, or
+     * NULL if not wanted.
+     */
     kvd_interval *of_text;
 } search;
 
@@ -92,7 +95,10 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/* Inserts a sample at index `at`. Its intervals per text must be in s->of_text at s->n. */
+/*
+ * Inserts an evaluated setting at index `at`. The intervals of its share on each text must be in
+ * s->of_text at index s->n.
+ */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -106,7 +112,10 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
     s->n++;
 }
 
-/* Sets *x to the setting nearest to `wanted`. Evaluates it unless that was done before. */
+/*
+ * Sets *x to the setting nearest to `wanted`. Evaluates the setting unless an earlier step of the
+ * search did.
+ */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
     const kvd_target_axis *const a = s->axis;
@@ -164,8 +173,8 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 }
 
 /*
- * Evaluates one more setting on each side of the point where the share falls below the target.
- * Shows whether the share only dips or peaks near that point.
+ * Evaluates one more setting on each side of the point where the share falls below the target. This
+ * shows if the share only dips or peaks near that point.
  */
 static int look_around(search *s, double target, kvd_err *err)
 {
@@ -231,7 +240,10 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
     return kept;
 }
 
-/* Returns where curve `c` falls below the target, if sequence s counts times[s] times. */
+/*
+ * Returns the removed fraction p at which curve `c` falls below the target, if sequence s counts
+ * times[s] times (bootstrap).
+ */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
 {
@@ -300,7 +312,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xb[k] = crossing_of(b, reference, times, first, n_texts, target, share);
         xd[k] = xb[k] - xa[k];
     }
-    /* A resample without correct predictions has share NaN. */
+    /* If the uncompressed model has no correct prediction in a resample, the share there is NaN. */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);
     put(xd, pb - pa, &out->difference);
@@ -308,9 +320,12 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
     return 0;
 }
 
-/* ---- search of one method ---- */
+/* ---- Search of one method ---- */
 
-/* Position x on the search axis is the removed fraction p or, for other parameters, 0 to 1. */
+/*
+ * Search axis of a method. Position x is the removed fraction p or, for other parameters, a number
+ * from 0 to 1.
+ */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -318,7 +333,7 @@ typedef struct {
     void *ctx;
 } method_axis;
 
-/* Copy of the method with one value of the parameter. */
+/* A copy of the searched method, with one value of the searched parameter. */
 typedef struct {
     kvd_method method;
     kvd_point point;
@@ -337,7 +352,10 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* The settings' text must not contain the removed fraction p, which has its own column. */
+    /*
+     * The text of the settings must not contain the removed fraction p, which has a column of its
+     * own.
+     */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -430,7 +448,10 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* The texts of the settings may have removed fractions p of Q-K or V alone. */
+    /*
+     * The texts of the settings are compared as well, because they may contain removed fractions p
+     * of Q-K or V alone.
+     */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }
@@ -446,7 +467,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* The name has changed, so compares again from index 0, which i++ reaches. */
+            /* The name has changed, so it is compared with all names again: i++ makes i = 0. */
             i = (size_t)-1;
         }
 }

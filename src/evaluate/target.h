@@ -14,26 +14,38 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/* Bisection ends at this distance, in the removed fraction p or in the fraction of saved bytes. */
+/*
+ * The search ends when two settings are this close: in the removed fraction p, or in the fraction
+ * of saved bytes.
+ */
 #define KVD_TARGET_STEP 0.005
 
-/* One evaluated setting of the method. */
+/* One evaluated setting of the searched method. */
 typedef struct {
-    /* Position on the search axis (the removed fraction p if searched), and parameter value. */
+    /*
+     * Position of the setting on the search axis (equal to the removed fraction p if that is
+     * searched), and value of the parameter.
+     */
     double x, value;
-    /* 1 - stored bytes / uncompressed bytes, or bytes read if kvd_method_selects. */
+    /*
+     * Saved fraction of bytes, 1 - stored bytes / uncompressed bytes. For methods that select
+     * tokens (kvd_method_selects), bytes read by a step count instead.
+     */
     double saving;
     kvd_interval share;
 } kvd_target_sample;
 
-/* Parameter value and saving of a setting next to the crossing. NaN if there is no crossing. */
+/*
+ * Parameter value and saved fraction of a setting near the point where the share falls below the
+ * target. NaN if there is no such point.
+ */
 typedef struct {
     double value, saving;
 } kvd_target_end;
 
 typedef struct {
     double target;
-    /* Last setting before the first one that misses the target. */
+    /* Last setting that keeps the target before the first one that misses it. */
     kvd_target_end kept;
     kvd_target_end misses;
     /* Last setting before the lower end of the 95 % interval first misses the target. */
@@ -76,9 +88,12 @@ int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *ou
 /* Fills *out from n evaluated settings, sorted by x. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
-/* Largest removed fractions p of two methods at the target, compared on the same resamples. */
+/*
+ * ---- Largest removed fractions p at which two methods keep the target, compared on the same
+ * resamples ----
+ */
 
-/* Correct predictions at n values of the removed fraction p. */
+/* Numbers of correct predictions of one method at n values of the removed fraction p. */
 typedef struct {
     size_t n;
     const double *p; /* [n] removed fractions of dimensions in rising order */
@@ -87,13 +102,16 @@ typedef struct {
 } kvd_target_curve;
 
 /*
- * Returns the first removed fraction p whose share is below the target. Between (0, 1) and the
- * points (p[i], share[i]) the share is linear. Returns the last p if there is none.
+ * Returns the first removed fraction p whose share is below the target, or the last p if there is
+ * none. The share is 1 at p = 0 and is interpolated linearly between the points (p[i], share[i]).
  */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /* Largest removed fraction p at which each method keeps the target quality, and b less a. */
+    /*
+     * Largest removed fraction p at which methods a and b keep the target, and the difference b -
+     * a.
+     */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
@@ -107,7 +125,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           double target, uint64_t seed, kvd_target_difference_result *out,
                           kvd_err *err);
 
-/* ---- search of one method, by kvdim-eval or kvdim-tasks ---- */
+/* ---- Search of one method, by kvdim-eval or kvdim-tasks ---- */
 
 typedef struct {
     /* Name of the method and, unless "eq6", of its rule for widths; then "-2", ... if repeated. */
@@ -116,12 +134,15 @@ typedef struct {
     kvd_method_tradeoff rate;
     /* True if the removed fraction p is searched and p = 0 is the uncompressed model. */
     bool whole;
-    /* Lines first_row .. end_row - 1 of the results are of this search, if set. */
+    /* Result rows first_row .. end_row - 1 belong to this search, if set. */
     size_t first_row, end_row;
     kvd_target found;
 } kvd_method_target;
 
-/* Evaluates a setting. Fills out->saving, out->share and of_text [n_texts] (may be NULL). */
+/*
+ * Evaluates a setting of a search. Fills out->saving, out->share and of_text [n_texts] (shares per
+ * text, may be NULL).
+ */
 typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
 
@@ -156,7 +177,10 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 
-/* Runs the search along t->rate and fills t->found. `point` is a setting to copy, or NULL. */
+/*
+ * Searches parameter t->rate of the method and fills t->found. `point` is a setting whose other
+ * fields are copied, or NULL.
+ */
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err);

@@ -24,13 +24,19 @@ struct larger {
     }
 };
 
-/* Reduces x over the threads of the block with OP. Thread 0 gets the result. */
+/*
+ * Combines the values x of all threads of the block by OP (sum or maximum). Thread 0 returns the
+ * result.
+ */
 template <class OP> __device__ double over_cta(double x)
 {
     __shared__ double of_warp[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = OP::of(x, __shfl_down_sync(~0u, x, step));
-    /* All threads must have read of_warp's old values before new ones are written. */
+    /*
+     * Waits until all threads have read the values in of_warp of an earlier call, before new ones
+     * are written.
+     */
     __syncthreads();
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;
@@ -79,7 +85,10 @@ __device__ double value(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* Sums errors for query head blockIdx.x over one of gridDim.y ranges of tokens. */
+/*
+ * Sums the differences of attention outputs u and v. A block handles query head blockIdx.x and the
+ * blockIdx.y-th of gridDim.y ranges of tokens.
+ */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     error_parts(const T *u, const T *v, size_t n_tokens, int d_head, kvd_error_sums *part)

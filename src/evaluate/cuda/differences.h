@@ -1,4 +1,7 @@
-/* Kernels that compare arrays in GPU memory. The caller adds partial sums in a fixed order. */
+/*
+ * Kernels that compare arrays in GPU memory. They write partial sums, which the caller adds in a
+ * fixed order.
+ */
 #ifndef KVD_EVALUATE_CUDA_DIFFERENCES_H
 #define KVD_EVALUATE_CUDA_DIFFERENCES_H
 
@@ -16,7 +19,10 @@ cudaError_t kvd_differ(const float *a, const float *b, size_t n, int *differ, cu
 
 enum { KVD_CHANGE_PARTS = 1024, KVD_ERROR_PARTS = 16 };
 
-/* Change of logits from u to v. The maximum of |v - u| is infinite if a logit is NaN. */
+/*
+ * Difference between logits u of the uncompressed model and v of a compressed one. The maximum of
+ * |v - u| is infinite if a logit is NaN.
+ */
 typedef struct {
     double largest, sum2;
 } kvd_change;
@@ -25,7 +31,10 @@ typedef struct {
 cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_change *part,
                              cudaStream_t stream);
 
-/* Sums over outputs u (uncompressed) and v: |v - u|^2, |u|^2, |v - u| / |u|; number of u = 0. */
+/*
+ * Sums over attention outputs u (uncompressed) and v (compressed): of |v - u|^2, |u|^2 and |v - u|
+ * / |u|, and the number of u = 0.
+ */
 typedef struct {
     double diff2, norm2, relative, n_zero;
 } kvd_error_sums;

@@ -10,15 +10,18 @@ extern "C" {
 #endif
 
 /*
- * Quality of a row of logits. `bad` is the first column that is not finite (the other fields then
- * have no meaning), or the vocabulary size.
+ * Quality of the prediction by one row of logits. `bad` is the first column that is not finite, or
+ * the vocabulary size. If a column is not finite, the other fields have no meaning.
  */
 typedef struct {
-    /* -log p(next token), and the KL divergence (0 without a reference). */
+    /* -log p(next token), and KL divergence from the uncompressed model (0 if it is not given). */
     double nll, kl;
-    /* nll of the uncompressed model, or equal to nll without a reference. */
+    /* -log p(next token) of the uncompressed model. Equal to nll if that model is not given. */
     double ref_nll;
-    /* First column with the largest logit, for both models. */
+    /*
+     * First column with the largest logit, of the row (`best`) and of the uncompressed model
+     * (`ref_best`).
+     */
     uint32_t best, ref_best;
     uint32_t bad, ref_bad;
 } kvd_quality_row;

@@ -19,11 +19,14 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /* [hook.piece][vocab] Logits of the uncompressed and of the compressed model. */
+    /*
+     * [hook.piece][vocab] Logits: logits[0] of the uncompressed model, logits[1] of a compressed
+     * one.
+     */
     float *logits[2];
     int *flag;
     kvd_change *change;
-    /* [n_layers][KVD_ERROR_PARTS][n_heads] Partial sums of attention errors. */
+    /* [n_layers][KVD_ERROR_PARTS][n_heads] Partial sums of errors of attention outputs. */
     kvd_error_sums *error;
     kvd_device_memory kept;
     /* [n_layers][kept_tokens][n_heads * d_head] Uncompressed attention outputs, or NULL. */
@@ -58,7 +61,10 @@ static void rows_free(kvd_model_runner *r, float *rows)
     (void)cudaFree(rows);
 }
 
-/* Hidden states may take half of the free memory, as projections need the rest. */
+/*
+ * Returns the bytes that hidden states may take: half of the free memory, as projections need the
+ * rest.
+ */
 static size_t spare(const kvd_model_runner *r)
 {
     size_t available = 0, total = 0;

@@ -5,10 +5,12 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/* One of the units that generate in parallel: a GPU with its copy of the model, or a CPU thread. */
+/*
+ * Worker that generates in parallel with others: a GPU with its copy of the model, or a CPU thread.
+ */
 typedef struct {
     kvd_generator_spec spec; /* specification for this worker's GPU alone */
-    /* Path with the cache in host memory, or NULL until needed. */
+    /* Implementation with the KV cache in host memory, or NULL until it is needed. */
     kvd_generate_path *rows;
 #ifdef KVD_CUDA
     struct kvd_gpu_weights *weights; /* weights in GPU memory, or NULL until the first call */
@@ -119,7 +121,10 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /* On a GPU, the first plan decides whether the engine or host memory is used. */
+    /*
+     * On the CPU, opens the implementation now. On a GPU, the first plan decides if the engine or
+     * host memory holds the cache.
+     */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -157,19 +162,23 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* [c->n_sequences] Statistics of each group, at its first sequence. */
+    /* [c->n_sequences] Cache statistics of each group, stored at the group's first sequence. */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
-    /* Next group, for --part. Starts at the number of earlier calls, to divide single groups. */
+    /*
+     * Number of the next group, from which --part takes its share. It starts at the number of
+     * earlier calls, so that calls with a single group are also divided.
+     */
     size_t group;
     bool failed;
     kvd_err err;
 } job;
 
 /*
- * Returns the GPU engine if it supports the plan, otherwise the path in host memory. Only one of
- * them is open at a time, as each takes all GPU memory. The caller frees the engine.
+ * Returns the GPU engine if it supports the plan, otherwise the implementation with the cache in
+ * host memory. At most one of them is open, as each takes all GPU memory. The caller frees the
+ * engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -194,7 +203,10 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
     return w->rows;
 }
 
-/* Takes the next group of this --part. Returns false if none is left or another worker failed. */
+/*
+ * Takes the next group of sequences that belongs to this process's --part. Returns false if none is
+ * left or if another worker has failed.
+ */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
     const kvd_generator_spec *const s = &j->g->spec;
@@ -211,7 +223,7 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
     return mine;
 }
 
-/* Returns false if sequence s is done or must run alone. */
+/* Returns false if sequence s cannot join a group: it is already generated or must run alone. */
 static bool follows(const job *j, size_t s)
 {
     return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);
@@ -328,7 +340,7 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
     else
         run_worker(&j, g->worker);
     (void)pthread_mutex_destroy(&j.lock);
-    /* Adding in the order of sequences makes sums independent of timing. */
+    /* Statistics are added in the order of sequences, so that sums do not depend on timing. */
     for (size_t s = 0; account && !j.failed && s < c->n_sequences; s++)
         kvd_stepwise_account_add(account, &j.account[s]);
     free(j.account);

@@ -17,17 +17,23 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/text/tokenizer.h"
 
-/* Prompts, and tokens to generate after each. */
+/* Prompts, and the outputs to generate after them. */
 typedef struct {
     size_t n_sequences;
-    /* [n_sequences + 1] Prompt s is id[offset[s] .. offset[s+1]-1], not empty. */
+    /*
+     * [n_sequences + 1] The tokens of prompt s are id[offset[s]] .. id[offset[s + 1] - 1]. No
+     * prompt is empty.
+     */
     const size_t *offset;
     const uint32_t *id;
-    /* [n_sequences + 1] The output of sequence s has indices end[s] .. end[s+1]-1, not empty. */
+    /*
+     * [n_sequences + 1] Output tokens are counted over all sequences. Sequence s has those from
+     * end[s] to end[s + 1] - 1, at least one.
+     */
     const size_t *end;
     /*
-     * Inputs at output indices, or NULL if all are free. At KVD_FREE_TOKEN the model chooses.
-     * Consecutive free tokens form an answer.
+     * Prescribed input after each output token, or NULL if the model chooses all. At the value
+     * KVD_FREE_TOKEN the model chooses. Consecutive free tokens form an answer.
      */
     const uint32_t *forced;
     /*
@@ -42,11 +48,16 @@ typedef struct {
      */
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;
-    /* [n_sequences] True for sequences already generated, or NULL. Does not change groups. */
+    /*
+     * [n_sequences] True for sequences that are already generated, or NULL. This does not change
+     * how sequences are grouped.
+     */
     const bool *done;
 } kvd_continuations;
 
-/* Continuations that are being built. A zeroed structure is empty. */
+/*
+ * Prompts and outputs (kvd_continuations) while they are being built. A zeroed structure is empty.
+ */
 typedef struct {
     kvd_ids prompt, forced;
     size_t *offset, *end; /* [n + 1], as in kvd_continuations */
@@ -54,24 +65,29 @@ typedef struct {
 } kvd_sequences;
 
 /*
- * Ends a sequence, whose prompt was appended. Its output ends with `forced` or, if that is empty,
- * has n_new tokens.
+ * Ends the sequence whose prompt was appended to *s. Its output is prescribed by `forced` or, if
+ * that is empty, has n_new free tokens.
  */
 int kvd_sequences_end(kvd_sequences *s, size_t n_new, kvd_err *err);
-/* Returns the sequences and empties *s. The caller calls kvd_continuations_release. */
+/*
+ * Returns the finished sequences and empties *s. The caller frees them with
+ * kvd_continuations_release.
+ */
 kvd_continuations kvd_sequences_take(kvd_sequences *s);
 void kvd_sequences_release(kvd_sequences *s);
 void kvd_continuations_release(kvd_continuations *c);
 
-/* In `forced`: the model chooses the token. In kvd_continued.token: the token was not computed. */
+/*
+ * In `forced`: the model chooses this token. In kvd_continued.token: this token was not computed.
+ */
 #define KVD_FREE_TOKEN UINT32_MAX
 
 typedef struct {
     /* Bits of the cache after the prompt and after the last token. */
     double prompt_bits, bits;
     /*
-     * Seconds for the prompt and for decode steps. The time of a pass of several sequences is
-     * divided by their tokens.
+     * Seconds for the prompt and for the decode steps. If a pass runs several sequences, its time
+     * is divided in proportion to their tokens.
      */
     double prompt_s, steps_s;
     size_t steps;
@@ -82,7 +98,7 @@ typedef struct {
     /* First token with the largest logit. Required with kvd_continuations.ended. */
     uint32_t *token;
     double *log_p; /* log probability of the token that is fed next */
-    /* 1 + the number of tokens with larger logits than the token that is fed next. */
+    /* Rank of the token that is fed next: 1 + the number of tokens with larger logits. */
     uint32_t *rank;
     kvd_continued_cost *cost; /* [n_sequences] */
 } kvd_continued;
@@ -91,11 +107,14 @@ typedef struct {
     bool gpu;
     /* Number type of the forward pass: KVD_F32, or KVD_BF16 on a GPU. */
     kvd_dtype compute;
-    /* First GPU, and number of GPUs with a copy of the model (0 means 1), or of CPU threads. */
+    /*
+     * First GPU, and number of GPUs with a copy of the model (0 means 1). Without a GPU, n_gpus is
+     * the number of CPU threads.
+     */
     int first_gpu, n_gpus;
     /*
-     * Which part of the work this process does, and the number of parts (0 or 1: all of it). Group
-     * i of call k belongs to part (k + i) mod n_parts.
+     * Part of the work this process does, and the number of parts (0 or 1: all of it). Group i of
+     * call k belongs to part (k + i) mod n_parts.
      */
     size_t part, n_parts;
     /*
@@ -114,28 +133,31 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
                                  kvd_err *err);
 void kvd_generator_free(kvd_generator *g);
 
-/* Returns which implementation runs a plan. `why` receives why the GPU engine cannot, or "". */
+/*
+ * Returns the name of the implementation that generates with a plan. `why` receives the reason why
+ * the GPU engine cannot, or "".
+ */
 enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 
 /*
- * Called when n sequences from `first` on are done, with bytes of their steps. To stop, fills *err
- * and returns nonzero.
+ * Called when sequences first .. first + n - 1 are done. To stop, fills *err and returns nonzero.
  */
 typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 
 /*
- * Generates with an open plan. *account gets sizes and bits that steps read. account and step may
- * be NULL. plan->prompt is ignored. Callbacks come from one thread at a time. Results do not depend
- * on the number of equal GPUs. After SIGINT or SIGTERM, fails before the next pass.
+ * Generates with an open plan. *account receives sizes of the cache and the bits that decode steps
+ * read. account and step may be NULL. plan->prompt is ignored. Callbacks come from one thread at a
+ * time. Results do not depend on the number of equal GPUs. After SIGINT or SIGTERM, fails before
+ * the next pass.
  */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,
                  void *ctx, kvd_err *err);
 
-/* Returns the device and number type as text for result files. */
+/* Returns the device and number type of the generator, as text for result files. */
 const char *kvd_generator_name(const kvd_generator_spec *s);
 
 #endif

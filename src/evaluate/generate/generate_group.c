@@ -1,4 +1,7 @@
-/* Decides which tokens each forward pass runs and which follow. */
+/*
+ * Generates a group of sequences: decides which tokens each forward pass runs and which tokens
+ * follow.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +15,10 @@ static bool is_own(const kvd_continuations *c, size_t at)
     return !c->forced || c->forced[at] == KVD_FREE_TOKEN;
 }
 
-/* Stores one output token at `at` and returns the next input. x [vocab]: its logits, or NULL. */
+/*
+ * Stores output token number `at`, the model's choice `best`, and returns the token to feed next. x
+ * [vocab] has the logits, or is NULL.
+ */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
 {
@@ -34,7 +40,7 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* Sequences first .. first + n - 1, which run together. */
+/* State of a group: sequences first .. first + n - 1, which run together. */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
@@ -45,7 +51,10 @@ typedef struct {
     uint32_t *next; /* [n] */
     size_t *at;     /* [n] output index of the token that follows `next` */
     size_t *rows;   /* [n] number of each sequence's tokens in the cache */
-    /* Batch of the pass (kvd_batch). row [n]: index of a sequence in *c. slot [n]: in the group. */
+    /*
+     * Batch of the current forward pass (kvd_batch). For each of its sequences, `row` is the index
+     * in *c, `slot` the index in the group.
+     */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
@@ -53,9 +62,15 @@ typedef struct {
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
-    /* Inputs of a single sequence that outgrows its RoPE table (longrope models), or NULL. */
+    /*
+     * Input tokens of a sequence that runs alone because it outgrows the short RoPE table of a
+     * LongRoPE model, or NULL.
+     */
     uint32_t *text;
-    /* Input tokens of the group and of finished passes, and sequences reported to c->advanced. */
+    /*
+     * Number of input tokens of the whole group and of finished passes, and of sequences reported
+     * to c->advanced.
+     */
     double all_tokens, tokens, told;
     double pass_tokens; /* input tokens of the current pass */
 } group;
@@ -70,7 +85,10 @@ static size_t length_of(const kvd_continuations *c, size_t s)
     return c->end[s + 1] - c->end[s];
 }
 
-/* Returns the length of the first cache, which in longrope models ends where RoPE changes. */
+/*
+ * Returns for how many tokens the first cache can be used. In LongRoPE models it ends where the
+ * RoPE factors change.
+ */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     const size_t n = prompt_of(c, s), all = n + length_of(c, s),
@@ -85,7 +103,7 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
     return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
 }
 
-/* Decides sequence s's next input and advances u->at[s]. */
+/* Decides the next input token of sequence s and advances its position u->at[s]. */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -122,7 +140,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
-/* Reports progress. `part` is the fraction of the group that is done. */
+/* Reports progress to the caller. `part` is the fraction of the group that is done. */
 static void advance(group *u, double part)
 {
     const kvd_continuations *const c = u->c;
@@ -190,7 +208,10 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/* Appends a token to u->text. Beyond first_length, begins a new cache with the whole text. */
+/*
+ * Appends a token to the text of a sequence that runs alone. If the text outgrows the short RoPE
+ * table, begins a new cache with the whole text.
+ */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];
@@ -204,7 +225,7 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/* Runs one step. *left becomes the number of sequences that still have a token to decide. */
+/* Runs one forward pass. *left receives the number of sequences whose output is not complete. */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -290,7 +311,10 @@ static void take_back(group *u)
     (void)pthread_mutex_unlock(u->lock);
 }
 
-/* Runs the group. After a failure, makes room (path->grow) and runs it again. */
+/*
+ * Generates all outputs of the group. If a pass fails, asks for more memory (path->grow) and starts
+ * again.
+ */
 static int generate(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                     const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                     pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)

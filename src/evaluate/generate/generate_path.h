@@ -1,4 +1,7 @@
-/* Interface between the generator and the places of its cache: CUDA engine and host memory. */
+/*
+ * Interface between the generator and its two implementations, which keep the KV cache in the CUDA
+ * engine or in host memory.
+ */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 #define KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 
@@ -12,21 +15,27 @@ struct kvd_gpu_weights;
 typedef struct kvd_generate_path kvd_generate_path;
 struct kvd_generate_path {
     size_t piece; /* largest number of sequences in one `read` */
-    /* Reports progress of `run` in layers, or NULL. */
+    /* Called by `run` after n_layers more layers, to report progress; may be NULL. */
     void (*layer_done)(void *ctx, int n_layers);
     void *layer_ctx;
-    /* Returns how many sequences from `first` on run together, at least 1. */
+    /* Returns how many sequences, from `first` on, may run together, at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
     /*
-     * Called after a failed `run` and `end`. Returns 1 if it made room, 0 if not, -1 on failure.
-     * May be NULL.
+     * Called after `run` failed and `end` was called. Returns 1 if it made more memory available, 0
+     * if it cannot, -1 on failure. May be NULL.
      */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
-    /* Returns how many of n sequences from `first` on run together, at least 1. If NULL, all do. */
+    /*
+     * Returns how many of n sequences, from `first` on, fit into memory together, at least 1. NULL
+     * means that all fit.
+     */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins n sequences in slots 0 .. n - 1. The plan must stay open until `end`. */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
-    /* Runs all prompts, or the next token of some sequences. slot [b->n_sequences]. */
+    /*
+     * Runs a batch: all prompts, or the next token of some sequences. slot [b->n_sequences] are the
+     * cache slots of its sequences.
+     */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /*
      * Reads results of sequences from .. from + n - 1 of the latest batch: the token with the
@@ -34,14 +43,20 @@ struct kvd_generate_path {
      */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
-    /* Returns the number of bits of a slot's cache (kvd_sequence_cache_bits). */
+    /* Returns the number of bits that the cache holds in a slot (kvd_sequence_cache_bits). */
     double (*bits)(const kvd_generate_path *p, size_t slot);
-    /* Ends what `begin` began, also after failures. Adds its bytes to *account unless NULL. */
+    /*
+     * Frees the slots of `begin`, also after a failure. Adds the bytes of their caches to *account
+     * unless it is NULL.
+     */
     void (*end)(kvd_generate_path *p, kvd_stepwise_account *account);
     void (*free)(kvd_generate_path *p);
 };
 
-/* Returns true if sequence s outgrows longrope's short RoPE table: K and V are then recomputed. */
+/*
+ * Returns true if sequence s outgrows the short RoPE table of a LongRoPE model. K and V are then
+ * computed again.
+ */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
 /*
@@ -55,7 +70,10 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
 /* Forward pass of a model whose attention is a callback on the CPU. */
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
-    /* Records Q, K and V for kvd_plan_first_pass. With `twice`, the batch repeats each prompt. */
+    /*
+     * Records the Q, K and V that a plan needs before compression (kvd_plan_first_pass). With
+     * `twice`, the batch repeats each prompt.
+     */
     int (*first)(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
                  kvd_err *err);
     /* Runs a batch. Keeps the final hidden state of each sequence's last token. */
@@ -67,15 +85,18 @@ struct kvd_generate_pass {
 
 #ifdef KVD_CUDA
 /*
- * Creates a pass in s->compute on GPU s->first_gpu, or returns NULL. Borrows the checkpoint. piece:
- * largest n of `logits`.
+ * Creates a forward pass in s->compute on GPU s->first_gpu, or returns NULL. Borrows the
+ * checkpoint. piece: largest n of `logits`.
  */
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const struct kvd_gpu_weights *weights, size_t piece,
                                           kvd_err *err);
 #endif
 
-/* Returns a path with the cache in CPU memory, or NULL. Without `weights` computes on the CPU. */
+/*
+ * Returns an implementation with the KV cache in CPU memory, or NULL on failure. If `weights` is
+ * NULL, the model runs on the CPU.
+ */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
@@ -83,10 +104,15 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
 /* Returns true if the GPU engine supports the plan. Otherwise writes the reason to `why`. */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
-/* Returns the name of the path of a plan that the GPU engine supports. */
+/*
+ * Returns a name for the implementation of a plan that the GPU engine supports, for result files.
+ */
 const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
                                      const kvd_plan *p);
-/* Returns a path on the CUDA engine, or NULL. Borrows `weights`. scores: `read` returns logits. */
+/*
+ * Returns the implementation on the CUDA engine, or NULL on failure. Borrows `weights`. If
+ * `scores`, its function `read` can return logits.
+ */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);

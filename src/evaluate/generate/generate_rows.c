@@ -1,4 +1,4 @@
-/* Generates with the cache in host memory (methods/sequence_cache.h). */
+/* Generates tokens with the KV cache in host memory (methods/sequence_cache.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +62,7 @@ static int cpu_logits(kvd_generate_pass *p, size_t from, size_t n, float *logits
     return kvd_forward_logits(c->forward, c->last + from * c->d, n, logits, err);
 }
 
-/* Creates a pass on the CPU in float32. The checkpoint must stay open. */
+/* Creates a forward pass on the CPU in float32. The checkpoint must stay open. */
 static kvd_generate_pass *pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                    kvd_err *err)
 {

@@ -22,15 +22,15 @@ typedef struct {
     char *task; /* scores are averaged for each task */
     char *context;
     kvd_benchmark_turn *turn;
-    /* Number of questions asked in turn on one cache, at least 1. */
+    /* Number of questions that are asked one after the other on the same cache, at least 1. */
     size_t n_turns;
     char **choice; /* [n_choices] names of classes */
     size_t n_choices;
     kvd_metric metric;
     size_t max_new_tokens; /* limit of each answer's tokens, at least 1 */
     /*
-     * Text that ends an answer. "": only the end-of-text token does. If a line feed, leading line
-     * feeds are dropped.
+     * Text that ends an answer. If it is "", only the end-of-text token ends the answer. If it is a
+     * line feed, leading line feeds of the answer are dropped.
      */
     char *stop;
 } kvd_benchmark_item;
@@ -41,7 +41,7 @@ typedef struct {
     size_t n;
 } kvd_benchmark;
 
-/* Append a zeroed item, or a zeroed question of the last item. Return NULL on failure. */
+/* Append a zeroed item to *b, or a zeroed question to its last item. Return NULL on failure. */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
 /* Appends a copy of `text` to *list, which has *n strings. */
@@ -49,7 +49,7 @@ int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);
 
 typedef enum {
-    /* Finds the form by the fields of the objects. */
+    /* Detects the benchmark by the fields of the JSON objects. */
     KVD_FORM_AUTO,
     KVD_FORM_RULER,
     KVD_FORM_LONGBENCH,
@@ -57,7 +57,7 @@ typedef enum {
     KVD_FORM_INFINITEBENCH,
     KVD_FORM_GSM8K,
     KVD_FORM_SCBENCH,
-    /* RULER with the column names of kvpress. */
+    /* RULER items with the column names of the package kvpress. */
     KVD_FORM_KVPRESS,
     KVD_FORM_GENERAL,
     KVD_N_FORMS
@@ -70,9 +70,9 @@ enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20, KVD_BENCHMARK_TASK_BYTES = 100 };
 typedef struct {
     kvd_benchmark_form form;
     int metric; /* kvd_metric for all items, or -1 for the benchmark's own */
-    /* Limit of answer tokens, or 0 for the benchmark's own. */
+    /* Limit of the number of answer tokens, or 0 for that of the benchmark. */
     size_t max_new_tokens;
-    /* Text that ends an answer, or NULL for the benchmark's own. */
+    /* Text that ends an answer, or NULL for that of the benchmark. */
     const char *stop;
     size_t most; /* number of items to read per file, or 0 for all */
     /* Number of solved examples before a GSM8K question, 0 to KVD_GSM8K_SHOTS. */
@@ -83,7 +83,10 @@ typedef struct {
 int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_settings *s,
                        kvd_err *err);
 
-/* Applies the settings `s`. Fails for an empty prompt or unsuitable references. */
+/*
+ * Applies the settings `s` to an item. Fails if the prompt is empty or the references do not suit
+ * the metric.
+ */
 int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s, kvd_err *err);
 
 #endif

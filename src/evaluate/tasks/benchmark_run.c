@@ -13,7 +13,10 @@ static int encode(const kvd_benchmark_run *r, const char *text, size_t len, bool
     return kvd_tokenizer_encode(r->tokenizer, text, len, special, ids, err);
 }
 
-/* Returns the prompt in the chat template. *split: number of bytes before the question. */
+/*
+ * Returns the text of a prompt, in the chat template if there is one. *split receives the number of
+ * bytes before the question.
+ */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
 {
@@ -51,7 +54,10 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
     return status;
 }
 
-/* Tokenizes a question. `prompt`: what is compressed at once; `question`: the rest. */
+/*
+ * Tokenizes a question of an item. `prompt` receives the tokens after which the cache is
+ * compressed, `question` the later ones.
+ */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
 {
@@ -71,7 +77,10 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
     return status ? -1 : 0;
 }
 
-/* Removes the prompt's middle, so that it fits max_len with the question and `taken` tokens. */
+/*
+ * Removes the middle of `prompt`, so that it fits into max_len tokens together with the question
+ * and `taken` further tokens.
+ */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
 {
@@ -225,7 +234,7 @@ static bool is_end(const kvd_benchmark_run *r, uint32_t token)
            (r->settings.chat && token == r->chat_stop);
 }
 
-/* Returns an answer up to its stop text. *stopped tells whether that was found. */
+/* Returns the text of an answer up to its stop text. *stopped tells if the stop text was found. */
 static char *answer_text(const kvd_benchmark_run *r, const kvd_benchmark_item *x,
                          const uint32_t *token, size_t n, bool *stopped, kvd_err *err)
 {
@@ -249,7 +258,10 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /* Returns 1 to feed the end token, or 2 if the chat template writes the end token. */
+    /*
+     * Ends the answer. 1 feeds the end token to the model; 2 does not, because the chat template
+     * writes it.
+     */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

@@ -7,7 +7,10 @@
 #include "model/text/chat.h"
 #include "model/text/tokenizer.h"
 
-/* Place in the prompt where the cache is compressed. Later tokens enter it one by one. */
+/*
+ * Position in the prompt after which the cache is compressed. Later tokens enter the cache one by
+ * one.
+ */
 typedef enum {
     /* Compresses after the first question. */
     KVD_COMPRESS_PROMPT,
@@ -17,9 +20,11 @@ typedef enum {
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /* Questions follow each other on one cache, with the answers between them. */
+    /*
+     * All questions of an item use one cache, one after the other, with the answers between them.
+     */
     KVD_TURNS_FOLLOW,
-    /* Each question has its own cache of the context. */
+    /* Each question starts from its own cache of the context. */
     KVD_TURNS_APART
 } kvd_benchmark_turns;
 extern const char *const kvd_benchmark_turns_words[3];
@@ -27,21 +32,21 @@ extern const char *const kvd_benchmark_turns_words[3];
 typedef struct {
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
-    /* Largest number of tokens of prompt and answers. Longer prompts lose their middle. */
+    /* Largest number of tokens of a prompt with its answers. Longer prompts lose their middle. */
     size_t max_len;
     /* Settings of the generator. Its max_len is computed from the items. */
     kvd_generator_spec generator;
     bool no_special; /* leaves out the begin-of-text token */
     /*
-     * Chat template with begin-of-text token, or NULL. The answer prefix follows the assistant's
-     * header.
+     * Chat template that includes the begin-of-text token, or NULL. An answer prefix is written
+     * after the header of the assistant's message.
      */
     const kvd_chat *chat;
 } kvd_benchmark_run_settings;
 
 typedef struct {
     size_t item, turn, sequence;
-    /* The answer has indices at .. end - 1 in kvd_continuations. */
+    /* Range of the answer's output tokens in kvd_continuations: at .. end - 1. */
     size_t at, end;
     bool last; /* true for the last answer of its sequence */
 } kvd_benchmark_answer;

@@ -120,7 +120,7 @@ static double dense_bytes(const kvd_config *c, double n)
     return n * per_token * kvd_cache_window_share(c, (size_t)n);
 }
 
-/* Value of `task` for the mean over all tasks with equal weights. */
+/* Value of `task` that selects the mean over all tasks with equal weights. */
 #define ALL_TASKS SIZE_MAX
 
 static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
@@ -128,7 +128,10 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
     return task == ALL_TASKS || t->task_of[item] == task;
 }
 
-/* Mean score of *r, less that of *less unless NULL. ALL_TASKS resamples within each task. */
+/*
+ * Computes the mean score of *r, minus that of *less unless it is NULL. With ALL_TASKS, the
+ * bootstrap resamples items within each task.
+ */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
 {
@@ -232,7 +235,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / dense);
-    /* Relative to a 16-bit cache. */
+    /* The bytes that a step reads are stored as a share of a 16-bit cache. */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
     kvd_rows_real(t->rows, "bytes_per_step_read", r->account.read / 8 / all_steps(run, r));

@@ -17,7 +17,10 @@
 
 typedef struct {
     const char *task;
-    /* Template with {context}, {input} and {A} to {D}. The text after {context} is the question. */
+    /*
+     * Prompt template with the fields {context}, {input} and {A} to {D}. The text after {context}
+     * is the question.
+     */
     const char *prompt;
     size_t max_new_tokens;
     kvd_metric metric;
@@ -27,9 +30,12 @@ typedef struct {
 /* Return the settings of a task of LongBench or InfiniteBench, or NULL for an unknown task. */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
-/* Returns settings with the first question's prompt, or NULL. */
+/*
+ * Returns the settings of a SCBench task with the prompt of the first question, or NULL for an
+ * unknown task.
+ */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
-/* Returns the prompt of later questions. */
+/* Returns the prompt template of a SCBench task for all questions after the first. */
 const char *kvd_scbench_next(const char *task);
 /* Returns the settings of a RULER task, or those of the needle tasks (niah_...) if unknown. */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);

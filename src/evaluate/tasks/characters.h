@@ -7,10 +7,13 @@
 
 #include "common/err.h"
 
-/* Returns `s` without leading ASCII white space. *n: its bytes without trailing white space. */
+/*
+ * Returns `s` without leading ASCII white space. *n receives its length in bytes without trailing
+ * white space.
+ */
 const char *kvd_trimmed(const char *s, size_t *n);
 
-/* Unicode code points of a text. An invalid UTF-8 byte becomes 0x110000 + byte. */
+/* A text as Unicode code points. A byte that is not valid UTF-8 becomes 0x110000 + byte. */
 typedef struct {
     uint32_t *c;
     size_t n;
@@ -24,11 +27,11 @@ int kvd_characters_lower(kvd_characters *x, kvd_err *err);
 bool kvd_character_is_word(uint32_t c);
 /* Returns true for white space as in Python's str.split. */
 bool kvd_character_is_space(uint32_t c);
-/* Returns the index in x of the first occurrence of y, or SIZE_MAX. */
+/* Returns the index of the first occurrence of y in x, or SIZE_MAX. */
 size_t kvd_characters_find(const kvd_characters *x, const kvd_characters *y);
 
 typedef struct {
-    /* Words as ranges of the text, which must outlive this structure. */
+    /* Words of a text, as ranges of its characters. The text must outlive this structure. */
     kvd_characters *word;
     size_t n;
 } kvd_words;
@@ -39,7 +42,10 @@ int kvd_words_order(const kvd_characters *a, const kvd_characters *b);
 /* Sorts both lists and returns the number of words, counting repeated ones, that are in both. */
 size_t kvd_words_common(kvd_words *a, kvd_words *b);
 
-/* Returns F1 of an answer with n parts and a reference with m, of which `same` are common. */
+/*
+ * Returns the F1 score of an answer with n parts (such as words) and a reference with m parts, of
+ * which `same` are common.
+ */
 double kvd_f1(double same, double n, double m);
 
 #endif

@@ -128,7 +128,9 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
         if (!after)
             continue;
         after += strlen(prefix[k]);
-        /* Skips one UTF-8 character, as InfiniteBench does. */
+        /*
+         * Skips one UTF-8 character after the prefix (such as "answer is"), as InfiniteBench does.
+         */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
             after++;
@@ -140,7 +142,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
     return 0;
 }
 
-/* Chinese punctuation, removed like that of ASCII. */
+/* Chinese punctuation marks, which scores ignore like ASCII punctuation. */
 static const char chinese_marks[] =
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛"
     "〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏";
@@ -151,7 +153,9 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Extracts the characters of `s` in lower case, sorted, without spaces and punctuation. */
+/*
+ * Writes the characters of `s` to *out: in lower case, sorted, without white space and punctuation.
+ */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

@@ -18,12 +18,15 @@ int kvd_last_integer(const char *answer, const char *reference, double *score, k
 /* Scores task math_find: 1 if the first number, without its sign, is `reference`. */
 double kvd_first_number(const char *answer, const char *reference);
 
-/* Scores task math_calc: the share of reference integers before the first wrong one, unsigned. */
+/*
+ * Scores task math_calc: the share of the reference's integers that the answer lists before its
+ * first wrong one. Signs are ignored.
+ */
 double kvd_leading_numbers(const char *answer, const kvd_metric_key *key);
 
 /*
- * Scores task code_debug: 1 if the answer begins with the right letter, or has the letter or text
- * after "is:" or "answer:". The references are text and letter.
+ * Scores task code_debug: 1 if the answer begins with the right letter, or has the letter or the
+ * option's text after "is:" or "answer:". The two references are the option's text and letter.
  */
 int kvd_option_named(const char *answer, const kvd_metric_key *key, double *score, kvd_err *err);
 

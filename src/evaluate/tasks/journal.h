@@ -1,6 +1,7 @@
 /*
  * File of the sequences that an unfinished kvdim-tasks has generated: OUT.h5.items, or
- * OUT.h5.items.I-of-N of one --part. After a line of options, each line is a group.
+ * OUT.h5.items.I-of-N of a run with --part. The first line holds the options, each later line a
+ * group of sequences.
  */
 #ifndef KVD_EVALUATE_TASKS_JOURNAL_H
 #define KVD_EVALUATE_TASKS_JOURNAL_H
@@ -14,17 +15,20 @@
 typedef struct kvd_journal kvd_journal;
 
 /*
- * Opens a journal and, with `parts`, also path.I-of-N. Returns NULL for another `key`, or for
- * damage before the last line.
+ * Opens the journal `path`. With `parts`, also reads path.I-of-N of all parts. Returns NULL if the
+ * options (`key`) differ, or if a line before the last one is damaged.
  */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
-/* Return the number of saved sequences, and of --part journals read. */
+/* Return the number of saved sequences, and the number of journals of parts that were read. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
-/* Removes the journal and those of each --part. */
+/* Deletes the journal file and those of all parts. */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
-/* Removes an empty file that this run created, as its key would block the next run. */
+/*
+ * Closes the journal. Deletes its file if this run created it and saved nothing, because its
+ * options would block the next run.
+ */
 void kvd_journal_close(kvd_journal *j);
 
 /*

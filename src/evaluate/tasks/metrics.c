@@ -72,8 +72,8 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * Scores by the class names in the answer. LongBench changes a list while it iterates, so that it
- * skips the name after a removed one. This function does the same.
+ * Scores an answer by the class names in it. LongBench's code removes names from a list while
+ * iterating over it, so it skips the name after a removed one. This function does the same.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -106,7 +106,9 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* Returns the number of bytes of leading digits of any script, like Python's \d+. */
+/*
+ * Returns the number of bytes of the digits, of any script, at the start of s, like Python's \d+.
+ */
 static size_t digits_of_any_script(const char *s)
 {
     size_t n = digits(s);
@@ -146,7 +148,7 @@ static double first_integer(const char *answer, const char *reference)
     return digits(at) == strlen(reference) && !memcmp(at, reference, strlen(reference));
 }
 
-/* Returns the match length of (-?[$0-9.,]{2,})|(-?[0-9]+) at s, or 0. */
+/* Returns the length of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at s, or 0 if there is none. */
 static size_t number_width(const char *s)
 {
     const size_t sign = *s == '-', wide = strspn(s + sign, "$0123456789.,");
@@ -154,7 +156,7 @@ static size_t number_width(const char *s)
     return wide >= 2 ? sign + wide : narrow ? sign + narrow : 0;
 }
 
-/* Drops commas, dollar signs and a final point. Writes to out [n + 1]. */
+/* Writes number s [n] to out [n + 1] without commas, dollar signs and a final point. */
 static void plain_number(const char *s, size_t n, char *out)
 {
     size_t m = 0;
@@ -192,7 +194,10 @@ static int last_number(const char *answer, const char *reference, double *score,
     return status;
 }
 
-/* Returns X of "The correct answer is (X)" or "The correct answer is X", otherwise 0. */
+/*
+ * Returns the letter X of "The correct answer is (X)" or "The correct answer is X" in the answer,
+ * or 0.
+ */
 static char chosen(const char *answer)
 {
     static const char words[] = "The correct answer is ";
@@ -305,7 +310,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Fails if every answer would have the same score. */
+/* Fails if every answer would get the same score with reference `r`. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

@@ -11,7 +11,7 @@ typedef enum {
     KVD_METRIC_MATCH_ALL,
     /* 1 if the answer contains a reference, ignoring case. */
     KVD_METRIC_MATCH_PART,
-    /* 1 if the answer equals a reference, without outer white space. */
+    /* 1 if the answer, without leading and trailing white space, equals a reference. */
     KVD_METRIC_EXACT,
     /* F1 over words, ignoring case, punctuation and articles. */
     KVD_METRIC_QA_F1,
@@ -19,28 +19,30 @@ typedef enum {
     KVD_METRIC_ROUGE_1,
     /* F1 over longest common subsequences of sentences (Python package rouge). */
     KVD_METRIC_ROUGE_L,
-    /* Similarity of the reference and the answer's first code line. */
+    /* Similarity of the reference and the first line of code in the answer. */
     KVD_METRIC_CODE,
-    /* 1 / (class names in the answer) if the right one is among them, else 0. */
+    /* 1 / (number of class names in the answer) if the right one is among them, else 0. */
     KVD_METRIC_CLASSIFICATION,
-    /* Fraction of the answer's numbers equal to N of the reference "Paragraph N". */
+    /* Fraction of the answer's numbers that equal N, where the reference is "Paragraph N". */
     KVD_METRIC_RETRIEVAL,
-    /* KVD_METRIC_RETRIEVAL for references in Chinese. */
+    /* Like KVD_METRIC_RETRIEVAL, for references in Chinese. */
     KVD_METRIC_RETRIEVAL_ZH,
     /* Fraction of the answer's numbers that equal the reference. */
     KVD_METRIC_COUNT,
-    /* 1 if the answer's last number is the reference's after "####" (GSM8K). */
+    /*
+     * 1 if the last number in the answer equals the number after "####" in the reference (GSM8K).
+     */
     KVD_METRIC_NUMBER,
     /* 1 if the answer's "The correct answer is (X)" names the reference letter. */
     KVD_METRIC_CHOICE,
-    /* 1 if the chosen letter, or the option's text, is a reference. */
+    /* 1 if the letter that the answer chooses, or the text of its option, is a reference. */
     KVD_METRIC_LETTER,
     KVD_METRIC_FIRST_INTEGER, /* 1 if the answer's first integer is the reference */
     KVD_METRIC_WORD,          /* 1 if a word of the answer is a reference */
     /* 1 if the answer's last word is the reference, an integer. */
     KVD_METRIC_LAST_INTEGER,
     KVD_METRIC_FIRST_NUMBER, /* 1 if the answer's first number is the reference */
-    /* Fraction of a reference list that the answer lists from the start without error. */
+    /* Fraction of the reference list that the answer lists from the start without an error. */
     KVD_METRIC_LEADING,
     /* 1 if the answer names the right option by its letter or text. */
     KVD_METRIC_OPTION,
@@ -49,7 +51,7 @@ typedef enum {
     KVD_N_METRICS
 } kvd_metric;
 
-/* Names for --metric, in the order of kvd_metric; NULL-terminated. */
+/* Names of metrics for --metric, in the order of kvd_metric, ended by NULL. */
 extern const char *const kvd_metric_words[KVD_N_METRICS + 1];
 
 typedef struct {
@@ -67,7 +69,9 @@ typedef struct {
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);
 
-/* Fails, without naming the item, if the metric cannot score with the references of *key. */
+/*
+ * Fails if the metric cannot score with the references of *key. The message does not name the item.
+ */
 int kvd_metric_check(kvd_metric metric, const kvd_metric_key *key, kvd_err *err);
 
 #endif

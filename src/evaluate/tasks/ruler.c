@@ -9,9 +9,15 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/* Random streams: TASK_STREAM + k for task k; ORDER_STREAM shuffles, anew for each item. */
+/*
+ * Streams of random numbers. Task k draws from TASK_STREAM + k. ORDER_STREAM shuffles lists; it
+ * starts anew for each item.
+ */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/* Largest numbers of tokens in the example of task "vt", and of attempts to draw a fitting item. */
+/*
+ * Largest number of tokens of the solved example in task "vt", and largest number of attempts to
+ * draw an item that fits.
+ */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -27,7 +33,7 @@ const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
                                                             "fwe",
                                                             NULL};
 
-/* Needle tasks of RULER's scripts/synthetic.yaml, in the order of kvd_ruler_words. */
+/* Needle tasks of RULER's file scripts/synthetic.yaml, in the order of kvd_ruler_words. */
 static const kvd_ruler_needles needle_tasks[] = {
     {KVD_RULER_NOISE, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
     {KVD_RULER_ESSAY, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
@@ -101,7 +107,7 @@ void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index)
     qsort(index, k, sizeof *index, ascending);
 }
 
-/* Returns the number of bytes before the last line, which is the question. */
+/* Returns the number of bytes of a prompt before its last line, which is the question. */
 static size_t context_bytes(const char *input)
 {
     const char *const line = strrchr(input, '\n');
@@ -133,23 +139,29 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/* How an item's number of words or lines is fitted to a length in tokens. */
+/* Rules by which the number of words or lines of an item is fitted to a length in tokens. */
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
-    /* Size of a trial item that estimates the tokens per word or line. */
+    /*
+     * Size in words or lines of a trial item, from which the tokens per word or line are estimated.
+     */
     size_t sample;
-    /* First size of the search, and step by which items that are too long shrink. */
+    /*
+     * First size that the search tries, and number of words or lines by which an item that is too
+     * long gets shorter.
+     */
     size_t step;
     size_t least;
-    /* Tokens of the example of task "vt", which are not counted per line. */
+    /* Tokens of the solved example of task "vt", which do not depend on the number of lines. */
     size_t beside;
     size_t slack; /* search limit as a multiple of the estimated size */
 } fit;
 
 /*
- * Searches the size like RULER: bisection between f->step and f->slack times an estimate from an
- * item of f->sample. Takes f->step if no size fits.
+ * Searches the largest number of words or lines that fits, as RULER does: by bisection between
+ * f->step and f->slack times an estimate from an item of size f->sample. Takes f->step if no size
+ * fits.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -196,8 +208,8 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
 }
 
 /*
- * Builds an item. While the item is too long, shortens it by f->step, then draws another, at most
- * ATTEMPTS times. RULER would draw forever.
+ * Builds an item. If it is too long, builds it again with f->step words or lines less, then draws
+ * another one, at most ATTEMPTS times. RULER would draw forever.
  */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
@@ -242,7 +254,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* RULER would search forever if 500 words are too long, so this program starts at 25 words. */
+    /* If 500 words are too long, starts at 25 words. RULER would search forever. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)
@@ -251,7 +263,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Chooses the number of lines in the example of task "vt", and fills *f. */
+/* Chooses the number of lines in the solved example of task "vt", and fills the rules *f. */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;
@@ -386,7 +398,7 @@ static int tokens_of(const kvd_tokenizer *tokenizer, const char *text, size_t n,
     return status;
 }
 
-/* Writes an item as one line of JSON, like RULER's write_manifest. */
+/* Writes an item as one line of JSON with the fields that RULER's write_manifest writes. */
 static int put_item(FILE *f, const kvd_benchmark_item *x, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err)
 {

@@ -1,6 +1,7 @@
 /*
  * Items of RULER's synthetic tasks, after scripts/data/synthetic of github.com/NVIDIA/RULER (Hsieh
- * et al. 2024, arXiv 2404.06654), with own random numbers. Departures: docs/tasks.md.
+ * et al. 2024, arXiv 2404.06654), but with other random numbers. docs/tasks.md lists all
+ * differences.
  */
 #ifndef KVD_EVALUATE_TASKS_RULER_H
 #define KVD_EVALUATE_TASKS_RULER_H
@@ -14,7 +15,7 @@
 
 /* Number of tasks in synthetic.yaml without qa_1 and qa_2, and default number of items per task. */
 enum { KVD_N_RULER_TASKS = 11, KVD_RULER_ITEMS = 500 };
-/* Names of the tasks as in synthetic.yaml; NULL-terminated. */
+/* Names of RULER's tasks as in synthetic.yaml, ended by NULL. */
 extern const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1];
 
 typedef struct {

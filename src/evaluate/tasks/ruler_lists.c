@@ -1,4 +1,4 @@
-/* RULER's items without an essay: variable tracking, common and frequent words. */
+/* Builds RULER's items that need no essay: variable tracking, common words and frequent words. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,10 @@
 
 enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 
-/* Chain of assignments VAR A = 12345, VAR B = VAR A, ... between noise lines. */
+/*
+ * Chain of assignments VAR A = 12345, VAR B = VAR A, ... that is hidden between noise lines (task
+ * "vt").
+ */
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
@@ -48,7 +51,9 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            /* As in RULER, lines of assignments after the first end in a blank. */
+            /*
+             * RULER ends lines of assignments after the first with a blank, and so does this code.
+             */
             else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;
@@ -113,7 +118,10 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/* Writes word k of n, one of *r's words or, if *r has fewer than n, two nouns with a hyphen. */
+/*
+ * Writes word k of a list of n different words: a word of *r's list or, if *r has fewer than n
+ * words, two nouns joined by a hyphen.
+ */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
     const size_t a = r->adjectives.n, b = a + r->nouns.n, nouns = r->nouns.n;
@@ -138,8 +146,8 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Writes a numbered list of n words. KVD_RULER_COMMON words occur `often` times, all others
- * `seldom` times. *words [words_for(r, n)] is freed by the caller.
+ * Writes a numbered list of n different words. KVD_RULER_COMMON of them occur `often` times, all
+ * others `seldom` times. The caller frees *words [words_for(r, n)].
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
@@ -191,7 +199,7 @@ static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ru
 
 int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
-    /* As in RULER, the numbers of repetitions depend on the prompt length. */
+    /* The numbers of repetitions depend on the prompt length, as in RULER. */
     const bool small = r->s->length < 4096;
     const size_t example = small ? 20 : 40;
     size_t *words = NULL, size;
@@ -242,21 +250,27 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Returns the number of different words in an item of task "fwe", "..." included. */
+/* Returns the number of different words in an item of task "fwe", including "...". */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
     return n > CODED_ANSWERS ? n : 1 + CODED_ANSWERS;
 }
 
-/* Returns how often the word of rank k >= 1 occurs among n words, by Zipf's law with exponent 2. */
+/*
+ * Returns how often the word of rank k >= 1 occurs among n words if frequencies follow Zipf's law
+ * with exponent 2.
+ */
 static size_t zipf(size_t n, size_t k)
 {
     static const double zeta_2 = 1.6449340668482264;
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/* Writes made-up words in shuffled order, the word of rank k zipf(n, k) times. Rank 1 is "...". */
+/*
+ * Writes made-up words in shuffled order. The word of rank k occurs zipf(n, k) times. Rank 1 is
+ * "...".
+ */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

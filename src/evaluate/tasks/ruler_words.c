@@ -1,4 +1,4 @@
-/* Nouns, adjectives and other words of RULER's items. */
+/* Lists of nouns, adjectives and other words for RULER's items. */
 #include "evaluate/tasks/ruler_build.h"
 
 /* Common English words for RULER's items. No word is in two lists or has a hyphen. */

@@ -3,7 +3,7 @@
 
 #include "common/err.h"
 
-/* Computes F1 over words, counting repeated ones, after SQuAD's normalisation. */
+/* Computes the F1 score over words, counting repeated ones. Texts are normalised as in SQuAD. */
 int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *err);
 
 /*

@@ -1,4 +1,7 @@
-/* Items that kvdim-tasks makes from texts, to continue them, find hidden numbers or classify. */
+/*
+ * Items of kvdim-tasks, made from texts: texts to continue, hidden numbers to find, and documents
+ * to classify.
+ */
 #ifndef KVD_EVALUATE_TASKS_TASK_ITEMS_H
 #define KVD_EVALUATE_TASKS_TASK_ITEMS_H
 
@@ -17,14 +20,18 @@ enum { KVD_TASK_CLASSES = 64 };
 
 /*
  * An item is one sequence, or n_classes sequences in classify. The cache is compressed after the
- * prompt. Continuations in needle and classify begin with `lead` question tokens.
+ * prompt. In tasks needle and classify, the question's `lead` tokens come first in the
+ * continuation.
  */
 typedef struct {
     size_t n_items;
     /* [n_items] Index of each item's text. The bootstrap draws texts. */
     size_t *cluster;
     size_t n_clusters;
-    /* Owned. The tokens are prescribed in needle and classify. */
+    /*
+     * Prompts and continuations, owned. In tasks needle and classify the tokens of continuations
+     * are prescribed.
+     */
     kvd_continuations run;
     /* [n_items] Expected texts of task "generate", or NULL. */
     char **reference;
@@ -42,9 +49,9 @@ typedef struct {
 void kvd_task_items_release(kvd_task_items *items);
 
 /*
- * Makes an item of each sequence with at least prompt + n_new tokens. The last n_new are the
- * reference, unless tok is NULL. `most` (if not 0) limits the number of items. Fails
- * without items.
+ * Makes an item of each sequence with at least prompt + n_new tokens. Unless tok is NULL, the last
+ * n_new tokens are the reference text. `most` (if not 0) limits the number of items. Fails without
+ * items.
  */
 int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
@@ -55,12 +62,18 @@ typedef struct {
     const char *field; /* JSON field with the text of a document */
     const char *ask;   /* question after every document, or NULL */
     bool no_special;
-    /* Limit of tokens of prompt and continuation. Longer documents lose their end. */
+    /*
+     * Limit of the number of tokens of a prompt with its continuation. Longer documents lose their
+     * end.
+     */
     size_t max_len;
     size_t most; /* limit of documents, or 0 for all */
 } kvd_task_documents;
 
-/* Makes an item of each document, with question. Field `reference` has the expected answers. */
+/*
+ * Makes an item of each document, whose prompt ends with the question. The field `reference` of a
+ * document holds the expected answers.
+ */
 int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d,
                               const char *reference, const kvd_tokenizer *tok, size_t n_new,
                               kvd_err *err);

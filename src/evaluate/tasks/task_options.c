@@ -11,7 +11,10 @@
 #include "methods/grid.h"
 #include "model/text/text_options.h"
 
-/* Sets the text of --stop, in which \n means a line feed and \\ a backslash. */
+/*
+ * Stores a value of --stop, the text that ends an answer. In it \n means a line feed and \\ a
+ * backslash.
+ */
 static int add_stop(void *config, const char *text, kvd_err *err)
 {
     kvd_tasks_options *const cfg = config;
@@ -48,7 +51,7 @@ bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg)
     return cfg->n_benchmark || cfg->ruler_given;
 }
 
-/* Measures that --target-metric allows. All fall when answers get worse. */
+/* Names of the measures that --target-metric accepts. Each of them falls when answers get worse. */
 const char *const kvd_target_metric_words[] = {
     "score",         "rouge1",           "edit_similarity",
     "exact",         "reference_rouge1", "reference_edit_similarity",

@@ -51,7 +51,10 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
     return i;
 }
 
-/* Scores text `mine` against the reference and against the uncompressed model's text `theirs`. */
+/*
+ * Scores generated tokens `mine` of item i against the reference text and against the uncompressed
+ * model's tokens `theirs`.
+ */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
 {
@@ -149,7 +152,10 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
-/* Runs a task. `reference` is true for the uncompressed model, which is compared with itself. */
+/*
+ * Generates and scores all items of one task. `reference` is true for the uncompressed model, whose
+ * outputs are compared with themselves.
+ */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
                     bool reference, kvd_task_result *r, kvd_progress *progress, kvd_err *err)
 {
@@ -230,7 +236,7 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
     if (f->part)
         return 0;
     const kvd_stepwise_account *const a = &r->account;
-    /* Multiplies bits to make them a fraction of a 16-bit cache. */
+    /* Factor that turns bits into a fraction of the size of a 16-bit cache. */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
@@ -263,7 +269,7 @@ size_t kvd_task_run_sequences(const kvd_task_run *f)
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err)
 {
-    /* Keys and values keep the forward pass's type. */
+    /* Without compression, K and V keep the number type of the forward pass. */
     const kvd_plan uncompressed = {.type = spec->compute};
     kvd_generator_spec sized = *spec;
     size_t longest = 1;
@@ -328,8 +334,8 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
 }
 
 /*
- * Computes a bootstrap interval of sum(r - less) / sum(of). If `less` is NULL, nothing is
- * subtracted. If `of` is NULL, the sum is the number of items.
+ * Computes sum(r - less) / sum(of) for a measure, with a bootstrap interval. If `less` is NULL,
+ * nothing is subtracted. If `of` is NULL, the divisor is the number of items.
  */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,

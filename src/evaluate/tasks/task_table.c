@@ -26,9 +26,12 @@ struct kvd_task_table {
     column_text *text;
     int n;
     size_t n_rows, capacity;
-    /* [rows][items of the measure's task] Values of each measure. */
+    /* [rows][items of the measure's task] Value of each measure for each item. */
     double *value[KVD_N_FREE_MEASURES];
-    /* [rows][n_items][n_new] Tokens of task "generate", -1 in rows of means over seeds. */
+    /*
+     * [rows][n_items][n_new] Tokens that task "generate" produced. They are -1 in rows of means
+     * over seeds.
+     */
     int32_t *token;
 };
 

@@ -1,5 +1,5 @@
 /*
- * Results of kvdim-tasks: a line per setting, and values per item in /generated, /needle and
+ * Results of kvdim-tasks: a row per setting, and values per item in /generated, /needle and
  * /classified.
  *
  * Columns NAME, NAME_lo and NAME_hi are the mean and its confidence interval. NAME_change (measures
@@ -13,14 +13,14 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* Bytes of a printed line of results. */
+/* Largest number of bytes of a printed line of results. */
 enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
 /*
  * Creates an empty table, or returns NULL. Borrows `f` and `config`. `label` and `calibrated` name
- * texts, `seed` is of the bootstrap.
+ * texts, `seed` is the bootstrap's.
  */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
@@ -28,7 +28,7 @@ kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *conf
 void kvd_task_table_free(kvd_task_table *c);
 
 /*
- * Adds a line. `plan` is the open plan of the first of n_seeds seeds. spread [KVD_N_FREE_MEASURES]
+ * Adds a row. `plan` is the open plan of the first of n_seeds seeds. spread [KVD_N_FREE_MEASURES]
  * has standard deviations if n_seeds > 1.
  */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
@@ -36,7 +36,7 @@ int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *
                        const double *spread, kvd_err *err);
 
 const kvd_rows *kvd_task_table_rows(const kvd_task_table *c);
-/* Writes line i into line [KVD_TASK_LINE] and returns it. */
+/* Writes row i as text into line [KVD_TASK_LINE] and returns `line`. */
 const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line);
 
 int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m, kvd_interval *out,

@@ -4,12 +4,12 @@
 
 #include "evaluate/tasks/characters.h"
 
-/* Returns [a-z0-9] in lower case, and a space for other characters. */
+/* Returns character c in lower case if the result is in [a-z0-9], and a space otherwise. */
 static uint32_t word_character(uint32_t c)
 {
     if (c >= 'A' && c <= 'Z')
         return c + 'a' - 'A';
-    /* Lower case of U+0130 (I with a dot) and U+212A (kelvin sign). */
+    /* The lower case of U+0130 (I with a dot) begins with i, that of U+212A (kelvin sign) is k. */
     return c == 0x130 ? 'i' : c == 0x212A ? 'k' : c < 0x80 && kvd_character_is_word(c) ? c : ' ';
 }
 
@@ -19,11 +19,14 @@ static int words_of(const char *s, size_t n, kvd_characters *x, kvd_words *w, kv
     kvd_characters all;
     if (kvd_characters_of(s, n, &all, err))
         return -1;
-    /* U+0130 has two bytes, so that the letter and the space after it fit. */
+    /*
+     * The buffer has room for two characters for U+0130, the letter i and a space, because U+0130
+     * takes two bytes in UTF-8.
+     */
     *x = (kvd_characters){.c = malloc((n + 1) * sizeof *x->c)};
     for (size_t i = 0; x->c && i < all.n; i++) {
         x->c[x->n++] = word_character(all.c[i]);
-        /* U+0130 becomes i and a combining dot, which ends the word. */
+        /* The lower case of U+0130 is i and a combining dot, which ends the word. */
         if (all.c[i] == 0x130)
             x->c[x->n++] = ' ';
     }
@@ -52,7 +55,10 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
     return status ? -1 : 0;
 }
 
-/* Computes the edit distance by Wagner and Fischer's algorithm. row [m + 1] is scratch memory. */
+/*
+ * Computes the edit distance of two texts with Wagner and Fischer's algorithm. row [m + 1] is
+ * scratch memory.
+ */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {
     for (size_t j = 0; j <= m; j++)

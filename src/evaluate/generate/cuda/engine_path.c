@@ -1,4 +1,7 @@
-/* Generates with the CUDA engine in bf16. Prompts share iterations, as do decode steps. */
+/*
+ * Generates tokens with the CUDA engine in bf16. An iteration of the engine runs several prompts,
+ * or a decode step of several sequences.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +18,10 @@
 
 enum { PAGE = 64 };
 
-/* A group has 1 / GROUPS of all sequences, but LEAST_SLOTS to MOST_SLOTS, for all GPU counts. */
+/*
+ * Sequences are generated in groups. A group has 1 / GROUPS of all sequences, but at least
+ * LEAST_SLOTS and at most MOST_SLOTS, whatever the number of GPUs.
+ */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
@@ -35,17 +41,17 @@ typedef struct {
     bool scores;
     kvd_slice *slice; /* [slots] */
     uint32_t *token;  /* [slots] */
-    /* [slots][vocab_size] Logits, or NULL if none are wanted. */
+    /* [slots][vocab_size] Logits, or NULL if the caller needs none. */
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
     /*
-     * KV heads of all layers, and of the layers that engine->count counts. Layers with a sliding
-     * window and no method are not counted.
+     * Number of KV heads in all layers, and in the layers that engine->count counts. It does not
+     * count layers with a sliding window if no method compresses them.
      */
     double heads, counted_heads;
     double row_bits; /* bits of a token's K and V before quantisation */
-    /* Bits of a token's K and V in one layer, uncompressed. */
+    /* Bits of one token's K and V in one layer without compression. */
     double dense_bits;
     /* Bits per token that methods store in addition to K and V (kvd_plan_entry_bits). */
     double entry_bits;
@@ -67,7 +73,10 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /* Cuts ": use ..." off the message, as this advice is for programs that need a GPU. */
+        /*
+         * Removes ": use ..." from the message, because this advice is meant for programs that
+         * require a GPU.
+         */
         if (advice)
             *advice = '\0';
         return -1;
@@ -87,7 +96,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     /* `cut` is true if K is projected after RoPE, by matrices of a file or before codes. */
     const bool rebuilds = p->dims && p->dims->rebuild,
                cut = (p->bits || p->maker) && p->dims && !rebuilds;
-    /* Copies of the prompt take the positions after the prompt. */
+    /* A plan that repeats the prompt needs positions for the copies after the prompt. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of_text(p, c, max_len);
     const char *reason = NULL;
@@ -121,7 +130,10 @@ const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_sp
                                                                  : "GPU engine";
 }
 
-/* Returns the bits of a token's K and V before quantisation. A shared latent counts once. */
+/*
+ * Returns the bits of one token's K and V in a layer before quantisation. If K and V share a latent
+ * vector, counts it once.
+ */
 static double layer_bits(const by_engine *e, int layer)
 {
     const kvd_plan *const p = e->plan;
@@ -148,7 +160,10 @@ static bool holds_window(const by_engine *e, int layer)
     return !e->plan->bits && rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
 }
 
-/* Returns the number of bits of layers that engine->count does not count. */
+/*
+ * Returns the bits of the layers with a sliding window, which engine->count does not count, after
+ * `rows` tokens.
+ */
 static double window_bits(const by_engine *e, size_t rows)
 {
     double sum = 0;
@@ -174,8 +189,8 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 }
 
 /*
- * Returns how many of n tokens are quantised. The newest tokens stay exact, and also the first ones
- * that the plan keeps exact, unless the plan drops tokens.
+ * Returns how many of n cached tokens are quantised, counting K and V separately. The newest tokens
+ * stay exact, and so do the first ones that the plan keeps exact, unless the plan drops tokens.
  */
 static size_t coded(const by_engine *e, size_t n)
 {
@@ -191,7 +206,10 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Returns true if projected prompt tokens are counted as pruned. */
+/*
+ * Returns true if the statistics count all prompt tokens as pruned, because their channels are
+ * projected.
+ */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;
@@ -205,7 +223,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* Tokens leave the sliding window before the step reads the window. */
+    /* Tokens leave the sliding window before the decode step reads it. */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
@@ -218,7 +236,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
     a->dense += dense_bits(e, s->rows);
-    /* A step also reads its own token, which is uncompressed. */
+    /* A decode step also reads K and V of its own token, which are uncompressed. */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits - is->unseen;
@@ -238,7 +256,10 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->counted_heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-/* Returns how many sequences from `first` on fit into the engine's pages, at least 1. */
+/*
+ * Returns how many sequences, from `first` on, fit together into the pages of the engine's cache,
+ * at least 1.
+ */
 static size_t fitting(const kvd_engine_facts *f, const kvd_continuations *c, size_t first,
                       size_t most, size_t room)
 {
@@ -266,7 +287,7 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
     return fitting(f, c, first, n, f->pages);
 }
 
-/* Replaces the engine by one with more room for outliers or code streams. */
+/* Replaces the engine by one whose cache has more room for outliers or entropy-coded streams. */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {
     by_engine *const e = of(p);

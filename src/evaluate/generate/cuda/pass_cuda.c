@@ -1,4 +1,4 @@
-/* Runs the model on a GPU and attention on the CPU (model/pass/cuda/host_hook.h). */
+/* Runs the layers of a model on a GPU, but attention on the CPU (model/pass/cuda/host_hook.h). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -38,7 +38,7 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/* Opens the pass with `times` times the usual memory. */
+/* Opens the forward pass on the GPU with `times` times the usual working memory. */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
@@ -56,7 +56,10 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
     return g->forward ? 0 : -1;
 }
 
-/* Runs a batch. With NULL `hidden`, ends after the last layer's attention. */
+/*
+ * Runs a batch with attention by `inner`. If `hidden` is NULL, stops after the last layer's
+ * attention.
+ */
 static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
                     kvd_err *err)
 {
@@ -106,7 +109,10 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
-/* Sets *streamed if less than 1/8 of the free GPU memory would be left with all routed experts. */
+/*
+ * Sets *streamed if keeping all routed experts in GPU memory would leave less than 1/8 of the free
+ * memory.
+ */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
 {
@@ -120,7 +126,7 @@ static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_s
 
 void kvd_generate_use_gpu(const kvd_generator_spec *s)
 {
-    /* If cudaSetDevice fails, the next CUDA call reports the error. */
+    /* A failure of cudaSetDevice is ignored here, because the next CUDA call reports it. */
     (void)cudaSetDevice(s->first_gpu);
 }
 
