@@ -63,7 +63,10 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
         kvd_err mine;
         if (decompose_one(m, tasks[i], before_rope, first, s, &mine)) {
 #pragma omp critical(kvd_decompose_failed)
-            /* Keeps the error of the first failed head, whatever the order of the threads. */
+            /*
+             * If several heads fail, keeps the error of the first one, so that the message does not
+             * depend on the threads.
+             */
             if (i < failed) {
                 failed = i;
                 *err = mine;

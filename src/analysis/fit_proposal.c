@@ -1,4 +1,7 @@
-/* Settings that a regression proposes for given losses: made, printed and written (kvdim-fit). */
+/*
+ * Computes, prints and writes the settings of method ZDC that a regression proposes for given
+ * losses (kvdim-fit).
+ */
 #include "analysis/regression.h"
 
 #include <math.h>
@@ -81,7 +84,10 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
                : kvd_no_memory(err, "proposals", n * (sizeof *x->proposal + 6 * sizeof(double)));
 }
 
-/* p[0] is the removed fraction of Q and K, p[1] of V. */
+/*
+ * Chooses kept dimensions of all heads so that the fraction p[0] of Q's and K's dimensions and p[1]
+ * of V's are removed.
+ */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
 {
@@ -120,7 +126,7 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
         return -1;
     snprintf(r->rule, sizeof r->rule, "%s", rule_by_pair);
     memcpy(r->pair, x->sweep[0].pair, sizeof r->pair);
-    /* Every head keeps at least one dimension. */
+    /* Largest allowed fraction, at which every head keeps one dimension. */
     const double most = 1 - 1.0 / s->model.d_head;
     for (size_t i = 0; i < n; i++) {
         kvd_regression_propose(&x->fit, x->target, loss[i], most, &x->proposal[i]);
@@ -154,7 +160,10 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
     return sum / layers;
 }
 
-/* Writes the names of the parameters that were limited to their range, such as "g, p_u_v". */
+/*
+ * Writes the names of the proposed parameters that had to be limited to their range, such as "g,
+ * p_u_v".
+ */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {
     *text = '\0';

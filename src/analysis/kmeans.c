@@ -12,7 +12,10 @@
 #include "common/run.h"
 #include "common/threads.h"
 
-/* Rows and centroids multiplied at a time: 1 MiB of float32 products stays in the L2 cache. */
+/*
+ * Number of rows and of centroids that are multiplied at a time. Their 1 MiB of float32 products
+ * stays in the L2 cache.
+ */
 enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
@@ -25,7 +28,10 @@ typedef struct {
     float *length;     /* [k] length of each centroid */
     uint32_t *cluster; /* [n] cluster of each row */
     double *distance;  /* [n] squared distance of each row to its centroid */
-    /* Cluster c has the rows order[first[c]] .. order[first[c + 1] - 1] and count[c] rows. */
+    /*
+     * Rows sorted by cluster: cluster c has the rows order[first[c]] .. order[first[c + 1] - 1],
+     * count[c] in all.
+     */
     size_t *count, *first, *order;
     float *scores; /* [threads][BLOCK_ROWS][BLOCK_CENTROIDS] scores y . c - ||c||^2 / 2 */
 } state;
@@ -68,7 +74,10 @@ static void state_free(state *s)
     free(s->scores);
 }
 
-/* The order of additions is fixed, so that equal centroids have equal distances. */
+/*
+ * Returns the squared distance of row y and centroid c. The order of additions is fixed, so that
+ * equal centroids have equal distances.
+ */
 static double squared_distance(const float *y, const double *c, size_t d)
 {
     double sum[4] = {0};
@@ -110,7 +119,8 @@ static void centre(state *s, const float *X, const size_t *start)
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
 /*
- * Turns k products y . c into upper bounds of y . c - ||c||^2 / 2. Returns the largest lower bound.
+ * Turns the products y . c of a row with k centroids into upper bounds of y . c - ||c||^2 / 2.
+ * Returns the largest lower bound.
  */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
@@ -138,7 +148,7 @@ static float bound_scores(const float *restrict half, const float *restrict leng
     return least;
 }
 
-/* Assigns `row` to the nearest of its own centroid and centroids first .. first + k - 1. */
+/* Assigns a row to the nearest of its present centroid and centroids first .. first + k - 1. */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
 {
@@ -151,7 +161,10 @@ static void assign_row(state *s, size_t row, float row_error, float *scores, siz
             continue;
         const uint32_t c = (uint32_t)(first + j);
         const double there = squared_distance(y, s->C + c * s->d, s->d);
-        /* The lower of two equally near centroids wins, so copies of a row share a cluster. */
+        /*
+         * If two centroids are equally near, the one with the lower index is taken, so that copies
+         * of a row share a cluster.
+         */
         if (there < s->distance[row] || (there <= s->distance[row] && c < s->cluster[row])) {
             s->cluster[row] = c;
             s->distance[row] = there;
@@ -270,12 +283,15 @@ static void sort_by_cluster(state *s)
     }
     for (size_t i = 0; i < s->n; i++)
         s->order[s->first[s->cluster[i]]++] = i;
-    /* The loop moved first[c] to the start of cluster c + 1. */
+    /*
+     * The loop above has moved first[c] to the start of cluster c + 1, so this moves all entries
+     * back by one.
+     */
     memmove(s->first + 1, s->first, s->k * sizeof *s->first);
     s->first[0] = 0;
 }
 
-/* Writes the mean of each cluster's rows, or 0 if a cluster has no rows. */
+/* Writes the mean of each cluster's rows to C. The mean is 0 if a cluster has no rows. */
 static void means(const state *s, const float *rows, double *C)
 {
 #pragma omp parallel for schedule(dynamic, 16)

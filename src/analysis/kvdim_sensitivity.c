@@ -220,7 +220,10 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, KVD_BOTH_SIDES, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            /* A larger removed fraction p would leave too few dimensions, too. */
+            /*
+             * This removed fraction p leaves too few dimensions. So do all larger fractions, so the
+             * table ends here.
+             */
             break;
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)

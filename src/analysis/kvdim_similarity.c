@@ -132,7 +132,10 @@ static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, js
     return 0;
 }
 
-/* Fails if the last input is a copy of an earlier one, because its tokens would count twice. */
+/*
+ * Fails if the last input file has the same content as an earlier one, because its tokens would
+ * count twice.
+ */
 static int check_new(const kvd_run *run, kvd_err *err)
 {
     const kvd_run_input *const last = &run->inputs[run->n_inputs - 1];

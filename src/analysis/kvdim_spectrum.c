@@ -36,8 +36,8 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
 }
 
 /*
- * by_gram[i]: true if a Gram matrix decomposes kvd_pair i. need[x]: true if rows of tensor x are
- * read.
+ * How matrices are decomposed. by_gram[i] is true if kvd_pair i is decomposed by its Gram matrix
+ * X^T X. need[x] is true if rows of tensor x are read.
  */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
@@ -55,7 +55,9 @@ static plan make_plan(const config *cfg)
     return p;
 }
 
-/* Vectors of one layer of each input file or, with --centroids, the centroids of all files. */
+/*
+ * Vectors of one layer: those of each input file or, with --centroids, the centroids of all files.
+ */
 typedef struct {
     const kvd_source *source;
     size_t n;
@@ -89,7 +91,8 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 }
 
 /*
- * Decomposes matrices X without X^T X. With --method gram, only those that X^T X does not resolve.
+ * Decomposes the matrices of a layer from their rows X. With --method gram, does so only for those
+ * that X^T X does not resolve.
  */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
@@ -118,7 +121,10 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
     return one;
 }
 
-/* Computes n layers from layer `first` on. With centroids n is 1, which saves memory. */
+/*
+ * Computes the rotations of n layers from layer `first` on. With --centroids n is 1, which saves
+ * memory.
+ */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
 {
@@ -170,7 +176,10 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* Returns a matrix's number of rows. A weighted centroid counts as the vectors of its cluster. */
+/*
+ * Returns the number of rows of a decomposed matrix. A weighted centroid counts as many rows as its
+ * cluster has vectors.
+ */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;
@@ -209,7 +218,10 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
                        : spectrum_of_dumps(cfg, in, s, err);
 }
 
-/* A GPU starts in 0.2 to 0.8 s, a CPU thread takes 2.6 ns d^3 (results/h200/spectrum). */
+/*
+ * Returns true if decomposing on the GPU is faster. A GPU starts in 0.2 to 0.8 s, a CPU thread
+ * takes 2.6 ns d^3 per matrix (results/h200/spectrum).
+ */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
     const double d = sum->model.d_head;
@@ -220,7 +232,10 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
     return 2.6e-9 * heads * d * d * d / cfg->common.threads > 0.5;
 }
 
-/* --device=auto selects the GPU only if the library cuSOLVER is installed. */
+/*
+ * Replaces --device=auto by `cuda` or `cpu`. The GPU is chosen only if the library cuSOLVER is
+ * installed.
+ */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {
     const bool asked = cfg->common.device == KVD_DEVICE_CUDA;
@@ -296,7 +311,9 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
         goto done;
     for (int i = 0; i < run->n_inputs; i++)
         s.calibration.seconds_collect += run->inputs[i].seconds;
-    /* The file is created first, so that a missing folder is reported at once. */
+    /*
+     * Creates the output file before the computation, so that a missing folder is reported at once.
+     */
     if (kvd_h5_create(&out, cfg->common.output, &kvd_schema_spectrum, run, err) ||
         (gpu[0] && kvd_h5_put_text(&out, "/provenance", "gpu", gpu, err)) ||
         compute(cfg, &in, &pruned, &s, err))

@@ -1,5 +1,6 @@
 /*
- * Builds the matrices whose singular values are computed (readings Z-1, F-1 of docs/readings.md).
+ * Builds the matrices of a model whose singular values are computed (readings Z-1, F-1 of
+ * docs/readings.md).
  */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
@@ -56,17 +57,23 @@ int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, i
 int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                            kvd_row_sink sink, void *ctx, kvd_err *err);
 
-/* Sets need[x] for every tensor x whose rows the kvd_pairs in `wanted` need. */
+/* Sets need[x] to true for every tensor x from which the kvd_pairs in `wanted` take rows. */
 void kvd_pair_tensors(const bool wanted[KVD_N_PAIRS], bool before_rope, bool need[KVD_N_X]);
 
 int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_row_sink sink,
                     void *ctx, kvd_err *err);
 
-/* Adds X^T X of one layer for `wanted` and, if `weights`, of W_O and W_V. *m holds one layer. */
+/*
+ * Adds X^T X of one layer's Q, K and V for the kvd_pairs in `wanted` and, if `weights`, of W_O and
+ * W_V. *m holds one layer.
+ */
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
 
-/* Computes gram [d_head][d_head] of head h. Fails if *m lacks Q and K before RoPE. */
+/*
+ * Computes the Gram matrix gram [d_head][d_head] of a kvd_pair for head h. Fails if *m lacks Q and
+ * K before RoPE but they are needed.
+ */
 int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                   bool before_rope, double *gram, kvd_err *err);
 
@@ -94,15 +101,21 @@ void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_h
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);
 
-/* Computes singular values and rotations; layer i of *m becomes layer first + i of *s. */
+/*
+ * Computes singular values and rotations from second moments. Layer i of *m becomes layer first + i
+ * of *s.
+ */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 
-/* Decomposes one layer from its rows: by streaming QR if `tsqr`, else held twice in memory. */
+/*
+ * Decomposes the matrices of one layer from their rows: by streaming QR if `tsqr`, otherwise by an
+ * SVD that holds the rows twice in memory.
+ */
 int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair, bool tsqr,
                        bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 
-/* smallest ratio of singular values that a Gram matrix resolves */
+/* Smallest ratio of a singular value to the largest one that a Gram matrix resolves. */
 #define KVD_GRAM_LIMIT 1.25e-4
 
 /*

@@ -8,7 +8,7 @@
 #include "common/clock.h"
 #include "common/rng.h"
 
-/* Text i uses the random stream TEXT_STREAMS + i. */
+/* First random stream for pruning. Text i uses the stream TEXT_STREAMS + i. */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,
@@ -42,7 +42,10 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
     return n_spans;
 }
 
-/* Drops random sequences of one file. `span` [n] receives the remaining ranges of tokens. */
+/*
+ * Drops the fraction `prune` of a file's n sequences, chosen at random. `span` [n] receives the
+ * remaining ranges of tokens.
+ */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)
 {

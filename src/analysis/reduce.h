@@ -7,7 +7,10 @@
 #include "analysis/pairs.h"
 #include "common/err.h"
 
-/* K-means (Lloyd 1982): distances in float64; an empty cluster receives the farthest row. */
+/*
+ * Largest number of iterations of K-means (Lloyd 1982). Distances are float64, and an empty cluster
+ * receives the row farthest from its centroid.
+ */
 
 enum { KVD_KMEANS_ITERATIONS = 100 };
 /* K-means ends when its sum of squared distances falls by less than this fraction. */
@@ -33,7 +36,7 @@ typedef struct {
     uint64_t seed;
 } kvd_reduction;
 
-/* ranges of tokens that remain in all files, and how much was dropped */
+/* Result of pruning: ranges of tokens that remain in all files, and how much was dropped. */
 typedef struct {
     kvd_span *span;
     size_t n_sequences, n_tokens; /* number of dropped sequences, and of their tokens */
@@ -47,14 +50,17 @@ int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed,
               kvd_err *err);
 void kvd_pruned_release(kvd_pruned *p);
 
-/* Statistics of K-means, summed over heads and layers. */
+/* Statistics of K-means clustering, summed over heads and layers. */
 typedef struct {
     size_t n, n_iterations;
     double residual, energy; /* sums over rows of |x - centroid|^2 and of |x|^2 */
     double read_s, kmeans_s;
 } kvd_reduced;
 
-/* Clusters the vectors of all files into r->centroids per head. Fails if there are fewer tokens. */
+/*
+ * Replaces the vectors of all files by r->centroids cluster means per head. Fails if there are
+ * fewer tokens than centroids.
+ */
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,
                      kvd_err *err);

@@ -10,8 +10,9 @@
 #include "formats/spectrum.h"
 
 /*
- * Parameters of ZDC (Eq. 5): fraction of important tokens G and its RISE over the layers, and
- * removed fractions of important (P) and other tokens (P_U).
+ * Parameters of method ZDC (Eq. 5): fraction of important tokens (G), its rise over the layers
+ * (RISE), and removed fractions of the dimensions of important tokens (P) and of other tokens
+ * (P_U).
  */
 typedef enum {
     KVD_SET_G,
@@ -22,7 +23,7 @@ typedef enum {
     KVD_SET_P_U_V,
     KVD_N_SET
 } kvd_set;
-/* "g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v" */
+/* Names of the parameters: "g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v". */
 extern const char *const kvd_set_name[KVD_N_SET];
 
 typedef struct {
@@ -40,13 +41,16 @@ typedef struct {
     kvd_tried *tried; /* [n] measured choices of parameters */
 } kvd_sweep;
 
-/* Reads the rows of method ZDC of a kvdim/accuracy file. Only parameters of kvd_set may differ. */
+/*
+ * Reads the measurements of method ZDC from a kvdim/accuracy file. They may differ only in the
+ * parameters of kvd_set.
+ */
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
 /*
- * Writes the front of loss and cache size to best [n], by rising size. A measurement is on it if no
- * smaller cache has a loss as low.
+ * Writes the Pareto front of loss and cache size to best [n], by rising size. A measurement belongs
+ * to it if no smaller cache has a loss as low.
  */
 size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best);
 
@@ -54,7 +58,10 @@ enum { KVD_REGRESSION_MODELS = 16 };
 
 typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
-    /* Smallest and largest fitted loss. Outside this range the regression extrapolates. */
+    /*
+     * Smallest and largest loss among the fitted measurements. Outside this range the regression
+     * extrapolates.
+     */
     double loss_lo, loss_hi;
     /* fitted parameters of each model at loss 1, which is twice the uncompressed perplexity */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
@@ -62,7 +69,10 @@ typedef struct {
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
 } kvd_regression;
 
-/* Fits parameters linearly in ln loss to best [n], of models model [n]. Ignores losses <= 0. */
+/*
+ * Fits parameters as linear functions of ln(loss) to the measurements best [n], where model [n] are
+ * the indices of their models. Ignores losses <= 0.
+ */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
 
@@ -80,10 +90,16 @@ typedef struct {
  */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns the value of setting `number` that the fit gives for a perplexity doubled (loss 1). */
+/*
+ * Returns the value of parameter `number` that the fit gives at loss 1, that is, at twice the
+ * uncompressed perplexity.
+ */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
-/* Writes *p as a value of --method, "zdc,g=0.25,...". Further parameters are those of *like. */
+/*
+ * Writes the proposed parameters *p as a value of --method, "zdc,g=0.25,...". All other parameters
+ * are those of *like.
+ */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
 /* Largest number of result files that kvdim-fit --regression reads. */
@@ -93,11 +109,11 @@ enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
 typedef struct {
     kvd_sweep sweep[KVD_FIT_SWEEPS];
     size_t n_sweeps, n_tried;
-    /* index of the model of each sweep, and number of models */
+    /* Index of the model that each result file measured, and number of models. */
     size_t model_of[KVD_FIT_SWEEPS], n_models;
     size_t target;   /* index of the model of the proposals; n_models if it was not measured */
     kvd_tried *best; /* [n_best] measurements to which the regression is fitted */
-    /* index of the model of each element of `best` */
+    /* Index of the model of each measurement in `best`. */
     size_t *best_model;
     size_t n_best;
     kvd_regression fit;

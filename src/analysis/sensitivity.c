@@ -135,7 +135,10 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     return failed == jobs ? 0 : -1;
 }
 
-/* Returns the loss in nats per token if each direction has the error min(theta, sigma^2 / 2). */
+/*
+ * Returns the loss in nats per token if every direction has the error min(theta, sigma^2 / 2), and
+ * the bits that this takes.
+ */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
@@ -157,7 +160,7 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /* Bisection in ln theta, from exp(-700) * loss to loss. */
+    /* Searches theta by bisection of ln(theta), from exp(-700) * loss to loss. */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;

@@ -25,20 +25,31 @@
 
 typedef struct kvd_sensitivity kvd_sensitivity;
 
-/* Kinds of vectors: a query, its gradient, a head's output, its gradient. */
+/*
+ * Kinds of summed vectors: a query, the query's gradient, a head's output, the output's gradient.
+ */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
-/* Returns zeroed sums. */
+/* Returns an object whose sums of outer products are zero. The caller frees it. */
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
-/* Adds the outer products of one layer and batch. Called as `take` of a kvd_gradient_sink. */
+/*
+ * Adds the outer products of one layer and batch to the sums. Serves as the function `take` of a
+ * kvd_gradient_sink.
+ */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
-/* Returns the sums in *s: [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. */
+/*
+ * Returns the sums of outer products in *s:
+ * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head].
+ */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
-/* Computes fqk (Q and K) and fvw (V and W_O). The caller sets model, n_layers and pairing. */
+/*
+ * Computes the projections fqk (Q and K) and fvw (V and W_O) from the sums. The caller sets model,
+ * n_layers and pairing of *out.
+ */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
 
@@ -51,7 +62,7 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
  */
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 
-/* engine that runs the backward pass and sums gradients, on the CPU or on a GPU */
+/* Engine that runs the backward pass on the CPU or on a GPU, and adds gradients to the sums. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller; the CPU engine uses it until `free` */

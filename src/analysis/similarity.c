@@ -20,7 +20,10 @@ double kvd_mean_abs(const double *R, size_t d)
 
 double kvd_delta(const double *A, const double *B, size_t d)
 {
-    /* Adds column by column, so that the sum equals kvd_delta_aligned if no column is flipped. */
+    /*
+     * Adds column by column, so that the sum equals kvd_delta_aligned bit for bit if no column is
+     * flipped.
+     */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
         for (size_t i = 0; i < d; i++)
@@ -60,7 +63,7 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     double *C = cosines(A, B, d, err);
     if (!C)
         return -1;
-    /* sum of squares of the leading m x m block of C */
+    /* Sum of squares of the elements in the leading m x m block of C. */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
         const size_t k = m - 1;
@@ -100,7 +103,10 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
     kvd_rng_seed(&rng, seed, stream);
     for (size_t i = 0; i < d * d; i++)
         X[i] = kvd_rng_normal(&rng);
-    /* Independent normal entries are invariant under rotation, so the basis is uniform. */
+    /*
+     * The right singular vectors of a matrix of independent normal numbers are a uniformly
+     * distributed basis.
+     */
     const int status = kvd_svd_right(X, d, d, X + d * d, R, err);
     free(X);
     return status;
@@ -180,13 +186,22 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Means over heads are computed later in a fixed order, whatever the threads. */
+/*
+ * Values computed for a pair of files and one head. Means over heads are computed later, in a fixed
+ * order, so that they do not depend on threads.
+ */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /* [head][b][a][N_CELL] comparison of file a with file b; a = n_files is a random rotation */
+    /*
+     * [head][b][a][N_CELL] Values that compare the rotation of file a with file b. a = n_files is a
+     * random rotation.
+     */
     double *cell;
-    /* [head][n_files + 1] mean absolute element of each rotation, the last one random */
+    /*
+     * [head][n_files + 1] Mean absolute element of each file's rotation. The last one belongs to a
+     * random rotation.
+     */
     double *epsilon;
     double *own; /* [head][b][m - 1] fraction of file b's squared norm in its first m dimensions */
 } parts;
@@ -245,7 +260,8 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
 }
 
 /*
- * The delta of ZACK and FDC may be this difference of mean absolute entries, or mean |R_a - R_b|.
+ * Compares the means of absolute entries of rotations. The papers ZACK and FDC may define delta as
+ * their difference, or as mean |R_a - R_b|.
  */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {

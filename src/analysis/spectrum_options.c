@@ -135,7 +135,7 @@ static int one_kind(const char *const *path, size_t n, bool *moments, kvd_err *e
     return 0;
 }
 
-/* Fails if two paths name the same file, because HDF5 must not open a file twice. */
+/* Fails if two of n paths name the same file, because HDF5 must not open a file twice. */
 static int distinct(const char *const *path, size_t n, kvd_err *err)
 {
     struct stat *s = calloc(n, sizeof *s);
@@ -242,7 +242,10 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
     return status;
 }
 
-/* Counts singular values below 1e-5 times the largest, which a Gram matrix blurs. */
+/*
+ * Returns the number of singular values below 1e-5 times the largest of their head, which a Gram
+ * matrix cannot resolve.
+ */
 static size_t count_blurred(const kvd_spectrum *s, kvd_pair pair)
 {
     const size_t d = (size_t)s->model.d_head,

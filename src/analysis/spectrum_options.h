@@ -34,7 +34,7 @@ int kvd_spectrum_print(const char *program, const kvd_spectrum_options *cfg, boo
 
 typedef struct {
     bool moments; /* true if the inputs hold second moments, not activations */
-    /* sum of all inputs, whose matrices X^T X are filled only if `moments` is true */
+    /* Sum over all inputs. Its matrices X^T X are filled only if `moments` is true. */
     kvd_moments sum;
     kvd_activations *dump;
     /* [n_sources] files of activations, and number of tokens to use of each */
@@ -44,9 +44,9 @@ typedef struct {
 } kvd_sources;
 
 /*
- * Opens all inputs and adds up second moments. If tokens > 0, uses the first `tokens` tokens, file
- * after file. Fails, naming the files, if models, layers or kinds differ, or if two texts are
- * equal. Borrows the paths.
+ * Opens all input files and adds up their second moments. If tokens > 0, uses the first `tokens`
+ * tokens, file after file. Fails, naming the files, if models, layers or kinds differ, or if two
+ * texts are equal. Borrows the paths.
  */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);

@@ -16,7 +16,10 @@
 #include "model/pass/forward.h"
 #include "model/text/corpus.h"
 
-/* OUT.h5.state of an unfinished run describes only data on disk. A resumed run gives equal bits. */
+/*
+ * Input and outputs of an engine of kvdim-collect. The state file OUT.h5.state of an unfinished run
+ * describes only data on disk. A resumed run gives equal bits.
+ */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller */
@@ -34,9 +37,15 @@ typedef struct {
     int first_gpu, n_gpus;
 } kvd_collect_spec;
 
-/* Seconds in the engine's `run`. Recording counts only while the forward pass waits. */
+/*
+ * Seconds of the phases of a run inside the engine's `run`. Recording counts only while the forward
+ * pass waits for it.
+ */
 typedef struct {
-    /* `backward` includes computing activations again. `forward` excludes recording and writing. */
+    /*
+     * `backward` includes computing activations a second time. `forward` excludes recording and
+     * writing.
+     */
     double forward, backward, record, write;
 } kvd_collect_times;
 
@@ -58,12 +67,12 @@ struct kvd_collect_engine {
     /* Waits until all batches are added to the second moments and written to the file. */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);
-    /* Returns a description that is valid until `free`. */
+    /* Returns a description of device and number type, valid until `free`. */
     const char *(*describe)(const kvd_collect_engine *e);
     kvd_collect_times times;
 };
 
-/* Return an engine that runs s->checkpoint. */
+/* Return an engine that runs the model of s->checkpoint, on the CPU or on GPUs. */
 kvd_collect_engine *kvd_collect_engine_cpu(const kvd_collect_spec *s, kvd_err *err);
 kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *err);
 
@@ -110,19 +119,25 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
 /* Writes all data recorded so far to disk, and then the state file. */
 int kvd_outputs_save(kvd_outputs *o, size_t n_sequences, size_t n_tokens, kvd_err *err);
 
-/* Returns true if --resume can continue from the last kvd_outputs_save. */
+/* Returns true if --resume can continue from the data of the last kvd_outputs_save. */
 bool kvd_outputs_kept(const kvd_outputs *o);
 
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err);
 
-/* Closes all files. With a state file, keeps an unfinished activations file. Safe if zeroed. */
+/*
+ * Closes all output files. If there is a state file, keeps an unfinished activations file for
+ * --resume. Safe if *o is zeroed.
+ */
 void kvd_outputs_close(kvd_outputs *o);
 
 /* Fails if host memory is too small for the run. *out must be filled as for kvd_outputs_open. */
 int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
                              kvd_outputs *out, size_t batch_tokens, kvd_err *err);
 
-/* Snapshots: NAME.1024.h5 has the moments of the first sequences that have 1024 tokens together. */
+/*
+ * Snapshot of second moments: file NAME.1024.h5 has those of the first sequences that have 1024
+ * tokens together.
+ */
 
 typedef struct {
     size_t asked; /* wanted number of tokens, part of the file name */
@@ -140,21 +155,33 @@ typedef struct {
     size_t n;
 } kvd_snapshots;
 
-/* Fills all fields but `run` and `key` of n snapshots at asked [n] tokens, in rising order. */
+/*
+ * Fills n snapshots, all fields but `run` and `key`. Snapshot i is taken at asked[i] tokens; the
+ * numbers rise.
+ */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
 
-/* Finds the snapshots of a resumed run. Fails if one is missing or has other options. */
+/*
+ * Finds the snapshots that an interrupted run has written. Fails if one is missing or was made with
+ * other options.
+ */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
-/* Returns the first unwritten snapshot, from `from` on, of first + 1 .. last sequences, or s->n. */
+/*
+ * Returns the index of the first unwritten snapshot, not below `from`, that needs between first + 1
+ * and `last` sequences, or s->n if there is none.
+ */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
-/* Writes a snapshot with the second moments in *sums. Token counts and hash are those of *s. */
+/*
+ * Writes the file of a snapshot with the second moments in *sums, but with token counts and hash of
+ * *s.
+ */
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err);
 
-/* Numbers for the report at the end of a run. A resumed run counts only its own work. */
+/* Numbers that are printed at the end of a run. A resumed run counts only its own work. */
 typedef struct {
     const kvd_collect_options *cfg;
     const kvd_corpus *corpus;
@@ -173,7 +200,10 @@ typedef struct {
 
 int kvd_collect_summarise(const char *program, const kvd_collect_summary *s, kvd_err *err);
 
-/* MPI ranks; rank 0 writes the files. Every rank must call collective functions, in one order. */
+/*
+ * State of MPI. Rank 0 writes the files. Collective functions must be called by every rank, in the
+ * same order.
+ */
 
 typedef struct {
     int rank, n;  /* 0 and 1 without an MPI launcher */
@@ -181,7 +211,7 @@ typedef struct {
     bool lost;    /* true if MPI failed, so that other ranks cannot be told about errors */
 } kvd_ranks;
 
-/* Mutes stdout and stderr of all ranks but one. Must be called before parsing the options. */
+/* Mutes stdout and stderr of all MPI ranks but one. Must be called before parsing the options. */
 void kvd_ranks_mute(void);
 
 /* Returns the index of this process on its machine, or 0 if unknown. */
@@ -190,23 +220,28 @@ int kvd_ranks_local(void);
 /* Starts MPI if a launcher started this process. Collective. */
 int kvd_ranks_start(kvd_ranks *r, kvd_err *err);
 
-/* Returns 0 if status is 0 on every rank, else -1 and the lowest rank's message. Collective. */
+/*
+ * Returns 0 if `status` is 0 on every rank. Otherwise returns -1 with the message of the lowest
+ * failing rank. Collective.
+ */
 int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err);
 
 /* Fails unless every rank passes the same `text`, which messages call `what`. Collective. */
 int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err);
 
 /*
- * Computes this rank's sequences *first .. *end - 1, without splitting a batch of a single process.
+ * Computes which sequences this rank processes, *first .. *end - 1. Batches are the same as in a
+ * run of a single process.
  */
 void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
                      size_t *end);
 
-/* Replaces *value by the largest of all ranks. Collective. */
+/* Replaces *value by its largest value on any rank. Collective. */
 int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err);
 
 /*
- * Adds second moments of all ranks into rank 0's *sums; *sums of other ranks is lost. Collective.
+ * Adds the second moments of all ranks into *sums of rank 0. *sums of the other ranks is lost.
+ * Collective.
  */
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err);
 

@@ -26,7 +26,10 @@ void kvd_dump_release(kvd_dump *d)
     d->slabs = NULL;
 }
 
-/* Converts head h to slab [n][width]. Returns the index of a non-finite value, or n * width. */
+/*
+ * Converts the rows of head h in `from` to slab [n][width] of the file's number type. Returns the
+ * index of a non-finite value, or n * width.
+ */
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
 {

@@ -20,7 +20,10 @@ typedef struct {
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err);
 void kvd_dump_release(kvd_dump *d);
 
-/* Writes one layer of a batch, if the file holds it. Fails on a value that is not finite. */
+/*
+ * Writes one layer's Q, K and V of a batch, if the file holds this layer. Fails on a value that is
+ * not finite.
+ */
 int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err);
 
 #endif

@@ -18,7 +18,10 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /* true if the batch is added to second moments, activations file, statistics */
+    /*
+     * True if the current batch is added to second moments, to the activations file, to attention
+     * statistics.
+     */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -34,7 +37,9 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return c->add ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
 }
 
-/* Writes W_O and W_V and adds their second moments, also in a resumed run. */
+/*
+ * Writes W_O and W_V of the recorded layers and adds their second moments, also in a resumed run.
+ */
 static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

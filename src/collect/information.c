@@ -48,7 +48,10 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
     return kvd_fisher_put_rows(s->f, side, layer, s->first_token, n, s->rows, err);
 }
 
-/* Gradient of W [width][d_model]: sum over tokens of input x times gradient of the output. */
+/*
+ * Adds the squared gradient of a weight matrix W [width][d_model] to `sum`. The gradient is the sum
+ * over tokens of input x times gradient of the output.
+ */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)
 {

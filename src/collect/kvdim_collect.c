@@ -50,7 +50,7 @@ static int resolve_device(collector *c, kvd_err *err)
     cfg->gpus = cfg->gpus ? cfg->gpus : 1;
     if (cfg->gpus > there)
         return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
-    /* Processes (MPI ranks) of one machine use different GPUs if there are enough. */
+    /* MPI ranks on one machine use different GPUs if there are enough. */
     c->first_gpu = kvd_ranks_local() % (there / cfg->gpus) * cfg->gpus;
     return 0;
 }
@@ -228,7 +228,10 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
     return c->engine->run(c->engine, &batch, before, into, to_dump, give_up, c, err);
 }
 
-/* Computes second moments up to a snapshot, a number of tokens that may end inside a batch. */
+/*
+ * Computes second moments of the first sequences up to a snapshot, n sequences after the finished
+ * ones. Such a range may end inside a batch.
+ */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
     kvd_moments *whole = &c->out.sums;
@@ -273,8 +276,8 @@ static int run_batch(collector *c, kvd_err *err)
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
     /*
-     * Sequences count as finished once their snapshots are written, so that a saved state lacks
-     * none.
+     * Sequences count as finished only now that their snapshots are written, so that a saved state
+     * lacks none.
      */
     c->sequence += n;
     return 0;
@@ -305,7 +308,10 @@ static int run_all(collector *c, kvd_err *err)
             status = run_batch(c, err);
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
-            /* If no sequence was finished, the sums may include a part of an abandoned batch. */
+            /*
+             * Saves the state only if the last batch finished. Otherwise the sums may include a
+             * part of an abandoned batch.
+             */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;
             else
@@ -528,7 +534,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: what was recorded is lost: unfinished files of '%s' were removed\n",
                 program, cfg.common.output);
     release(&c);
-    /* Only rank 0 prints an error that all ranks know of. */
+    /* An error that all ranks know of is printed by rank 0 only. */
     const bool silent = c.ranks.rank > 0 && !c.ranks.lost;
     const int result = silent ? status != 0 : kvd_run_exit(program, status, &err);
     if (kvd_ranks_end(&c.ranks, &err))

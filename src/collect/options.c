@@ -32,7 +32,7 @@ static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
         const char *option;
-        /* true if the option has no =FILE, so that its output is the file of -o */
+        /* True if the option was given without =FILE, so that its output is the file of -o. */
         bool at_output;
     } out[] = {{"--moments", cfg->moments && !cfg->moments_file},
                {"--attention", cfg->attention && !cfg->attention_file},

@@ -65,13 +65,13 @@ typedef struct {
     const kvd_collect_options *cfg; /* options; --device is already `cpu` or `cuda` */
     const char *model, *corpus;     /* content hashes of the model and of the text */
     const char *label;
-    /* number of tokens of the run or of a snapshot, whose hash is `corpus` */
+    /* Number of tokens of the run or of a snapshot. `corpus` is the hash of these tokens. */
     size_t n_tokens;
     int ranks;
     const char *gpu; /* name of the GPU; "" on the CPU */
 } kvd_collect_facts;
 
-/* Records options in *run and, if they affect results, in *key. run->threads must be set. */
+/* Records all options in *run and those that affect results in *key. run->threads must be set. */
 int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *key, kvd_err *err);
 
 #endif

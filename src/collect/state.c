@@ -18,7 +18,7 @@ static const char magic[] = "kvdim-collect state 2";
 static const kvd_g summed[] = {KVD_G_Q, KVD_G_K, KVD_G_V, KVD_G_Q_PRE, KVD_G_K_PRE};
 enum { N_SUMMED = sizeof summed / sizeof *summed };
 
-/* an open state file, and the hash of the bytes read or written so far */
+/* An open state file, with the hash of the bytes read or written so far. */
 typedef struct {
     FILE *f;
     XXH3_state_t *hash;
@@ -61,7 +61,7 @@ static int close_stream(stream *s)
     return status;
 }
 
-/* Compares the hash of the file with its last 8 bytes, and moves to the start of the file. */
+/* Compares the hash of a state file with its last 8 bytes, and moves to the start of the file. */
 static int verify(stream *s, kvd_err *err)
 {
     char block[1 << 16];

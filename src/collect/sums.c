@@ -23,7 +23,7 @@ void kvd_accumulator_release(kvd_accumulator *a)
     a->scratch = NULL;
 }
 
-/* one head whose second moment is computed from rows x [n][d] */
+/* One head's rows x [n][d] and the second moment to which they are added. */
 typedef struct {
     kvd_g g;
     int head;
@@ -31,7 +31,10 @@ typedef struct {
     size_t ld;
 } job;
 
-/* A single thread adds up each sum, so that results do not depend on the number of threads. */
+/*
+ * Adds X^T X of n_jobs heads in parallel. A single thread adds up each sum, so that results do not
+ * depend on the number of threads.
+ */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
@@ -158,7 +161,8 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
 }
 
 /*
- * Adds scores s[n] of a query, and writes probabilities p. Returns ln of the softmax denominator.
+ * Adds the scores s[n] of one query to the statistics *h, and writes their softmax probabilities p.
+ * Returns ln of the softmax denominator.
  */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
@@ -248,7 +252,10 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /* mass[i] is the attention that token i receives, here from itself. */
+            /*
+             * Initialises the attention that token i receives, mass[i], with what it receives from
+             * itself.
+             */
             mass[i] = p[i - start];
         }
     }
@@ -262,7 +269,10 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         const size_t others = seen_by(j, n, window) - 1;
         if (j + 1 == n) /* The last token has no later tokens. */
             break;
-        /* With a window of 1, no other token attends to token j. */
+        /*
+         * Mean attention that token j receives from later tokens. With a window of 1, no other
+         * token attends to it.
+         */
         const double mean = others ? later[j] / (double)others : 0;
         AT(RECEIVED_HISTOGRAM)[mean > 0 ? kvd_probability_bin(log10(mean)) : 0].n++;
         AT(RECEIVED_MIN)->x = fmin(AT(RECEIVED_MIN)->x, mean);
@@ -278,7 +288,10 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Raises *at until *sum, the sum of the first *at elements, reaches `wanted`. Returns *at. */
+/*
+ * Raises *at until *sum, the sum of the first *at elements of `sorted`, is at least `wanted`.
+ * Returns *at.
+ */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
     while (*at < n && *sum < wanted)
@@ -296,11 +309,12 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* factor on the mass to reach, so that rounding does not count one more token */
+/* Factor on the sum to reach, so that rounding does not count one more token. */
 static const double slack = 1 - 1e-12;
 
 /*
- * Adds how many tokens hold 90, 95 and 99 % of `mass`, at the fewest, to kvd_a count .. count + 4.
+ * Counts the fewest tokens that receive 90, 95 and 99 % of the attention `mass`. Adds the counts to
+ * statistics `count` .. `count` + 4.
  */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
@@ -320,7 +334,7 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
     }
 }
 
-/* Replaces t->mass of the group's first query head by the sum over its query heads. */
+/* Replaces t->mass of the first query head of a KV head by the sum over all its query heads. */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
 {
@@ -354,7 +368,10 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/* Adds one layer's statistics. For the first requests, also stores values of single tokens. */
+/*
+ * Adds the statistics of one layer of a sequence. For the first requests, also stores values of
+ * single tokens.
+ */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;
@@ -389,7 +406,7 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
         as_query[j].x = of_query / (double)(heads * sees(j, in->window));
         as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
-        /* The sum is at least exp(0) = 1. fmax guards against rounding. */
+        /* The sum contains exp(0) = 1 for the largest element. fmax guards against rounding. */
         denominator[j].x = largest + log(fmax(sum, 1));
     }
 }

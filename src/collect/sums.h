@@ -8,7 +8,10 @@
 #include "model/pass/attention.h"
 #include "model/pass/backward.h"
 
-/* Adds to the statistics of a kvdim/attention file. Scores are computed again from Q and K. */
+/*
+ * Attention statistics of a run (kvdim/attention file), to which layers are added. Scores are
+ * computed again from Q and K.
+ */
 
 typedef struct {
     /* statistics to which results are added; owned by the caller */
@@ -24,14 +27,17 @@ typedef struct {
     double seconds;
 } kvd_tally;
 
-/* Allocates buffers for sequences of up to stats->seq_len tokens. */
+/* Allocates buffers for adding attention statistics of sequences of up to stats->seq_len tokens. */
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err);
 void kvd_tally_release(kvd_tally *t);
 
-/* Adds one layer of a batch, if recorded. Fails if a value is not finite; *t is then invalid. */
+/*
+ * Adds attention statistics of one layer of a batch, if this layer is recorded. Fails if a value is
+ * not finite; *t is then invalid.
+ */
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err);
 
-/* Adds X^T X of each head's Q, K and V to second moments. */
+/* Second moments of a run: adds X^T X of each head's Q, K and V. */
 
 typedef struct {
     kvd_moments *sums; /* second moments to add to; owned by the caller */
@@ -44,14 +50,20 @@ typedef struct {
 int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, kvd_err *err);
 void kvd_accumulator_release(kvd_accumulator *a);
 
-/* Adds one layer of a batch, if recorded. Fails, with invalid sums, if a value is not finite. */
+/*
+ * Adds second moments of one layer of a batch, if this layer is recorded. Fails, with invalid sums,
+ * if a value is not finite.
+ */
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
-/* Adds second moments of w_o [n_heads][d_head][d_model], w_v [n_kv_heads][d_head][d_model]. */
+/*
+ * Adds second moments of one layer's weights w_o [n_heads][d_head][d_model] and w_v
+ * [n_kv_heads][d_head][d_model].
+ */
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 
-/* Adds gradients of the backward pass to a kvdim/fisher file. */
+/* Sums of squared gradients of the backward pass, for a kvdim/fisher file. */
 
 typedef struct kvd_information kvd_information;
 
@@ -63,7 +75,10 @@ kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);
 
-/* Adds squared gradients of a batch (forward and backward pass). A failure makes sums invalid. */
+/*
+ * Runs the model forward and backward on a batch and adds its squared gradients. A failure makes
+ * the sums invalid.
+ */
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 
@@ -74,7 +89,7 @@ int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_tok
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);
 
-/* Stores the sums of squared weight gradients in the kvd_fisher *f. */
+/* Stores the sums of squared weight gradients in the kvd_fisher object. */
 void kvd_information_flush(kvd_information *s);
 
 #endif

@@ -21,7 +21,7 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
-/* Prints all digits that are needed: 1048576 and not 1.04858e+06. */
+/* Prints a limit of an option with all digits that are needed: 1048576 and not 1.04858e+06. */
 static void print_bound(double v, char text[40])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -35,7 +35,7 @@ static void print_bound(double v, char text[40])
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out,
                    kvd_err *err)
 {
-    /* strtod would accept white space, hexadecimal numbers, inf and nan. */
+    /* Refuses what strtod would also accept: white space, hexadecimal numbers, inf and nan. */
     const size_t n = strlen(text);
     char *end = NULL;
     const double v = n && strspn(text, "0123456789+-.eE") == n ? strtod(text, &end) : 0;
@@ -103,7 +103,10 @@ static size_t count_char(const char *s, char c)
     return n;
 }
 
-/* Rounds v to 12 decimal digits, so that 0.1:0.5:0.1 contains 0.3 and not 0.30000000000000004. */
+/*
+ * Rounds v to 12 decimal digits, so that the list 0.1:0.5:0.1 contains 0.3 and not
+ * 0.30000000000000004.
+ */
 static double typed(double v)
 {
     char text[40];
@@ -178,7 +181,7 @@ int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, si
     if (count > MAX_LIST)
         return kvd_fail(err, "%s: more than %d values", option, MAX_LIST);
     size_t *x = malloc(count * sizeof *x);
-    /* whole numbers up to 2^53, which are exact in double */
+    /* Parses whole numbers as doubles, which are exact up to 2^53. */
     double *value = malloc(count * sizeof *value);
     int rc = x && value ? 0 : kvd_no_memory(err, option, count * sizeof *x);
     char field[KVD_ARG_FIELD];

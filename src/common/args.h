@@ -5,7 +5,10 @@
 
 #include "common/err.h"
 
-/* Parses `text` as a number in [lo, hi]. White space, hexadecimal, "inf", "nan" are errors. */
+/*
+ * Parse the value of an option as a number in [lo, hi]. White space, hexadecimal numbers, "inf" and
+ * "nan" are errors.
+ */
 int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, size_t *out,
                  kvd_err *err);
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out,
@@ -15,11 +18,14 @@ enum { KVD_ARG_FIELD = 64 };
 /* Copies n bytes of `text` to field[]. A longer text is cut and ends in "...". */
 void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
 
-/* Parses "a,b,c" or "first:last:step" into *out (caller frees). A repeated value is an error. */
+/*
+ * Parses a list "a,b,c" or "first:last:step" of numbers into *out, which the caller frees. A
+ * repeated value is an error.
+ */
 int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out,
                     size_t *n, kvd_err *err);
 
-/* Parses whole numbers "a,b,c" into *out, which the caller frees. */
+/* Parses a list "a,b,c" of whole numbers into *out, which the caller frees. */
 int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, size_t **out,
                   size_t *n, kvd_err *err);
 

@@ -54,7 +54,10 @@ void kvd_blas_choose_core(char **argv)
 /* bytes of OpenBLAS's buffer for one thread on x86-64 */
 enum { BUFFER_BYTES = 128 << 20 };
 
-/* OpenBLAS's allocator of thread buffers, which keeps freed buffers mapped. */
+/*
+ * OpenBLAS's internal functions that allocate and free the buffer of a thread. Freed buffers stay
+ * mapped.
+ */
 extern void *blas_memory_alloc(int unused) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
@@ -64,7 +67,9 @@ static bool fits(size_t bytes)
     return p != MAP_FAILED && !munmap(p, bytes);
 }
 
-/* Returns true for OpenBLAS after 0.3.26, which maps a buffer when it is loaded. */
+/*
+ * Returns true if OpenBLAS is newer than 0.3.26, so that it maps a buffer as soon as it is loaded.
+ */
 static bool maps_buffer_when_loaded(void)
 {
     char *at = strpbrk(OPENBLAS_VERSION, "0123456789");
@@ -84,7 +89,10 @@ static void refuse_without_buffer(const char *program)
     }
 }
 
-/* If memory is limited, restarts with one OpenBLAS thread. Runs before the C library is ready. */
+/*
+ * If the user has limited memory, restarts the program with one OpenBLAS thread. Runs before the C
+ * library is ready.
+ */
 __attribute__((no_sanitize("address", "undefined"))) static void
 start_without_pool(int argc, char **argv, char **envp)
 {
@@ -95,7 +103,9 @@ start_without_pool(int argc, char **argv, char **envp)
     if (getrlimit(RLIMIT_AS, &space) || getrlimit(RLIMIT_DATA, &data) ||
         (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY))
         return;
-    /* 16 MB are for libraries that are loaded before OpenBLAS. */
+    /*
+     * Checks that OpenBLAS's buffer fits, with 16 MB for libraries that are loaded before OpenBLAS.
+     */
     if (maps_buffer_when_loaded() && !fits(BUFFER_BYTES + (16 << 20)))
         refuse_without_buffer(argc ? argv[0] : "kvdim");
     while (envp[n])
@@ -189,7 +199,10 @@ int kvd_blas_start(int threads, kvd_err *err)
 
 int kvd_blas_serial(void)
 {
-    /* In an OpenMP build of OpenBLAS, setting its number of threads would also change OpenMP's. */
+    /*
+     * Does not set OpenBLAS's number of threads in an OpenMP build, because this would also change
+     * OpenMP's.
+     */
     if (openblas_get_parallel() != OPENBLAS_THREAD)
         return 0;
 #ifdef _OPENMP

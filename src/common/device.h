@@ -7,7 +7,7 @@
 #include "common/options.h"
 #include "common/run.h"
 
-/* text for messages: why this build cannot use CUDA */
+/* Part of error messages: why this build cannot use CUDA. */
 #define KVD_LEFT_OUT "was left out of this build (CUDA=0, or make found no nvcc)"
 
 /* Returns true for compute capabilities 8.x and 9.0, for which the kernels are compiled. */
@@ -22,7 +22,10 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err);
 /* Writes the driver version, such as "580.95.05", or "unknown". */
 void kvd_cuda_driver(char *text, size_t size);
 
-/* Sets `auto` to `cuda` or `cpu`, `name` to the GPU's name or "". Fails on `cuda` without GPU. */
+/*
+ * Replaces --device `auto` by `cuda` or `cpu`, and sets `name` to the GPU's name or "". Fails for
+ * `cuda` if there is no usable GPU.
+ */
 int kvd_device_resolve(kvd_common_options *opt, char *name, size_t size, kvd_err *err);
 
 /* Sets --device `auto` to `cpu` and refuses `cuda`, for programs that cannot use a GPU. */

@@ -37,16 +37,22 @@ int kvd_fail_errno(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 /* Stores the message for a failed allocation, with the memory limit if any. Returns -1. */
 int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes);
 
-/* Returns -1 if `failed` is true, otherwise 0: for chains of calls, whose message is in *err. */
+/* Returns -1 if `failed` is true, otherwise 0. Used for chains of calls that have filled *err. */
 static inline int kvd_status(bool failed)
 {
     return failed ? -1 : 0;
 }
 
-/* Returns n zeroed elements, also for n = 0, which the caller frees, or NULL with *err. */
+/*
+ * Returns an array of n zeroed elements (not NULL even if n is 0), which the caller frees. On
+ * failure returns NULL and fills *err.
+ */
 void *kvd_new(size_t n, size_t size, const char *what, kvd_err *err);
 
-/* Returns true if memory is limited. `text`: "the limit of 307200 KB on memory (ulimit -v)". */
+/*
+ * Returns true if the user has limited memory. `text` receives a description: "the limit of 307200
+ * KB on memory (ulimit -v)".
+ */
 bool kvd_memory_limit(char text[KVD_MEMORY_LIMIT_TEXT]);
 
 #ifdef __cplusplus

@@ -1,4 +1,7 @@
-/* Converts between float32 and float16 or bfloat16. Ties to even, overflow to infinity. */
+/*
+ * Converts between float32 and float16 or bfloat16. Ties round to even, and overflow gives
+ * infinity.
+ */
 #ifndef KVD_COMMON_HALF_H
 #define KVD_COMMON_HALF_H
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* LAPACK reads a row-major X as X^T, so its left singular vectors are the right ones of X. */
+/* LAPACK reads a row-major X as X^T, so it returns the right singular vectors of X as left ones. */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
 {
@@ -98,7 +98,7 @@ double kvd_orthogonality(const double *R, size_t d)
     return worst;
 }
 
-/* Replaces LAPACKE's function, which prints to the standard output. */
+/* Replaces the function by which LAPACKE prints an error to the standard output. */
 void LAPACKE_xerbla(const char *name, lapack_int info);
 void LAPACKE_xerbla(const char *name, lapack_int info)
 {
@@ -124,7 +124,10 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     int status = -1;
     if (n == 0)
         return kvd_fail(err, "no rows to decompose");
-    /* LAPACK stores the size of its workspace, about n * d, in 32 bits. */
+    /*
+     * Refuses sizes for which LAPACK's 32-bit integers cannot hold the size of its workspace, about
+     * n * d.
+     */
     if (d > 16384 || n > (size_t)INT32_MAX / d - 4 * d - 64)
         return kvd_fail(err, "%zu rows of %zu are too many for one dgesdd: use tsqr or gram", n, d);
     if (refuse_nonfinite("X", X, n, d, err))
@@ -137,7 +140,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /* If n > d, job 'O' writes the singular vectors over A, which saves n * d doubles. */
+    /* If n > d, dgesdd's job 'O' writes the singular vectors over A, which saves n * d doubles. */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -185,13 +188,16 @@ done:
     return status;
 }
 
-/* Fastest sizes for dtpqrt, which is 2 to 3 times faster than dgeqrf at d = 64 and 128. */
+/*
+ * Number of rows and panel width with which LAPACK's dtpqrt is fastest: 2 to 3 times faster than
+ * dgeqrf at d = 64 and 128.
+ */
 enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
 struct kvd_tsqr {
     size_t d, filled, panel;
     double *r; /* triangular factor of all rows so far, [d][d], column-major */
-    /* rows not yet in the factor, [d][TSQR_ROWS], column-major */
+    /* [d][TSQR_ROWS] Rows that are not yet part of the factor R, column-major. */
     double *block;
     double *t, *work;
 };
@@ -242,7 +248,7 @@ static int reduce(kvd_tsqr *q, kvd_err *err)
     return 0;
 }
 
-/* Copies 8 rows at a time, so that writes to a column share a cache line. */
+/* Copies n rows into the block, 8 at a time, so that writes to a column share a cache line. */
 static void put_rows(kvd_tsqr *q, const double *X, size_t n)
 {
     const size_t d = q->d;
@@ -294,7 +300,10 @@ static int refuse_negative(const double *lambda, size_t d, kvd_err *err)
     return 0;
 }
 
-/* Computes the eigenvalues lambda of G, falling, and eigenvectors, columns of row-major Z. */
+/*
+ * Computes the eigenvalues lambda of G [d][d], falling, and its eigenvectors, the columns of
+ * row-major Z.
+ */
 static int eigen(const double *G, size_t d, double *lambda, double *Z, kvd_err *err)
 {
     assert(d >= 1);
@@ -339,7 +348,7 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
     return 0;
 }
 
-/* Rows of X per call of dsyrk. With 128 columns they stay in the L2 cache. */
+/* Number of rows of X per call of dsyrk. With 128 columns they stay in the L2 cache. */
 enum { GRAM_ROWS = 1024 };
 
 size_t kvd_gram_scratch(size_t d)
@@ -347,7 +356,7 @@ size_t kvd_gram_scratch(size_t d)
     return GRAM_ROWS * d;
 }
 
-/* Fails with a message that names the first element of X that is not finite. */
+/* Fails. The message names the first element of X that is not finite. */
 static int blame_row(const float *X, size_t n, size_t d, size_t ld, kvd_err *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -370,7 +379,7 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
             for (size_t j = 0; j < d; j++)
                 to[j] = from[j];
         }
-        /* dsyrk reads X as X^T and stores element (i, j), i <= j, of X^T X at G[j * d + i]. */
+        /* dsyrk reads X as X^T. It stores element (i, j) of X^T X, with i <= j, at G[j * d + i]. */
         cblas_dsyrk(CblasColMajor, CblasUpper, CblasNoTrans, (int)d, (int)m, 1.0, scratch, (int)d,
                     1.0, G, (int)d);
     }
@@ -398,7 +407,10 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /* S = W W^T, W = Z diag(lambda^{1/4}); P likewise with lambda^{-1/4}: both exactly symmetric */
+    /*
+     * Computes S = W W^T with W = Z diag(lambda^{1/4}), and P with lambda^{-1/4}. Both are then
+     * exactly symmetric.
+     */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;

@@ -1,6 +1,6 @@
 /*
- * Dense linear algebra by LAPACK in float64, row-major. The first entry of largest magnitude of a
- * singular vector is positive.
+ * Dense linear algebra by LAPACK in float64 on row-major matrices. Signs of singular vectors are
+ * chosen so that the first entry of largest magnitude is positive.
  */
 #ifndef KVD_COMMON_LINALG_H
 #define KVD_COMMON_LINALG_H
@@ -10,27 +10,42 @@
 
 #include "common/err.h"
 
-/* Computes sigma [d], falling, and right singular vectors R [d][d] (columns) of X [n][d]. */
+/*
+ * Computes of X [n][d] the singular values sigma [d], falling, and the right singular vectors, the
+ * columns of R [d][d].
+ */
 int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R, kvd_err *err);
 
-/* QR decomposition of a stream of rows (TSQR: Demmel, Grigori, Hoemmen, Langou 2012). */
+/*
+ * QR decomposition of a stream of rows (TSQR: Demmel, Grigori, Hoemmen, Langou 2012), from which
+ * singular values are computed.
+ */
 typedef struct kvd_tsqr kvd_tsqr;
 kvd_tsqr *kvd_tsqr_new(size_t d, kvd_err *err);
-/* Adds finite rows X [n][d]. The result does not depend on how rows are divided among calls. */
+/*
+ * Adds n rows X [n][d], which must be finite. The result does not depend on how rows are divided
+ * among calls.
+ */
 int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err);
 /* Writes singular values sigma [d] and right singular vectors R [d][d] of all rows so far. */
 int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
 void kvd_tsqr_free(kvd_tsqr *q);
 
 /*
- * Computes sigma [d] and R [d][d] of X from G = X^T X. Relative error of sigma[k]: eps * (sigma[0]
- * / sigma[k])^2 / 10. Clearly negative eigenvalues are an error.
+ * Computes the singular values sigma [d] and vectors R [d][d] of X from G = X^T X. Relative error
+ * of sigma[k]: eps * (sigma[0] / sigma[k])^2 / 10. Clearly negative eigenvalues are an error.
  */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
-/* Replaces falling eigenvalues lambda [d] by square roots; negative ones as in kvd_gram_svd. */
+/*
+ * Replaces the falling eigenvalues lambda [d] of a Gram matrix by their square roots. Treats
+ * negative ones as kvd_gram_svd does.
+ */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
-/* Adds X^T X to G [d][d] for n float32 rows, ld apart. `scratch`: kvd_gram_scratch doubles. */
+/*
+ * Adds X^T X to G [d][d] for n float32 rows X, which begin `ld` elements apart. `scratch` holds
+ * kvd_gram_scratch(d) doubles.
+ */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
                  kvd_err *err);
@@ -38,7 +53,10 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
 /* Decomposes M [d][d] = U diag(s) V^T, with a positive largest entry in each column of U. */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
-/* Computes S = G^{1/2} of G [d][d] and the pseudo-inverse P (or NULL) of S, of rank *rank. */
+/*
+ * Computes S = G^{1/2} of a symmetric G [d][d] and, unless P is NULL, the pseudo-inverse P of S.
+ * *rank receives its rank.
+ */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank,
                  kvd_err *err);
 
@@ -46,11 +64,14 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);
 
-/* Negate columns of R and S where the entry of largest magnitude in R [d][d] is negative. */
+/*
+ * Negate each column of R [d][d] whose entry of largest magnitude is negative. kvd_fix_signs_two
+ * also negates the same columns of S.
+ */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);
 
-/* Returns the largest absolute entry of R^T R - I; infinity for NaN. Test !(x <= limit). */
+/* Returns the largest absolute entry of R^T R - I, or infinity if R has a NaN. */
 double kvd_orthogonality(const double *R, size_t d);
 
 /* Returns true if x [n] holds a NaN or infinity. *at receives the index of the first one. */

@@ -12,13 +12,19 @@ typedef struct {
     const char *limit; /* limit that decides, such as "free memory of the machine" */
 } kvd_memory_left;
 
-/* Returns nine tenths of the free memory: the least of MemAvailable, RLIMIT_AS, control groups. */
+/*
+ * Returns nine tenths of the memory that is free: the least of MemAvailable, the address space
+ * limit (RLIMIT_AS) and the limits of control groups.
+ */
 kvd_memory_left kvd_memory_available(void);
 
 /* Returns true if the peak use of address space was within 32 MB of RLIMIT_AS. */
 bool kvd_memory_was_short(void);
 
-/* Returns the bytes left in the control groups of `list` (/proc/self/cgroup), or INFINITY. */
+/*
+ * Returns the bytes left in the control groups that the file `list` (/proc/self/cgroup) names, or
+ * INFINITY.
+ */
 double kvd_memory_cgroup_left(const char *list, const char *root);
 
 typedef struct {
@@ -26,17 +32,23 @@ typedef struct {
     double bytes;
 } kvd_memory_part;
 
-/* Fails if the parts exceed kvd_memory_available. `advice` names options that lower the need. */
+/*
+ * Fails if the sum of the parts of a run's memory exceeds kvd_memory_available. `advice` names
+ * options that lower it.
+ */
 int kvd_memory_check(const kvd_memory_part *part, size_t n, const char *advice, kvd_err *err);
 
-/* Zeroed allocations that are freed together. Begins as {0}. */
+/* List of zeroed allocations that are freed together. Begins as {0}. */
 typedef struct {
     struct kvd_pool_block *first;
     unsigned long long bytes;
     bool failed;
 } kvd_pool;
 
-/* Returns zeroed memory that kvd_pool_free frees, or NULL; kvd_pool_check then fails. */
+/*
+ * Returns zeroed memory that kvd_pool_free frees, or NULL if memory is short. After a NULL,
+ * kvd_pool_check fails.
+ */
 void *kvd_pool_new(kvd_pool *p, size_t bytes);
 int kvd_pool_check(const kvd_pool *p, const char *what, kvd_err *err);
 void kvd_pool_free(kvd_pool *p);
@@ -47,7 +59,10 @@ void kvd_pool_free(kvd_pool *p);
  */
 void *kvd_pool_open(size_t bytes);
 void kvd_pool_close(void *self);
-/* Sets *self to the structure and returns 0 or, if `failed`, closes it and returns -1. */
+/*
+ * Stores the structure `opened` in *self and returns 0. If `failed`, closes it instead and returns
+ * -1.
+ */
 int kvd_pool_give(void *opened, bool failed, void **self);
 
 #endif

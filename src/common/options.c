@@ -18,7 +18,7 @@ const char *const kvd_switch_words[3] = {"off", "on", NULL};
 
 enum { MOST_OPTIONS = 128, LABEL = 64 };
 
-/* value[i] is the text given for row i of the options, or NULL. */
+/* Values given by the user: value[i] is the text for row i of the table of options, or NULL. */
 typedef struct {
     const kvd_program *program;
     char *config;
@@ -41,7 +41,7 @@ static bool at_end(const kvd_option *o)
     return !o->name && !o->help;
 }
 
-/* Writes the name as the user sees it, such as "--tokens" or "MODEL". */
+/* Writes the name of an option as the user types it, such as "--tokens" or "MODEL". */
 static const char *label_of(const kvd_option *o, char text[LABEL])
 {
     (void)snprintf(text, LABEL, "%s%s", o->positional ? "" : "--", o->name);
@@ -74,7 +74,10 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        /* A part of an option's name, such as --rate of --request-rate, counts as one edit. */
+        /*
+         * If the user typed a part of an option's name, such as --rate of --request-rate, this
+         * counts as one edit.
+         */
         n = 1;
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;
@@ -116,7 +119,7 @@ static const kvd_option *row_of(const kvd_program *p, const char *name)
     return o;
 }
 
-/* Writes names as alternatives, such as "--text, --ids or --random". */
+/* Writes option names as alternatives, such as "--text, --ids or --random". */
 static const char *alternatives(const kvd_program *p, const char *names, char *text, size_t size)
 {
     char word[LABEL], label[LABEL];
@@ -487,7 +490,10 @@ int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, 
     return p->check ? p->check(config, err) : 0;
 }
 
-/* Opens closed standard streams in the wrong direction, so that no other file takes their place. */
+/*
+ * Opens /dev/null for each closed standard stream, so that no other file takes its number. The
+ * stream cannot be used, as its direction is wrong.
+ */
 static void fill_standard_streams(void)
 {
     for (int fd = 0; fd < 3; fd++)
@@ -528,7 +534,10 @@ void kvd_options_release(const kvd_program *p, void *config)
 
 enum { HELP_COLUMN = 26, RIGHT = 80 };
 
-/* Breaks lines at column RIGHT. `at` is the current column; new lines begin at `column`. */
+/*
+ * Prints a text with line breaks at column RIGHT. `at` is the current column; new lines begin at
+ * `column`.
+ */
 static void print_wrapped(const char *text, int column, int at)
 {
     while (*text) {
@@ -584,7 +593,9 @@ static FILE *next_fact(FILE *f, bool *open)
     return f;
 }
 
-/* Writes facts about an option, such as "(2 .. 8; default 4 bits; may be repeated)". */
+/*
+ * Writes range, default and unit of an option, such as "(2 .. 8; default 4 bits; may be repeated)".
+ */
 static void put_facts(const kvd_option *o, FILE *f)
 {
     char all[400];

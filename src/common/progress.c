@@ -8,7 +8,7 @@
 
 static const double every_terminal = 0.2, every_line = 5, worth_a_last_line = 1;
 
-/* Writes 75 seconds as "1:15", 3700 seconds as "1:01:40". */
+/* Writes a time in seconds as a clock shows it: 75 s as "1:15", 3700 s as "1:01:40". */
 static void clock_text(double s, char *text, size_t size)
 {
     const long n = s < 360000 ? lround(s) : 360000;
@@ -38,7 +38,7 @@ static void print(const kvd_progress *p, double t, bool last)
             bar[WIDTH] = '\0';
             fprintf(stderr, "[%s] ", bar);
         }
-        /* 1e-6 allows for rounding. */
+        /* Adding 1e-6 before rounding down allows for rounding errors. */
         fprintf(stderr, "%.0f of %.0f %s (%.0f %%), ", floor(p->done + 1e-6), p->total, p->unit,
                 100 * part);
     } else {
@@ -51,7 +51,7 @@ static void print(const kvd_progress *p, double t, bool last)
         fprintf(stderr, "%s left", left);
     else
         fprintf(stderr, "%s so far", took);
-    /* "\033[K" clears the rest of a longer line on a terminal. */
+    /* "\033[K" clears the rest of a longer earlier line on a terminal. */
     fputs(p->terminal ? "\033[K" : "\n", stderr);
     if (p->terminal && last)
         fputc('\n', stderr);

@@ -14,7 +14,10 @@ float kvd_round_f16(float x)
     return y;
 }
 
-/* Computes scale *step and zero point *zero for codes 0 .. top. Both are rounded to float16. */
+/*
+ * Computes scale *step and zero point *zero with which codes 0 .. top cover the n numbers of x.
+ * Both are rounded to float16.
+ */
 static void set_range(const float *x, size_t n, size_t stride, float top, float *step, float *zero)
 {
     float lo = x[0], hi = x[0];
@@ -29,9 +32,12 @@ static void set_range(const float *x, size_t n, size_t stride, float top, float 
 
 static float code_of(float x, float top, float step, float zero)
 {
-    /* Sums with it are rounded to whole numbers. rintf is a call on x86-64 before SSE 4.1. */
+    /*
+     * Adding and then subtracting 1.5 * 2^23 rounds to a whole number. rintf would be a function
+     * call on x86-64 before SSE 4.1.
+     */
     const float whole = 0x1.8p23F;
-    /* Because the scale is rounded, the largest value may be above `top`. */
+    /* The largest quotient may exceed `top`, because the scale is rounded. */
     float q = step > 0 ? (x - zero) / step : 0;
     q = q < 0 ? 0 : q > top ? top : q;
     return (q + whole) - whole;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* bits of a float16 scale and zero point together */
+/* Bits of a group's float16 scale and zero point together. */
 enum { KVD_GROUP_SIDE_BITS = 32 };
 
 float kvd_round_f16(float x);

@@ -28,7 +28,10 @@ static _Atomic double stop_asked_s;
 static volatile sig_atomic_t reader_gone;
 static atomic_int failing_status = 1;
 
-/* Ignores a second signal within half a second, because `timeout` sends one request twice. */
+/*
+ * Handles a request to stop. Ignores a second signal within half a second, because `timeout` sends
+ * one request twice.
+ */
 static void on_stop(int sig)
 {
     const double now = kvd_clock_s();
@@ -102,10 +105,16 @@ static void note_hang_up(void)
     hang_up_ignored = !sigaction(SIGHUP, NULL, &now) && now.sa_handler == SIG_IGN;
 }
 
-/* Runs before the constructors of libraries: UCX, which MPI may load, takes SIGHUP from nohup. */
+/*
+ * Notes if nohup lets SIGHUP be ignored. Runs before the constructors of libraries, because UCX,
+ * which MPI may load, changes this.
+ */
 __attribute__((section(".preinit_array"), used)) static void (*const at_start)(void) = note_hang_up;
 
-/* Handles SIGINT, SIGTERM and SIGHUP; ignores SIGXFSZ and catches SIGPIPE, so that writes fail. */
+/*
+ * Installs handlers: SIGINT, SIGTERM and SIGHUP request a stop. SIGXFSZ is ignored and SIGPIPE
+ * caught, so that writes fail instead.
+ */
 static int install_signals(kvd_err *err)
 {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
@@ -189,7 +198,10 @@ int kvd_fail_interrupted(kvd_err *err)
     return kvd_fail(err, "interrupted");
 }
 
-/* Adds the memory limit to a message: libraries report failed allocations as other errors. */
+/*
+ * Adds the user's memory limit to an error message, because libraries report failed allocations as
+ * other errors.
+ */
 static void name_the_limit(kvd_err *err)
 {
     char limit[KVD_MEMORY_LIMIT_TEXT];
@@ -359,7 +371,7 @@ static int add_path(kvd_run *run, const char *path, bool folders, kvd_err *err)
         kvd_fail(err, "'%s' is neither a file nor a folder", path);
         goto done;
     }
-    /* Skips a folder, because hashing it may take hours. */
+    /* Skips a folder among the inputs, because hashing it may take hours. */
     if (S_ISDIR(st.st_mode) && !folders) {
         input_release(&in);
         XXH3_freeState(state);
@@ -417,7 +429,7 @@ int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err)
     struct stat target, folder, in;
     if (stat(input, &in))
         return 0;
-    /* path without links; NULL if the file does not exist yet */
+    /* Real path without symbolic links; NULL if the file does not exist yet. */
     char *const real = realpath(path, NULL);
     if (!real && errno == ENOMEM)
         return kvd_no_memory(err, "a path", strlen(path));

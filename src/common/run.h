@@ -32,7 +32,7 @@ typedef struct {
     char gpu[128], driver[80];
     kvd_run_input *inputs;
     int n_inputs;
-    /* name and value of every option */
+    /* Name and value of every option, recorded for result files. */
     char (*parameters)[2][512];
     int n_parameters;
 } kvd_run;
@@ -50,34 +50,39 @@ char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err);
 
 /* Hashes an input file and adds it to the run. Ignores a folder. */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
-/* Adds n files, without those that are NULL. */
+/* Hashes n input files and adds them to the run. Skips paths that are NULL. */
 int kvd_run_add_inputs(kvd_run *run, const char *const *path, size_t n, kvd_err *err);
-/* Hashes a checkpoint and adds it to the inputs, without hidden files and subfolders. */
+/*
+ * Hashes the files of a checkpoint, except hidden files and subfolders, and adds it to the run's
+ * inputs.
+ */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
-/* Writes the hash of a file's bytes, as recorded for an input. */
+/* Writes the hash of a file's bytes in the form that is recorded for inputs. */
 int kvd_run_hash_file(const char *path, char hash[KVD_HASH_TEXT], kvd_err *err);
 
 /* Adds an input that is not a file. `hash` ("xxh3:...") is the hash of its content. */
 int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd_err *err);
 
-/* Fails if the output `path`, or the file that it links to, is an input or in an input folder. */
+/*
+ * Fails if the output file `path`, or the file that it links to, is an input or in an input folder.
+ */
 int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err);
 /* Fails if the output `path` is `input` or in the folder `input`. */
 int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err);
 
-/* Records one option for /parameters of result files, cut after 511 bytes. */
+/* Records the value of one option for /parameters of result files. Cuts it after 511 bytes. */
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
 double kvd_run_elapsed(const kvd_run *run);
 
-/* Returns true after SIGINT, SIGTERM or SIGHUP. */
+/* Returns true if the process has received SIGINT, SIGTERM or SIGHUP. */
 bool kvd_interrupted(void);
 
 int kvd_fail_interrupted(kvd_err *err);
 
-/* Prints *err if `status` is not 0, flushes stdout, and returns the exit status of main. */
+/* Ends main: prints *err if `status` is not 0, flushes stdout, and returns the exit status. */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
 
 /* Makes a failing run end with status 2, as wrong usage does. Thread-safe. */

@@ -6,7 +6,7 @@
 
 #include "common/err.h"
 
-/* text of the key, one line "name=value" for each option or input */
+/* Text of a run key: one line "name=value" for each option or input that affects results. */
 typedef struct {
     char text[2048];
     size_t used;
@@ -16,7 +16,10 @@ typedef struct {
 int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
-/* Fails with "'path' <what>: name was X, is now Y" unless the key `then` equals *now. */
+/*
+ * Fails unless the key `then` of the file `path` equals *now. Message: "'path' <what>: name was X,
+ * is now Y".
+ */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);
 

@@ -12,7 +12,10 @@ size_t kvd_thread_index(void);
 /* Limits the number of OpenMP threads in parallel regions that the calling thread starts. */
 void kvd_threads_limit(int n);
 
-/* kvd_blas_serial makes OpenBLAS use one thread and returns the argument of kvd_blas_restore. */
+/*
+ * kvd_blas_serial makes OpenBLAS use one thread. It returns a value from which kvd_blas_restore
+ * restores the earlier number.
+ */
 int kvd_blas_serial(void);
 void kvd_blas_restore(int saved);
 

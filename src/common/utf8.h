@@ -1,4 +1,6 @@
-/* UTF-8 (RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF). */
+/*
+ * Functions for text in UTF-8 (RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF).
+ */
 #ifndef KVD_COMMON_UTF8_H
 #define KVD_COMMON_UTF8_H
 
@@ -12,7 +14,10 @@ size_t kvd_utf8_first_bad(const char *s, size_t len);
 /* Returns 3 if s [len] begins with a byte order mark, else 0. */
 size_t kvd_utf8_mark(const char *s, size_t len);
 
-/* Returns the number of bytes of the character whose first byte is `lead`, in valid UTF-8. */
+/*
+ * Returns the number of bytes of a UTF-8 character whose first byte is `lead`. The text must be
+ * valid.
+ */
 unsigned kvd_utf8_width(char lead);
 
 /* Returns the code point of the first character of s. *width receives its number of bytes. */
@@ -24,7 +29,7 @@ unsigned kvd_utf8_encode(uint32_t code_point, char out[4]);
 /* Returns the index of the first byte of the character before s[end]; `end` is above 0. */
 size_t kvd_utf8_before(const char *s, size_t end);
 
-/* Returns true for the Unicode property White_Space. */
+/* Returns true if the code point has the Unicode property White_Space. */
 bool kvd_utf8_is_space(uint32_t code_point);
 
 /* Returns the number of bytes at s that form one malformed sequence, at least 1. */

@@ -16,7 +16,7 @@ typedef struct {
     cusolverDnParams_t params;
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    /* `batch` matrices of d rows are decomposed at once. */
+    /* The solver decomposes `batch` matrices of d rows at once. */
     size_t d, batch;
     kvd_device_memory memory;
     double *A, *lambda; /* device memory, [batch][d][d] and [batch][d] */
@@ -41,7 +41,10 @@ static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_
                         "the work space of eigenvalues", err);
 }
 
-/* The number of matrices begins at n and is halved until a batch fits into free device memory. */
+/*
+ * Chooses how many of n matrices to decompose at once: starts with n and halves it until a batch
+ * fits into free device memory.
+ */
 static int choose_batch(solver *s, size_t n, kvd_err *err)
 {
     size_t free_bytes, total;
@@ -105,7 +108,10 @@ static void solver_close(solver *s)
         (void)cudaStreamDestroy(s->stream);
 }
 
-/* Writes eigenvalues in rising order, and eigenvectors [m][d][d], column-major. */
+/*
+ * Decomposes m matrices `gram` [m][d][d] at once. Writes their eigenvalues in rising order, and
+ * their eigenvectors [m][d][d], column-major.
+ */
 static int run_batch(solver *s, const double *gram, size_t m, double *lambda, double *vectors,
                      double *seconds, kvd_err *err)
 {
@@ -132,7 +138,10 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     return 0;
 }
 
-/* Converts rising eigenvalues to falling singular values, and column-major R to row-major. */
+/*
+ * Converts one matrix's rising eigenvalues to falling singular values, and its column-major R to
+ * row-major.
+ */
 static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
 {
     if (info)

@@ -7,9 +7,10 @@
 #include "common/err.h"
 
 /*
- * Computes singular values sigma [n][d], falling, and R [n][d][d] (columns) of gram [n][d][d] on
- * the current device, with signs as in kvd_gram_svd. *device_s receives seconds, unless NULL. On
- * failure *bad is the first matrix that is not a Gram matrix, or n.
+ * Computes from n Gram matrices gram [n][d][d] the singular values sigma [n][d], falling, and the
+ * singular vectors R [n][d][d] (columns) on the current device, with signs as in kvd_gram_svd.
+ * *device_s receives seconds, unless NULL. On failure *bad is the first matrix that is not a Gram
+ * matrix, or n.
  */
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);

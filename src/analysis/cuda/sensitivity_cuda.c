@@ -1,11 +1,17 @@
-/* Sums C and G of kvdim-sensitivity on a GPU (sensitivity.h). */
+/*
+ * Sums the outer products of kvdim-sensitivity on a GPU: C of queries and head outputs, G of their
+ * gradients (sensitivity.h).
+ */
 #include <stdlib.h>
 
 #include "analysis/sensitivity.h"
 #include "common/cuda/gram.h"
 #include "model/pass/cuda/backward.h"
 
-/* Sums on the GPU, in float64, the outer products of queries, head outputs and their gradients. */
+/*
+ * Kinds of vectors whose outer products are summed in float64 on the GPU: queries, head outputs and
+ * their gradients.
+ */
 
 enum { KINDS = KVD_SENSITIVITY_KINDS };
 
@@ -59,7 +65,10 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
     return s;
 }
 
-/* Queues X^T X of queries and head outputs (`kind` 0) or of their gradients (`kind` 1). */
+/*
+ * Queues the addition of X^T X for queries and head outputs (`kind` 0) or for their gradients
+ * (`kind` 1).
+ */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
 {

@@ -7,7 +7,7 @@
 
 typedef struct kvd_gpu_dump kvd_gpu_dump;
 
-/* Starts threads that write the heads of `share` into the open file, on the current GPU. */
+/* Starts threads that write Q, K and V of the current GPU's heads (`share`) into the open file. */
 kvd_gpu_dump *kvd_gpu_dump_new(kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens,
                                kvd_err *err);
 /* Frees *d, whose device must be current. Layers added since the last flush may be lost. */
@@ -16,12 +16,15 @@ void kvd_gpu_dump_free(kvd_gpu_dump *d);
 size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *share,
                           size_t max_tokens);
 
-/* Queues one layer's Q, K and V, from token first_token of the file, if the file holds it. */
+/*
+ * Queues writing of one layer's Q, K and V. Their first token is token first_token of the file.
+ * Ignores layers that the file does not hold.
+ */
 int kvd_gpu_dump_add(kvd_gpu_dump *d, const kvd_gpu_attention_in *in, size_t first_token,
                      kvd_err *err);
 /* Waits until all layers are written to the file. They may not be on disk yet. */
 int kvd_gpu_dump_flush(kvd_gpu_dump *d, kvd_err *err);
-/* Seconds while the device transposed values, no buffer was free, and threads wrote. */
+/* Seconds in which the device transposed values, no buffer was free, and threads wrote to disk. */
 typedef struct {
     double convert, wait, write;
 } kvd_gpu_dump_times;

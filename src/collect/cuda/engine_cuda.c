@@ -13,7 +13,7 @@
 
 typedef struct cuda cuda;
 
-/* state of one GPU, which computes the heads of its `share` */
+/* State of one of the GPUs. A GPU computes the heads of its `share`. */
 typedef struct {
     cuda *all;
     int index;
@@ -24,10 +24,10 @@ typedef struct {
     kvd_gpu_capture capture;
 } gpu;
 
-/* gradients of K after RoPE, K before RoPE, K before its norm, and V */
+/* Number of gradients that are kept: of K after RoPE, K before RoPE, K before its norm, and V. */
 enum { GRADIENTS = 4 };
 
-/* Backward pass, whose gradients are copied to the host. `pass` may be NULL. */
+/* Backward pass and its gradients, which are copied to the host. `pass` may be NULL. */
 typedef struct {
     kvd_gpu_backward *pass;
     kvd_information *sums;
@@ -44,9 +44,9 @@ struct cuda {
     gpu gpu[KVD_GPUS_MAX];
     gradients gradients;
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    /* second moments of which the devices hold a copy, or NULL */
+    /* Second moments on the host of which the devices hold a copy, or NULL. */
     kvd_moments *held;
-    /* true if the devices hold batches that are not yet in *held */
+    /* True if the devices have added batches that are not yet in *held. */
     bool ahead;
     /* index of the current batch's first token in the activations file */
     size_t first_token;
@@ -76,7 +76,10 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* Copies *sums to the devices. If they hold other moments, first copies those to the host. */
+/*
+ * Makes the devices add to *sums by copying it to them. If they hold other second moments, first
+ * copies those to the host.
+ */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -104,7 +107,7 @@ static int sum_weights(cuda *c, int layer, kvd_err *err)
 /* Transposes one GPU's part of W_O from [d_model][heads * d] to [heads][d][d_model]. */
 static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d_model, float *to)
 {
-    /* A tile of ROWS rows and COLUMNS columns fits into the L1 cache. */
+    /* Copies a tile of ROWS rows and COLUMNS columns at a time, which fits into the L1 cache. */
     enum { ROWS = 16, COLUMNS = 64 };
     const size_t bytes = kvd_dtype_bytes(type), pieces = (d_model + ROWS - 1) / ROWS;
 #pragma omp parallel for schedule(static)
@@ -122,7 +125,10 @@ static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d
     }
 }
 
-/* Copies W_O and W_V of all devices to the host. `raw` must have room for W_O in float32. */
+/*
+ * Copies W_O and W_V of a layer from all devices to the host. `raw` must have room for W_O in
+ * float32.
+ */
 static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -184,7 +190,10 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /* Copying the sums fails now if a weight is not finite, instead of hours later. */
+        /*
+         * Copies the sums to the host now: this fails if a weight is not finite, instead of hours
+         * later.
+         */
         if (fetch_sums(c, err))
             return -1;
     }
@@ -327,7 +336,9 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /* The devices keep no copy of a snapshot's moments, which the caller may change. */
+    /*
+     * Drops the devices' copy of a snapshot's second moments, because the caller may change them.
+     */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;
@@ -459,7 +470,7 @@ static int open_all(cuda *c, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
     const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
-    /* The backward pass allocates first; the forward pass takes the memory that is left. */
+    /* The backward pass allocates its memory first. The forward pass takes what is left. */
     if (s->fisher && open_gradients(c, err))
         return -1;
     if (!s->dump && !s->sums)
@@ -511,7 +522,7 @@ int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu,
     if (kvd_cuda_check(cudaSetDevice(first_gpu), "collecting", err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), "collecting", err))
         return -1;
-    /* A tenth is left for second moments, buffers and the CUDA runtime. */
+    /* A tenth of the device memory is left for second moments, buffers and the CUDA runtime. */
     pass.memory = total / 10 * 9;
     for (*batch = MOST; *batch > LEAST; *batch /= 2) {
         pass.max_tokens = *batch > seq_len ? *batch : seq_len;

@@ -7,11 +7,14 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* model and recorded layers; the pointers `gram` are unused */
+    /* Model and recorded layers. Its pointers `gram` are unused. */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
-    /* device [n_layers][heads of this GPU][d_head][d_head]; NULL if not recorded */
+    /*
+     * [n_layers][heads of this GPU][d_head][d_head] Second moments in device memory; NULL if not
+     * recorded.
+     */
     double *gram[KVD_N_G];
     double *scratch;
 };
@@ -135,7 +138,7 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
     return add(m, &a, in->stream, err);
 }
 
-/* W_O and W_V are read in the number type in which the device holds them. */
+/* Adds W_O and W_V in the number type in which the device holds them. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
 {
@@ -164,7 +167,10 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
     return 0;
 }
 
-/* The host array has all heads, this device only its own heads. */
+/*
+ * Copies second moments of a tensor between the device, which has its own heads, and the host
+ * array, which has all heads.
+ */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
 {
@@ -180,7 +186,10 @@ static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStr
                           "second moments", err);
 }
 
-/* Fails if a diagonal element is not finite, which shows a value that is not finite. */
+/*
+ * Fails if a diagonal element of the second moments is not finite: a recorded value was then not
+ * finite.
+ */
 static int check(const kvd_gpu_moments *m, const kvd_moments *sums, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->shape.model.d_head;

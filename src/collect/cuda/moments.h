@@ -7,7 +7,10 @@
 
 typedef struct kvd_gpu_moments kvd_gpu_moments;
 
-/* Creates zeroed moments for the heads of `share`; `shape` gives model, layers and has_pre. */
+/*
+ * Creates second moments, all 0, for the heads of `share` on the current GPU. `shape` gives model,
+ * layers and has_pre.
+ */
 kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_share *share,
                                      kvd_err *err);
 /* Frees *m. The device on which m was created must be current, as for all functions below. */

@@ -76,7 +76,10 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
     }
 }
 
-/* Finds tensor, head, token and value of the first non-finite result. Runs as one thread. */
+/*
+ * Completes the record of the first non-finite result: finds its tensor, head, token and value.
+ * Runs as one thread.
+ */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {
     kvd_slab_bad *const bad = a.bad;

@@ -14,9 +14,12 @@ extern "C" {
 
 enum { KVD_SLAB_PARTS = 5 };
 
-/* the first value that is not finite after the conversion */
+/* Record of the first value that is not finite after the conversion. */
 typedef struct {
-    /* head << 48 | row (token) << 16 | dim; all bits are 1 if all values are finite */
+    /*
+     * Place of the value, head << 48 | row (token) << 16 | dim. All bits are 1 if all values are
+     * finite.
+     */
     uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;
@@ -33,12 +36,12 @@ typedef struct {
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    /* [n_heads][n_rows][d], with the heads of all n_parts tensors one after another */
+    /* [n_heads][n_rows][d] Output, with the heads of all n_parts tensors one after another. */
     void *slabs;
     kvd_slab_bad *bad;
 } kvd_slab_args;
 
-/* Queues the transposition and conversion. Ties round to even. */
+/* Queues the transposition and conversion of the tensors in *args. Ties round to even. */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

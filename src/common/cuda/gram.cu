@@ -1,5 +1,5 @@
 /*
- * Adds X^T X to the lower triangle of G on double-precision tensor cores (DMMA). A CTA adds a slice
+ * Adds X^T X to the lower triangle of G on double-precision tensor cores (DMMA). A CTA sums a slice
  * of a head's rows; a second kernel adds the slices in a fixed order.
  */
 #include "common/cuda/gram.h"
@@ -18,7 +18,7 @@ enum {
     ROWS = 16,
     MAX_WARPS = 10, /* largest number of warps of a CTA; enough for all blocks at d = 128 */
     MAX_CTAS = 1056,
-    /* number of CTAs that run at once on an H200 */
+    /* Number of CTAs (thread blocks) that run at once on an H200. */
     CTAS = 2 * 132,
     ADD_THREADS = 256
 };
@@ -44,7 +44,7 @@ __device__ __forceinline__ double widen(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* Computes block row `high` and block column `low` of block p of the lower triangle. */
+/* Computes the row `high` and column `low` of the p-th block of the lower triangle of G. */
 __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 {
     high = 0;
@@ -73,7 +73,10 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 #endif
 }
 
-/* Adds the products of 16 rows of X to block (`high`, `low`). PITCH avoids bank conflicts. */
+/*
+ * Adds the products of 16 rows of X, in `tile`, to block (`high`, `low`) of X^T X. PITCH, the
+ * length of a row, avoids bank conflicts.
+ */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
                                          double (&acc)[2][4][4])
@@ -105,10 +108,10 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
     constexpr int WARPS = pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS) : (int)MAX_WARPS;
     constexpr int WIDTH = BLOCKS * BLOCK, PITCH = WIDTH + 4;
     constexpr int STEP = 32 * WARPS / WIDTH,
-                  /* number of values that a thread loads for ROWS rows */
+                  /* Number of elements of X that a thread loads for ROWS rows. */
         EACH = ROWS / STEP;
     static_assert(STEP >= 1 && ROWS % STEP == 0, "");
-    /* two buffers of rows of X, [2][ROWS][PITCH] */
+    /* Two buffers of rows of X in shared memory, [2][ROWS][PITCH]. */
     extern __shared__ __align__(16) double tiles[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int row = (int)threadIdx.x / WIDTH, dim = (int)threadIdx.x % WIDTH;
@@ -221,7 +224,10 @@ int most_slices(int n_heads)
     return n_heads < MAX_CTAS ? MAX_CTAS / n_heads : 1;
 }
 
-/* Returns the number of slices with the lowest estimated time. The unit is 160 clocks, one row. */
+/*
+ * Returns the number of slices for which the estimated time is lowest. The unit of time is 160
+ * clocks, the time of one row.
+ */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {
     const double extra = 0.045 * n_heads * pairs_of(blocks);

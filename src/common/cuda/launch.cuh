@@ -1,12 +1,13 @@
-/* Launches of kernels, and device functions of their threads. */
+/* Helpers to launch kernels, and device functions for their threads. */
 #ifndef KVD_COMMON_CUDA_LAUNCH_CUH
 #define KVD_COMMON_CUDA_LAUNCH_CUH
 
 #include <cuda_runtime.h>
 
 /*
- * Launches kernel(args...), also with more dynamic shared memory than the default of 48 KiB. If
- * `early` (sm_90), the kernel must execute griddepcontrol.wait.
+ * Queues the launch of kernel(args...) on a stream, also with more dynamic shared memory than the
+ * default of 48 KiB. If `early`, the kernel may start before the preceding one ends (sm_90); it
+ * must execute griddepcontrol.wait.
  */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
@@ -38,7 +39,9 @@ inline cudaError_t kvd_launch(void (*kernel)(Parameters...), dim3 grid, dim3 blo
     return kvd_launch_early(false, kernel, grid, block, shared_bytes, stream, args...);
 }
 
-/* Returns the sum of x over lanes 0 .. this one. All 32 lanes of the warp must call it. */
+/*
+ * Returns the sum of x over lane 0 up to the calling lane. All 32 lanes of the warp must call it.
+ */
 template <class T> __device__ __forceinline__ T kvd_sum_to_lane(T x)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -73,7 +76,10 @@ __device__ __forceinline__ unsigned long long kvd_now_ns(void)
     return t;
 }
 
-/* Lets the next kernel start, waits for the preceding one, and writes the time to *began. */
+/*
+ * Lets the next kernel start early, waits for the end of the preceding kernel, and writes the time
+ * in ns to *began.
+ */
 __device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
 {
 #if __CUDA_ARCH__ >= 900
@@ -85,7 +91,7 @@ __device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
         *began = kvd_now_ns();
 }
 
-/* Gets an attribute of the current device. */
+/* Writes an attribute of the current device to *value. */
 inline cudaError_t kvd_device_attribute(cudaDeviceAttr which, int *value)
 {
     int device = 0;

@@ -79,7 +79,7 @@ const kvd_nccl *kvd_nccl_load(kvd_err *err);
 
 #endif
 
-/* Returns 0 if s is success, else -1 with the message "WHAT: cuBLAS: ...". */
+/* Returns 0 if s is success. Otherwise returns -1 and stores the message "WHAT: cuBLAS: ...". */
 int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
 /* Wrappers of cuBLAS for C++. In kvd_cublas_gemm `type` is 16-bit, sums and scalars float32. */

@@ -11,7 +11,9 @@ int kvd_cuda_check(cudaError_t e, const char *what, kvd_err *err)
     return kvd_fail(err, "%s: %s", what, cudaGetErrorString(e));
 }
 
-/* Records a failure, whose message later calls repeat. */
+/*
+ * Records a failed allocation in *m, so that later calls fail with the same message. Returns NULL.
+ */
 static void *failed(kvd_device_memory *m, const kvd_err *err)
 {
     m->status = -1;
@@ -19,7 +21,7 @@ static void *failed(kvd_device_memory *m, const kvd_err *err)
     return NULL;
 }
 
-/* Makes room for an entry after the first n. */
+/* Makes room for one more entry in a list that has n. */
 static int grow(void ***list, int n, int *room, kvd_err *err)
 {
     if (n < *room)

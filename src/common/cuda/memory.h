@@ -7,30 +7,41 @@
 
 #include "common/memory.h"
 
-/* Arrays on one device that are freed together. The caller must zero the list before use. */
+/*
+ * List of arrays on one device that are freed together. The caller must zero the list before use.
+ */
 typedef struct {
     void **array, **pinned;
     int n, n_pinned;
-    /* Entries that `array` and `pinned` have room for. */
+    /* Number of entries that the lists `array` and `pinned` have room for. */
     int room, pinned_room;
     kvd_pool host;
-    /* -1 after a failure, whose message is `failure`; later allocations fail with it too. */
+    /*
+     * 0, or -1 after a failed allocation. Later allocations then fail with the message `failure`
+     * too.
+     */
     int status;
     kvd_err failure;
 } kvd_device_memory;
 
 /* Returns a new array on the current device with undefined contents. */
 void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
-/* Returns a new array of bytes with value `byte`, after the device has written them. */
+/*
+ * Returns a new device array whose bytes all have the value `byte`. The device has written them on
+ * return.
+ */
 void *kvd_device_filled(kvd_device_memory *m, size_t bytes, int byte, const char *what,
                         kvd_err *err);
-/* Return zeroed host memory that kvd_device_release frees, pinned or pageable. */
+/* Return zeroed host memory, pinned or pageable, that kvd_device_release frees. */
 void *kvd_device_pinned(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
 void *kvd_device_host(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
-/* Returns a copy of `host` that the device has made. */
+/* Returns a new device array with a copy of `host`, which the device has made on return. */
 void *kvd_device_from(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       kvd_err *err);
-/* Returns a copy of `host`, queued on `stream`. `host` must not change before the copy is made. */
+/*
+ * Returns a new device array into which a copy of `host` is queued on `stream`. `host` must not
+ * change before the copy is made.
+ */
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);
 /* Write zeros or a copy of host data to device memory, and wait until the device has finished. */
@@ -38,7 +49,10 @@ int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
 /* Returns new pinned host memory, which cudaFreeHost frees. */
 void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err);
-/* Queue a copy on the stream. Until the copy is made, the caller must not touch host memory. */
+/*
+ * Queue a copy between host and device memory on the stream. Until it is made, the caller must not
+ * touch the host memory.
+ */
 int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err);
 int kvd_queue_get(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
@@ -48,7 +62,10 @@ int kvd_queue_copy(void *to, const void *from, size_t bytes, cudaStream_t stream
 /* Frees all arrays of the list. Their device must be current. */
 void kvd_device_release(kvd_device_memory *m);
 
-/* Returns 0 if e is success, else -1 with the message "WHAT: " and CUDA's text for e. */
+/*
+ * Returns 0 if e is success. Otherwise returns -1 and stores the message "WHAT: " and CUDA's text
+ * for e.
+ */
 int kvd_cuda_check(cudaError_t e, const char *what, kvd_err *err);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * /checksums/PATH protects dataset /PATH, which is filled while the model runs: per
- * KVD_CHECKSUM_ROWS rows of a head, the sum of (2 t + 1) h_t modulo 2^64, with the XXH3-64 hash h_t
- * of row t.
+ * Checksums of datasets that are filled while the model runs. /checksums/PATH holds those of
+ * dataset /PATH: for every KVD_CHECKSUM_ROWS rows of a head, the sum of (2 t + 1) h_t modulo 2^64,
+ * where h_t is the XXH3-64 hash of row t.
  */
 #ifndef KVD_COMMON_FILES_CHECKSUMS_H
 #define KVD_COMMON_FILES_CHECKSUMS_H
@@ -10,13 +10,18 @@
 
 enum { KVD_CHECKSUM_ROWS = 64 };
 
-/* Checksums of a dataset [layer][head][row][...], or of [row]: one layer and one head. */
+/*
+ * Checksums of a dataset [layer][head][row][...]. A dataset [row] counts as one layer and one head.
+ */
 typedef struct {
     char path[32];        /* path of the dataset that the checksums protect */
     const char *row_name; /* axis that counts rows, a string literal: "token" or "dim" */
     bool by_head;         /* the dataset has axes for layers and heads */
     size_t n_layers, n_heads, n_rows, row_bytes, n_blocks;
-    /* [n_layers][n_heads][n_blocks] one per KVD_CHECKSUM_ROWS rows; NULL if there are none */
+    /*
+     * [n_layers][n_heads][n_blocks] Checksums, one for every KVD_CHECKSUM_ROWS rows; NULL if there
+     * are none.
+     */
     uint64_t *sum;
 } kvd_checksums;
 
@@ -28,22 +33,27 @@ int kvd_checksums_load(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd
 
 void kvd_checksums_release(kvd_checksums *c);
 
-/* Adds the hashes of n rows of a head, in the file's number type. Thread-safe. */
+/*
+ * Adds the hashes of n rows of a head, from row `first` on, to the checksums. The rows are in the
+ * file's number type. Thread-safe.
+ */
 void kvd_checksums_add(kvd_checksums *c, size_t layer, size_t head, size_t first, size_t n,
                        const void *rows);
 
 /* Sets the checksums of one head to 0, before its rows are written again. */
 void kvd_checksums_clear(kvd_checksums *c, size_t layer, size_t head);
 
-/* Returns the sum over i of (2 i + 1) times checksum i. */
+/* Returns one checksum of all checksums c_i: the sum over i of (2 i + 1) c_i. */
 uint64_t kvd_checksums_total(const kvd_checksums *c);
 
 int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 
-/* Reads n rows of the head that `ctx` identifies, in the file's number type. */
+/* Callback that reads n rows of the head that `ctx` identifies, in the file's number type. */
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
-/* Compares n rows of a head with their checksums, reading further rows by `reader` if needed. */
+/*
+ * Compares n rows of a head with their checksums. Rows that complete a block are read by `reader`.
+ */
 int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                          size_t first, size_t n, const void *rows, kvd_row_reader reader, void *ctx,
                          kvd_err *err);

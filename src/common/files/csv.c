@@ -100,7 +100,10 @@ static int fail_parse(reader *r, struct csv_parser *p)
 static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
-    /* libcsv grows its buffer by 128 bytes at a time, which is too slow for megabytes. */
+    /*
+     * Lets libcsv grow its buffer by 4 MiB at a time for long rows. Its default of 128 bytes is too
+     * slow for megabytes.
+     */
     if (r->since_row_end > (size_t)1 << 20)
         csv_set_blk_size(p, (size_t)4 << 20);
     if (csv_parse(p, text, len, on_field, on_row, r) != len && !r->failed)
@@ -226,7 +229,10 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     return rc;
 }
 
-/* Returns true if a field needs quotes. Blanks at its ends do, because readers remove them. */
+/*
+ * Returns true if a field needs quotes. Blanks at its start or end need them, because readers
+ * remove such blanks.
+ */
 static bool needs_quotes(const char *s)
 {
     const size_t n = strlen(s);

@@ -37,10 +37,10 @@ int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, co
 int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size_t n, char **text,
                          kvd_err *err);
 
-/* Fails unless the dataset's dimensions are exactly want [rank]. */
+/* Fails unless the dataset `path` has exactly the dimensions want [rank]. */
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
-/* Combines the hash *sum of calibration texts with the hash `other`, in any order. */
+/* Combines the hash `other` of a calibration text into *sum. The order of texts does not matter. */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);
 /* Joins labels: "a" and "b" become "a+b", cut to `size` bytes. Equal labels are not joined. */
 void kvd_field_add_label(char *sum, size_t size, const char *other);

@@ -28,7 +28,7 @@ hid_t kvd_h5_access(void)
     rc = rc < 0 ? rc : H5Pset_alignment(access, 1 << 16, 4096);
     /* In format version 1.10, HDF5 protects its own structures by checksums. */
     rc = rc < 0 ? rc : H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_LATEST);
-    /* Lets HDF5 open a file whose writer was killed. */
+    /* Lets HDF5 open a file whose writer was killed and left the mark "open for writing". */
     if (rc >= 0 && H5Pexist(access, "clear_status_flags") > 0)
         rc = H5Pset(access, "clear_status_flags", &(hbool_t){1});
 #if H5_VERSION_GE(1, 10, 7)
@@ -78,7 +78,10 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
     return id;
 }
 
-/* Closes the HDF5 file, but never twice, because HDF5 would repeat a failed flush. */
+/*
+ * Closes the HDF5 file once. Never closes it a second time after a failure, because HDF5 would
+ * repeat the failed flush.
+ */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
     const hid_t id = f->id;
@@ -89,7 +92,7 @@ static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 void kvd_h5_close(kvd_h5 *f, bool keep_partial)
 {
     kvd_err ignored;
-    /* Unlinking the file before it is closed saves flushing its data. */
+    /* Deletes an incomplete file before closing it, which saves flushing its data. */
     if (f->writing && !keep_partial && f->output.path)
         (void)unlink(f->output.partial);
     if (f->id > 0)
@@ -107,7 +110,7 @@ static char *shorten(const char *text, kvd_err *err)
     char *out = NULL;
     const size_t n = strlen(text);
     size_t kept = n < MOST ? n : MOST;
-    /* Moves the cut to the start of a UTF-8 character. */
+    /* Moves the place of the cut to the start of a UTF-8 character. */
     while (kept < n && ((unsigned char)text[kept] & 0xc0) == 0x80)
         kept--;
     const int rc = kept == n
@@ -122,7 +125,7 @@ static char *shorten(const char *text, kvd_err *err)
 
 static int put_history(kvd_h5 *f, kvd_err *err)
 {
-    /* bytes reserved in the attribute `history` for lines of later programs */
+    /* Number of bytes reserved in the attribute `history`, to which later programs add lines. */
     enum { ROOM = 4096 };
     char *old = NULL, *text = NULL, *command = NULL;
     int rc = -1;
@@ -339,7 +342,9 @@ int kvd_h5_finish(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Reads the schema, such as "moments" for "kvdim/moments". The caller frees *name. */
+/*
+ * Reads the name of a file's schema, such as "moments" for "kvdim/moments". The caller frees *name.
+ */
 static int get_schema(kvd_h5 *f, char **name, kvd_err *err)
 {
     kvd_err why;
@@ -463,7 +468,7 @@ static int resume(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
     if (f->id < 0 || check_schema(f, schema, true, err) ||
         kvd_h5_get_double(f, "/provenance", "elapsed_s", &f->elapsed_before, err))
         return -1;
-    /* The inputs and parameters in the file count as written. */
+    /* Inputs and parameters that are already in the file need not be written again. */
     f->n_inputs = f->run->n_inputs;
     f->n_parameters = f->run->n_parameters;
     f->resumed = true;

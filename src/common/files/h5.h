@@ -31,7 +31,10 @@ typedef struct {
     int n_inputs, n_parameters; /* number of inputs and of parameters already written to the file */
 } kvd_h5;
 
-/* Fails if an existing `path` has content, is not HDF5 and does not end in .h5. */
+/*
+ * Fails if `path` exists and is not a file that may be replaced: empty, HDF5, or with a name that
+ * ends in .h5.
+ */
 int kvd_h5_check_replaced(const char *path, kvd_err *err);
 
 /* Creates PATH.partial. Fails if PATH is an input or kvd_h5_check_replaced refuses it. */
@@ -39,8 +42,8 @@ int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const k
                   kvd_err *err);
 
 /*
- * Reopens an interrupted PATH.partial, under the lock. If there is none, f->id is H5I_INVALID_HID
- * and kvd_h5_create_locked must be called.
+ * Reopens an interrupted PATH.partial, under the lock. If there is none, sets f->id to
+ * H5I_INVALID_HID; the caller must then call kvd_h5_create_locked.
  */
 int kvd_h5_reopen(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
@@ -49,16 +52,25 @@ int kvd_h5_create_locked(kvd_h5 *f, const kvd_schema *schema, kvd_err *err);
 /* Marks the file as complete and renames it to PATH. On failure an earlier PATH is unchanged. */
 int kvd_h5_finish(kvd_h5 *f, kvd_err *err);
 
-/* Flushes an incomplete file for kvd_h5_reopen. The first call claims the reserved disk space. */
+/*
+ * Flushes an incomplete file to disk, so that kvd_h5_reopen can continue it. The first call claims
+ * the reserved disk space.
+ */
 int kvd_h5_sync(kvd_h5 *f, kvd_err *err);
 
-/* Opens a complete kvdim file of the schema, first in a child process. On failure *f is closed. */
+/*
+ * Opens a complete kvdim file of the given schema for reading. Reads it in a child process first,
+ * because HDF5 may crash on a damaged file. On failure *f is closed.
+ */
 int kvd_h5_open(kvd_h5 *f, const char *path, const kvd_schema *schema, kvd_err *err);
 
 /* Reads only the schema name ("moments") of any kvdim file. */
 int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
 
-/* Reads schema and git revision (allocated) and seconds of a file; "", "" and 0 if invalid. */
+/*
+ * Reads schema name, git revision (both allocated) and run time in seconds of a file. If it is no
+ * kvdim file, returns "", "" and 0.
+ */
 int kvd_h5_identify(const char *path, char **schema, char **made_by, double *seconds, kvd_err *err);
 
 /* Closes *f. Removes an unfinished PATH.partial unless keep_partial. Safe on a zeroed *f. */
@@ -78,28 +90,40 @@ typedef struct {
 int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void *data,
                  kvd_err *err);
 
-/* Creates a contiguous dataset to fill later; close it with kvd_h5_close_dataset. */
+/* Creates a contiguous dataset that the caller fills later and closes with kvd_h5_close_dataset. */
 int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *err);
 /* Closes a dataset and sets *dataset to H5I_INVALID_HID. Fails if HDF5 cannot write its buffers. */
 int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *err);
 
-/* Stores the dimensions in dims [rank]. Fails if the dataset has another rank. */
+/*
+ * Writes the dimensions of a dataset to dims [rank]. Fails if the dataset has another number of
+ * axes.
+ */
 int kvd_h5_shape(kvd_h5 *f, const char *path, int rank, hsize_t *dims, kvd_err *err);
 bool kvd_h5_exists(kvd_h5 *f, const char *path);
 
-/* Reads a complete dataset of shape `dims`. A number that mem_type cannot hold is an error. */
+/*
+ * Reads a whole dataset, whose shape must be `dims`. A number that mem_type cannot hold is an
+ * error.
+ */
 int kvd_h5_read(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, hid_t mem_type,
                 void *data, kvd_err *err);
 int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, double *data,
                        kvd_err *err);
 
-/* Read and write a slab. A bfloat16 dataset needs the file's type; the caller converts. */
+/*
+ * Read and write a block of a dataset. In a bfloat16 dataset the caller must convert, because HDF5
+ * cannot.
+ */
 int kvd_h5_read_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                      const hsize_t *count, hid_t mem_type, void *data, kvd_err *err);
 int kvd_h5_write_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                       const hsize_t *count, hid_t mem_type, const void *data, kvd_err *err);
 
-/* Write an attribute of `where` ("/" or a path). Replace an old value, create a missing group. */
+/*
+ * Write an attribute of the object `where` ("/" or a path). Replace an old value, and create a
+ * missing group.
+ */
 
 int kvd_h5_put_text(kvd_h5 *f, const char *where, const char *name, const char *value,
                     kvd_err *err);

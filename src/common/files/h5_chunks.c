@@ -1,4 +1,4 @@
-/* Writes large datasets in compressed chunks with all threads; HDF5 itself uses one. */
+/* Compresses large datasets in chunks with all threads, because HDF5 itself uses one. */
 #include <assert.h>
 #include <hdf5_hl.h>
 #include <stdio.h>
@@ -9,11 +9,14 @@
 #include "common/files/h5_internal.h"
 #include "common/threads.h"
 
-/* A chunk has one index of each axis before `cut`, `piece` of axis `cut`, and all of later axes. */
+/*
+ * Division of a dataset into chunks. A chunk has one index of each axis before `cut`, `piece`
+ * indices of axis `cut`, and all indices of later axes.
+ */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* length of a chunk on axis `cut`, and number of chunks along axis `cut` */
+    /* Length of a chunk along axis `cut`, and number of chunks along this axis. */
     size_t piece, per_row;
     /* product of the lengths of the axes after `cut` */
     size_t inner;
@@ -37,7 +40,10 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
     return l;
 }
 
-/* Returns the first element of chunk i. *valid: its elements inside the dataset. */
+/*
+ * Writes the position of chunk i in the dataset to `offset` and returns the index of its first
+ * element. *valid receives the number of its elements inside the dataset.
+ */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
     const size_t first = i % l->per_row * l->piece, left = (size_t)l->dims[l->cut] - first;
@@ -53,7 +59,10 @@ static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
     return element;
 }
 
-/* Stores byte 0 of all elements, then byte 1, and so on, like HDF5's shuffle filter. */
+/*
+ * Reorders the bytes of n elements: byte 0 of all elements, then byte 1, and so on, like HDF5's
+ * shuffle filter.
+ */
 static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, uint8_t *to)
 {
     for (size_t j = 0; j < size; j++) {
@@ -63,7 +72,10 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
     }
 }
 
-/* Returns HDF5's Fletcher-32 of 16-bit words, high byte first. An odd last byte is a high byte. */
+/*
+ * Returns the checksum that HDF5's Fletcher-32 filter computes: over 16-bit words, high byte first.
+ * An odd last byte is a high byte.
+ */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
     /* number of words that can be added before a 32-bit sum could overflow */
@@ -90,7 +102,7 @@ static uint32_t fletcher32(const uint8_t *x, size_t bytes)
     return b << 16 | a;
 }
 
-/* DEFLATE_SKIPPED is the filter mask bit of a chunk without deflate. */
+/* DEFLATE_SKIPPED is the bit of HDF5's filter mask for a chunk that is stored without deflate. */
 enum { DEFLATE_SKIPPED = 1 << 1, SUM_BYTES = 4 };
 
 typedef struct {
@@ -152,9 +164,12 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
     return status;
 }
 
-/* An axis is an HDF5 dimension scale (H5DS), with the axis's name or one such as "token_512". */
+/*
+ * Each axis of a dataset has an HDF5 dimension scale (H5DS), named like the axis or, if lengths
+ * differ, such as "token_512".
+ */
 
-/* length of the longest axis whose scale holds indices, which must fit into 64 KiB */
+/* Longest axis whose scale holds the indices 0, 1, ...: they must fit into 64 KiB. */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
 /* Opens a dimension scale of length n. Returns H5I_INVALID_HID if there is none. */
@@ -178,7 +193,7 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
-    /* Attribute by which netCDF marks a dimension without coordinates. */
+    /* Value of the attribute by which netCDF marks a dimension without coordinates. */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
                    (unsigned long long)n);

@@ -63,7 +63,7 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* The slab gets length 1 along axes before i. */
+            /* Makes the block have length 1 along all axes before axis i. */
             inner = most;
     }
 }
@@ -113,7 +113,9 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
         rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
         rc = rc < 0 ? rc : H5Pset_fletcher32(made);
     } else {
-        /* The checksum of the object header protects compact data too. */
+        /*
+         * Small (compact) data are stored in the object header, whose checksum protects them too.
+         */
         rc = H5Pset_layout(made, H5D_COMPACT);
     }
     if (rc < 0) {
@@ -203,7 +205,7 @@ int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *e
 
 bool kvd_h5_exists(kvd_h5 *f, const char *path)
 {
-    /* H5Lexists fails if a parent is missing, so every part of the path is checked. */
+    /* Checks every part of the path, because H5Lexists fails if a parent group is missing. */
     char part[512];
     if (strlen(path) >= sizeof part)
         return false;
@@ -263,7 +265,10 @@ static void shape_text(int rank, const hsize_t *dims, char *text, size_t size)
         at += (size_t)snprintf(text + at, size - at, "[%llu]", (unsigned long long)dims[i]);
 }
 
-/* Fails if a number does not fit into the target type; HDF5 would store the nearest number. */
+/*
+ * Callback of HDF5 for a number that does not fit into the target type. Makes the conversion fail;
+ * HDF5 would store the nearest number.
+ */
 static H5T_conv_ret_t refuse_range(H5T_conv_except_t what, hid_t from, hid_t to, void *src,
                                    void *dst, void *ctx)
 {

@@ -26,7 +26,10 @@ typedef struct {
     kvd_err *err;
 } probe_context;
 
-/* Stores the size of an element. Fails on types that kvdim never writes. *known: can be read. */
+/*
+ * Writes the size of an element of a dataset to *size, and sets *known if it can be read. Fails on
+ * types that kvdim never writes.
+ */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
     const H5T_class_t class = H5Tget_class(type);
@@ -95,7 +98,7 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
     return bad;
 }
 
-/* Reads the values of a dataset, of a large one only the first and the last. */
+/* Reads the n values of a dataset, or only the first and the last values of a large dataset. */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
     hsize_t dims[H5S_MAX_RANK], slab[H5S_MAX_RANK], start[H5S_MAX_RANK] = {0};
@@ -188,7 +191,10 @@ static int probe_file(const char *path, kvd_err *err)
     if (kvd_h5_room(path, err))
         return -1;
     const hid_t access = kvd_h5_access();
-    /* HDF5's default driver would reuse the parent's file descriptor, which is closed here. */
+    /*
+     * Opens the file with HDF5's stdio driver, because the default driver would reuse the parent's
+     * file descriptor, which is closed here.
+     */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)
@@ -245,7 +251,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
-    /* Ignores Ctrl-C, because the file would be reported as damaged. */
+    /* Ignores Ctrl-C in the child process. Otherwise the file would be reported as damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -258,7 +264,10 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
         (void)dup2(null, STDERR_FILENO);
         close(null);
     }
-    /* HDF5 does not say why it cannot open a file. */
+    /*
+     * Opens the file once more to learn the reason, because HDF5 does not say why it cannot open a
+     * file.
+     */
     const int file = open(path, O_RDONLY | O_NONBLOCK);
     if (file < 0)
         answer_with(strerror(errno), NOT_OPENED);
@@ -266,7 +275,10 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     limit(RLIMIT_CORE, 0);
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
-    /* Limits the computing time, because the elapsed time depends on the disk. */
+    /*
+     * Limits the processor time of the child process. A limit of elapsed time would depend on the
+     * disk.
+     */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
     kvd_err err = {""};
@@ -332,7 +344,7 @@ static int check_start(const char *path, kvd_err *err)
     close(fd);
     if (rc)
         return rc;
-    /* `at` is the offset of the file size in the HDF5 superblock. */
+    /* Compares the size of the file with the size stored in HDF5's superblock at offset `at`. */
     const int version = head[8];
     const size_t at = version == 0 ? 40 : version == 1 ? 44 : 28;
     const bool offsets_of_8 = (version <= 1 ? head[13] : head[9]) == 8;
@@ -345,14 +357,14 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-/* A file, and "" or the reason why it must be refused. */
+/* A checked file, with "" or the reason why it must be refused. */
 typedef struct {
     struct stat file;
     char reason[sizeof((kvd_err *)NULL)->msg];
 } verdict;
 
 enum { KEPT = 64 };
-/* verdicts on the latest files */
+/* Verdicts on the files that were checked last. */
 static verdict kept[KEPT];
 /* number of files checked so far */
 static size_t n_kept;
@@ -376,7 +388,10 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/* Keeps a verdict unless the file changed within a second and could change again unnoticed. */
+/*
+ * Remembers the verdict on a file, unless the file changed within the last second: it could then
+ * change again unnoticed.
+ */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;
@@ -385,7 +400,10 @@ static void keep_verdict(const char *path, const verdict *v)
         kept[n_kept++ % KEPT] = *v;
 }
 
-/* Writes why the child process refused the file, or "". `said` is the text of the child. */
+/*
+ * Writes to `reason` why the child process refused the file, or "". `said` is the text that the
+ * child wrote.
+ */
 static void reason_of(int status, const char *said, char *reason, size_t size)
 {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)

@@ -47,7 +47,7 @@ static int check_target(const char *path, kvd_err *err)
         rc = kvd_fail(err, "cannot write '%s': it is a folder", path);
     else if (!stat(path, &st) && !S_ISREG(st.st_mode))
         rc = kvd_fail(err, "cannot write '%s': it is not a regular file", path);
-    /* The rename at the end would replace even a write-protected file. */
+    /* Refuses a write-protected file, because the rename at the end would replace even that. */
     else if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) && errno == EACCES)
         rc = kvd_fail(err,
                       "cannot write '%s': it exists and is write-protected; choose another name, "
@@ -148,7 +148,7 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
             close(fd);
             return -1;
         }
-        /* The lock file was removed before this process locked it, so the loop tries again. */
+        /* The lock file was removed before this process locked it. The loop tries again. */
         if (fstat(fd, &held) || lstat(out->lock, &named) || held.st_ino != named.st_ino ||
             held.st_dev != named.st_dev) {
             close(fd);
@@ -191,7 +191,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         kvd_output_forget(out);
         return kvd_no_memory(err, "a path", n);
     }
-    /* The names of the output are tested by the longest one, NAME.partial. */
+    /* Tests the names of the output with the longest of them, NAME.partial. */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);
         return -1;
@@ -199,7 +199,10 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
     return 0;
 }
 
-/* Returns the path, without symbolic links, of the file that is replaced. The caller frees it. */
+/*
+ * Returns the real path, without symbolic links, of the file that an output replaces. The caller
+ * frees it.
+ */
 static char *resolve(const char *path, kvd_err *err)
 {
     struct stat st;
@@ -209,7 +212,10 @@ static char *resolve(const char *path, kvd_err *err)
     char *name = link ? realpath(path, NULL) : NULL;
     char *const parent = name || errno == ENOMEM ? NULL : kvd_output_parent(path);
     char *const folder = parent ? realpath(parent, NULL) : NULL;
-    /* kvd_output_begin reports a missing folder later. */
+    /*
+     * If the folder is missing, uses the path as it is, because kvd_output_begin reports this
+     * later.
+     */
     if (parent &&
         ((!folder && errno == ENOMEM) ||
          asprintf(&name, "%s/%s", folder ? folder : parent, slash ? slash + 1 : path) < 0))
@@ -221,7 +227,10 @@ static char *resolve(const char *path, kvd_err *err)
     return name;
 }
 
-/* Returns the i-th ending of an output's file names: "", ".partial", ".lock", ..., then NULL. */
+/*
+ * Returns the i-th ending of the file names that an output uses: "", ".partial", ".lock", ..., then
+ * NULL.
+ */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
     static const char *const always[] = {"", ".partial", ".lock"};

@@ -13,11 +13,14 @@ typedef struct {
     char *partial; /* NAME.partial, in the folder of NAME. */
     char *lock;    /* NAME.lock, which exists while a program writes NAME. */
     int lock_fd;   /* File descriptor of the lock file; -1 when the lock is not held. */
-    /* names that an output folder may contain, ended by NULL; if NULL, any files */
+    /* Names of the files that an output folder may contain, ended by NULL. If NULL, any files. */
     const char *const *contents;
 } kvd_output;
 
-/* Takes the lock of `path`. Fails if the lock is held or `path` is "-" or not writable. */
+/*
+ * Takes the lock of the output file `path`. Fails if another process holds it, or if `path` is "-"
+ * or not writable.
+ */
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 
 /* Fails if `path` exists and is not a regular file with one hard link. */
@@ -39,14 +42,20 @@ int kvd_output_commit(kvd_output *out, kvd_err *err);
 /* Releases the lock, and removes NAME.partial unless `keep_partial`. Safe on a zeroed struct. */
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
-/* One output of a run. The last field: endings of further files, ended by NULL, or NULL. */
+/*
+ * Description of one output of a run. The last field lists endings of further files that it writes,
+ * ended by NULL; it may be NULL.
+ */
 typedef struct {
     const char *option; /* option that names this output, such as "--moments" */
     const char *path;   /* NULL if the option was not given */
     const char *const *beside;
 } kvd_output_name;
 
-/* Fails if two outputs use one of `path`, path.partial, path.lock or `path` with an ending. */
+/*
+ * Fails if two outputs would write the same file. Each uses `path`, path.partial, path.lock and
+ * `path` with its further endings.
+ */
 int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err);
 
 /* Writes a file atomically. After a failure an earlier file is unchanged. */

@@ -11,7 +11,10 @@
 
 #include "common/files/output_internal.h"
 
-/* Returns true if `contents` lists the name. Names of folders in `contents` end in '/'. */
+/*
+ * Returns true if `contents` lists the file or subfolder `name`. Names of subfolders in `contents`
+ * end in '/'.
+ */
 static bool listed(const char *const *contents, const char *name, bool folder)
 {
     const size_t n = strlen(name);
@@ -21,7 +24,10 @@ static bool listed(const char *const *contents, const char *name, bool folder)
     return false;
 }
 
-/* Removes a folder if `contents` lists all it holds or, if NULL, if it has no subfolders. */
+/*
+ * Removes a folder if `contents` lists everything in it or, if `contents` is NULL, if it has no
+ * subfolders. With only_check, only checks this.
+ */
 static int remove_folder(const char *path, const char *const *contents, bool only_check,
                          kvd_err *err)
 {
@@ -224,7 +230,7 @@ static int put_in_place(const kvd_output *out, bool replace, kvd_err *err)
                    : 0;
     if (!renameat2(AT_FDCWD, out->partial, AT_FDCWD, out->path, RENAME_EXCHANGE))
         return remove_folder(out->partial, out->contents, false, err);
-    /* Network file systems cannot exchange two names in one step. */
+    /* Network file systems cannot exchange two names in one step. These are their errors. */
     if (errno == EINVAL || errno == ENOSYS)
         return step_aside(out, err);
     return kvd_fail_errno(err, "cannot exchange '%s' and '%s'", out->partial, out->path);

@@ -4,7 +4,10 @@
 
 #include "common/files/output.h"
 
-/* Takes the lock and creates an empty NAME.partial. Unless `replace`, fails if `path` exists. */
+/*
+ * Takes the lock and creates an empty folder NAME.partial. Fails if the folder `path` exists and
+ * `replace` is false.
+ */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
 /*
@@ -14,7 +17,10 @@ int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
 
-/* Fails if `input` is `path` or in it, because replacing the folder would remove the input. */
+/*
+ * Fails if the input file is `path` or is in it, because replacing this folder would remove the
+ * input.
+ */
 int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err);
 
 /* Renames NAME.partial to NAME or exchanges the two. Releases the lock. Files must be on disk. */
@@ -28,7 +34,7 @@ int kvd_output_folder_text(const kvd_output *out, const char *name, const char *
                            kvd_err *err);
 int kvd_output_folder_copy(const kvd_output *out, const char *name, const char *from, kvd_err *err);
 
-/* Returns the path NAME.partial/name, allocated. */
+/* Returns the path of file `name` in NAME.partial. The caller frees it. */
 char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *err);
 
 #endif
