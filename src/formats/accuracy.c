@@ -122,7 +122,7 @@ static const kvd_column own_columns[] = {
 };
 enum { N_OWN_COLUMNS = sizeof own_columns / sizeof *own_columns };
 
-/* columns that --seeds adds */
+/* Columns that a result table has if the option --seeds is used. */
 static const kvd_column seed_columns[] = {
     {"n_seeds", KVD_COL_INT, "1", "number of seeds of which the row is the mean; 1: a single seed"},
     {"seed", KVD_COL_INT, "1",
@@ -148,7 +148,10 @@ static const kvd_column *columns(void)
     return all;
 }
 
-/* arrays that the file stores in addition to the table; the first axis is the row */
+/*
+ * Arrays that the file stores in addition to the table of results. Their first axis is the row of
+ * the table.
+ */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
                                .long_name = "||v - u|| / ||u|| of the attention output of a head",
@@ -260,7 +263,10 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
     return status;
 }
 
-/* Computes perplexity / perplexity of the uncompressed model, with a bootstrap interval. */
+/*
+ * Computes the perplexity of a row divided by that of the uncompressed model, with a bootstrap
+ * interval.
+ */
 static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
                         double *difference, kvd_interval *out, kvd_err *err)
 {
@@ -341,7 +347,10 @@ done:
     return status;
 }
 
-/* Fails if a KL divergence is clearly negative, or NaN for only some sequences of a row. */
+/*
+ * Reads the KL divergences. Fails if one is clearly negative, or NaN for only some sequences of a
+ * row.
+ */
 static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -431,7 +440,10 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
-/* Reads attributes that old files lack. Defaults: key "p", metric KVD_TARGET_TOP1, own false. */
+/*
+ * Reads attributes of a search that files of older versions lack. Defaults: key "p", metric
+ * KVD_TARGET_TOP1, own false.
+ */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
 {
@@ -510,7 +522,10 @@ static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err 
     return 0;
 }
 
-/* Fails on bad numbers. A perplexity may be infinite, because exp overflows. */
+/*
+ * Fails if a number in the table is not allowed. A perplexity may be infinite, because exp
+ * overflows.
+ */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {
     static const char *const shares[] = {

@@ -99,7 +99,10 @@ void kvd_activations_release(kvd_activations *a)
         kvd_checksums_release(&a->checksums[i]);
 }
 
-/* Finds the file offsets of datasets. pread lets several threads read at a time, HDF5 does not. */
+/*
+ * Finds the positions of datasets in the file. With them pread can read by several threads at a
+ * time, which HDF5 cannot.
+ */
 void kvd_activations_locate(kvd_activations *a)
 {
     void *handle = NULL;
@@ -158,7 +161,7 @@ int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_
     }
     const hsize_t start[4] = {(hsize_t)h->layer, (hsize_t)h->head, first, 0},
                   count[4] = {1, 1, n, s.dims[3]};
-    /* A dataset of rank 1 has no layer and head axes. */
+    /* Number of axes that a dataset of rank 1 lacks: it has no layer and head axes. */
     const int skip = s.rank == 1 ? 2 : 0;
     return kvd_h5_read_slab(h->dataset, s.path, s.rank, start + skip, count + skip, s.type, rows,
                             err)
@@ -243,7 +246,10 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /* sequence number and position that the next token must have, unless it begins a sequence */
+    /*
+     * Sequence number and position that the next token must have, unless the token begins a
+     * sequence.
+     */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -349,7 +355,7 @@ static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, f
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err)
 {
-    /* bytes that a thread reads at a time and that stay in its cache */
+    /* Number of bytes that a thread reads at a time. They stay in its cache. */
     enum { PIECE_BYTES = 1 << 16 };
     assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
@@ -359,7 +365,7 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
-    /* first block of tokens with an error; `to` if there is none */
+    /* First block of tokens that has an error, or `to` if there is none. */
     size_t failed = to;
 #pragma omp parallel for schedule(static) if (a->at[x] != UINT64_MAX && to - from >= 8)
     for (size_t p = from; p < to; p++) {

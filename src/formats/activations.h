@@ -1,4 +1,7 @@
-/* kvdim/activations files: Q, K, V of a text as [layer][head][token][dim], W_O and W_V. */
+/*
+ * kvdim/activations files: Q, K and V of a text as [layer][head][token][dim], and the weights W_O
+ * and W_V.
+ */
 #ifndef KVD_FORMATS_ACTIVATIONS_H
 #define KVD_FORMATS_ACTIVATIONS_H
 
@@ -14,7 +17,10 @@ typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kv
 /* names of the HDF5 datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE) */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/* indices of all datasets that have checksums; Q, K and V have the first indices */
+/*
+ * Numbers of all datasets that have checksums. The tensors Q, K and V (kvd_x) have the first
+ * numbers.
+ */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
 typedef struct {
@@ -31,7 +37,7 @@ typedef struct {
     hid_t x[KVD_N_X];
     hid_t w_o, w_v;
     int fd; /* file descriptor of the open file; HDF5 closes it */
-    /* file offset of each tensor in bytes; UINT64_MAX if its dataset is chunked */
+    /* Position of each tensor in the file in bytes; UINT64_MAX if its dataset is chunked. */
     uint64_t at[KVD_N_X];
     kvd_checksums checksums[KVD_N_SETS];
 } kvd_activations;
@@ -47,7 +53,10 @@ int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 
-/* Sets (*start)[i] to sequence i's first token, (*start)[*n] to n_tokens. Caller frees *start. */
+/*
+ * Finds the sequences in the first n_tokens tokens. (*start)[i] is the first token of sequence i,
+ * and (*start)[*n] is n_tokens. The caller frees *start.
+ */
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
 
@@ -77,7 +86,10 @@ int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const
 int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
                                 kvd_err *err);
 
-/* Reads back n_tokens tokens after kvd_activations_reopen. *total receives their checksum. */
+/*
+ * Reads n_tokens tokens again after kvd_activations_reopen. *total receives one checksum of all of
+ * them.
+ */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
 /* Returns one checksum of all tokens written so far. No other thread may write at the same time. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);

@@ -1,4 +1,4 @@
-/* Layout of kvdim/activations files, for activations.c and activations_write.c. */
+/* Layout of kvdim/activations files, shared by activations.c and activations_write.c. */
 #ifndef KVD_FORMATS_ACTIVATIONS_INTERNAL_H
 #define KVD_FORMATS_ACTIVATIONS_INTERNAL_H
 
@@ -12,7 +12,7 @@ enum { TOKEN_ID, TOKEN_SEQUENCE, TOKEN_POSITION, N_TOKEN };
 extern const char *const kvd_activations_path[KVD_N_SETS];
 
 hid_t kvd_activations_type(kvd_dtype t);
-/* Returns true if the file has dataset number `set`. */
+/* Returns true if the file has the dataset with number `set` (kvd_x or KVD_SET_...). */
 bool kvd_activations_has(const kvd_activations *a, int set);
 kvd_h5_spec kvd_activations_spec(const kvd_activations *a, int set);
 
@@ -27,7 +27,7 @@ int kvd_activations_describe(kvd_activations *a, kvd_err *err);
 void kvd_activations_locate(kvd_activations *a);
 off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first);
 
-/* selection of one head of a tensor or weight matrix, or of a whole dataset */
+/* One head of a tensor or weight matrix, or a whole dataset, for reading rows. */
 typedef struct {
     kvd_activations *a;
     int set, layer, head;

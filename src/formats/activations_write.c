@@ -1,4 +1,4 @@
-/* Writes kvdim/activations files: reserves space, then writes tokens in any order. */
+/* Writes kvdim/activations files: reserves disk space first, then writes tokens in any order. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +25,10 @@ static int pwrite_all(int fd, const char *from, size_t n, off_t at)
     return 0;
 }
 
-/* Fails unless every tensor is contiguous, because rows are written with pwrite. */
+/*
+ * Finds the position of every tensor in the file. Fails unless each is contiguous, because rows are
+ * written with pwrite.
+ */
 static int locate_all(kvd_activations *a, kvd_err *err)
 {
     kvd_activations_locate(a);

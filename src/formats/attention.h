@@ -13,7 +13,10 @@
 
 extern const kvd_schema kvd_schema_attention;
 
-/* Histograms: bins of 1/8 for scores, of a factor 10^(1/20) otherwise; outer bins hold the rest. */
+/*
+ * Bins of histograms. A bin has the width 1/8 for scores, and otherwise covers a factor of
+ * 10^(1/20). The outer bins hold the rest.
+ */
 enum {
     KVD_SCORE_LIMIT = 128, /* bin edges of scores go from -128 to 128 */
     KVD_SCORE_PER_UNIT = 8,
@@ -28,12 +31,18 @@ enum {
     KVD_N_QUANTILES = 9
 };
 
-/* Return the bin of a score, or of log10 of a probability or norm. NaN is not allowed (assert). */
+/*
+ * Return the bin of a score, or the bin of log10 of a probability or norm. NaN is not allowed
+ * (assert).
+ */
 size_t kvd_score_bin(double score);
 size_t kvd_probability_bin(double log10_p);
 size_t kvd_norm_bin(double log10_norm);
 
-/* fractions of the attention for which the fewest tokens are counted: 0.9, 0.95, 0.99 */
+/*
+ * Fractions of the attention, 0.9, 0.95 and 0.99, for which the fewest tokens that receive them are
+ * counted.
+ */
 extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
 /* quantiles, in [0, 1], that are written next to each histogram */
 extern const double kvd_attention_quantile[KVD_N_QUANTILES];
@@ -66,20 +75,29 @@ typedef enum {
     KVD_A_VALUE_SQUARES,
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
-    /* uint64 [layer][head][level] fewest tokens with kvd_critical_level of the attention */
+    /*
+     * uint64 [layer][head][level] fewest tokens that receive the fraction kvd_critical_level[level]
+     * of a head's attention
+     */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
     /* double [layer][head][level] KVD_A_HEAD_COUNT divided by the tokens of the request */
     KVD_A_HEAD_SHARE,
-    /* uint64 [layer][kv_head][level] fewest tokens with kvd_critical_level of the attention */
+    /*
+     * uint64 [layer][kv_head][level] fewest tokens that receive the fraction
+     * kvd_critical_level[level] of a KV head's attention
+     */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
-    /* uint64 [layer][level] fewest tokens with kvd_critical_level[level] of the attention */
+    /*
+     * uint64 [layer][level] fewest tokens that receive the fraction kvd_critical_level[level] of a
+     * layer's attention
+     */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,
@@ -116,7 +134,10 @@ typedef struct {
     size_t at[KVD_N_A]; /* index in `word` of the first value of each statistic */
 } kvd_attention_stats;
 
-/* Allocates statistics for the model, lengths and layers in *s: sums 0, minima inf, maxima -inf. */
+/*
+ * Allocates the statistics for the model, lengths and layers in *s. Sums start at 0, minima at
+ * infinity, maxima at -infinity.
+ */
 int kvd_attention_stats_alloc(kvd_attention_stats *s, kvd_err *err);
 void kvd_attention_stats_release(kvd_attention_stats *s);
 
@@ -128,7 +149,10 @@ kvd_word *kvd_attention_stats_at(const kvd_attention_stats *s, kvd_a field, int 
 kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, size_t request,
                                    int layer);
 
-/* Returns quantile q of histogram h of `field`, interpolated in a bin; 0 if h is empty. */
+/*
+ * Returns quantile q of histogram h of statistic `field`, interpolated within a bin, or 0 if h is
+ * empty.
+ */
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err);

@@ -1,4 +1,4 @@
-/* kvdim/error-table files: loss of quality if dimensions are removed from a single head. */
+/* kvdim/error-table files: loss of prediction quality if a single head loses dimensions. */
 #ifndef KVD_FORMATS_ERROR_TABLE_H
 #define KVD_FORMATS_ERROR_TABLE_H
 
@@ -8,22 +8,31 @@
 
 extern const kvd_schema kvd_schema_error_table;
 
-/* Loss by number of kept dimensions of Q and K, or V, of one KV head; other heads keep d_head. */
+/*
+ * Loss when one KV head keeps fewer dimensions of Q and K, or of V, while all other heads keep
+ * d_head.
+ */
 typedef struct {
     kvd_model_info model;
     char method[32];
     kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
-    /* hash of the rotations; "" in older files */
+    /* Hash of the rotations that were used; "" in older files. */
     char bases_hash[KVD_BASES_HASH];
     int n_layers, n_kv_heads, d_head;
     size_t n_widths;
     int32_t *width; /* measured numbers of kept dimensions, rising to d_head */
-    /* [2][n_layers][n_kv_heads][n_widths] KL in nats per token; [0]: Q and K, [1]: V */
+    /*
+     * [2][n_layers][n_kv_heads][n_widths] KL divergence in nats per token, for cuts of Q and K
+     * ([0]) and of V ([1]).
+     */
     double *error;
 } kvd_error_table;
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
-/* Reads a file. Fails unless dimensions rise to d_head and losses are finite and not negative. */
+/*
+ * Reads a file. Fails unless the numbers of kept dimensions rise to d_head and losses are finite
+ * and not negative.
+ */
 int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
 void kvd_error_table_release(kvd_error_table *t);
 

@@ -21,12 +21,14 @@ kvd_rows *kvd_kernels_rows(int samples, kvd_err *err);
 typedef struct {
     const kvd_rate_ceilings *cpu, *gpu; /* measured peak rates; NULL if not measured */
     const char *gpu_name, *driver;      /* "" if there is no GPU */
-    /* kernels and shapes that were not measured, one line with the reason for each */
+    /* Kernels and shapes that were not measured. Each line gives one and the reason. */
     const char *skipped;
     size_t cases, cases_done;
 } kvd_kernels_facts;
 
-/* Writes the table, the repeated times, and the peak rates as attributes of /ceilings. */
+/*
+ * Writes a file with the table, the repeated times, and the peak rates as attributes of /ceilings.
+ */
 int kvd_kernels_write(const kvd_rows *rows, const char *path, const kvd_kernels_facts *facts,
                       const kvd_run *run, kvd_err *err);
 
@@ -41,7 +43,10 @@ typedef struct {
     kvd_machine_rates machine[2]; /* rates of the CPU, then of the GPU */
 } kvd_kernels;
 
-/* Reads the file. Fails on a missing column or a bad number. The caller frees k->rows. */
+/*
+ * Reads the table, the repeated times and the peak rates. Fails on a missing column or a bad
+ * number. The caller frees k->rows.
+ */
 int kvd_kernels_read(kvd_kernels *k, kvd_h5 *f, kvd_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Description of the model in the group /model of every file. */
+/* Description of the model, stored in the HDF5 group /model of every file. */
 #ifndef KVD_FORMATS_MODEL_INFO_H
 #define KVD_FORMATS_MODEL_INFO_H
 
@@ -10,28 +10,37 @@ typedef struct {
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, vocab_size, max_positions;
     double rope_theta; /* base of the RoPE frequencies; 0 if the model has no RoPE */
-    /* dimensions that RoPE rotates together: "half", "interleaved" or "none" */
+    /*
+     * Dimensions that RoPE rotates together: i and i + half ("half"), adjacent ones ("interleaved")
+     * or "none".
+     */
     char rope_layout[16];
     char dtype[8]; /* element type of the weights; "random" for random weights */
 } kvd_model_info;
 
-/* Returns "after" or "before" (RoPE), where Q and K are taken; "none" without RoPE. */
+/*
+ * Returns the stage at which Q and K are taken: "after" RoPE, "before" RoPE if `before`, or "none"
+ * if the model has no RoPE.
+ */
 const char *kvd_model_info_rope(const kvd_model_info *m, bool before);
 
-/* Returns true for random weights. */
+/* Returns true if the model has random weights. */
 bool kvd_model_info_random(const kvd_model_info *m);
-/* Returns true for random weights in the shape of a trained model. */
+/* Returns true if the model has the shape of a trained model, but random weights. */
 bool kvd_model_info_untrained(const kvd_model_info *m);
 extern const char kvd_random_weights_note[];
 
 int kvd_model_info_write(kvd_h5 *f, const kvd_model_info *m, kvd_err *err);
 /* Reads the group /model. Fails on sizes of 1e6 or more, or n_heads not divisible by n_kv_heads. */
 int kvd_model_info_read(kvd_h5 *f, kvd_model_info *m, kvd_err *err);
-/* Fails if models differ, except in name. The message names both files and the first difference. */
+/*
+ * Fails if two models differ, other than in name. The message names both files and the first
+ * difference.
+ */
 int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_model_info *b,
                         const char *file_b, kvd_err *err);
 
-/* a calibration or evaluation text that a result file or an option names */
+/* A calibration or evaluation text that is named in a result file or an option. */
 typedef struct {
     const char *path, *label;
     const char *hash; /* content hash of the token ids; "" if not recorded */
@@ -39,7 +48,9 @@ typedef struct {
     size_t seq_len; /* tokens per sequence; 0 if not recorded */
 } kvd_named_text;
 
-/* Fails if texts with equal label, tokens and sequence length have different hashes. */
+/*
+ * Fails if two texts with equal label, number of tokens and sequence length have different hashes.
+ */
 int kvd_named_texts_agree(const kvd_named_text *a, const kvd_named_text *b, kvd_err *err);
 
 #endif

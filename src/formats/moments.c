@@ -45,7 +45,10 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
     return m->gram[g] + ((size_t)layer * heads + (size_t)head) * d * d;
 }
 
-/* Multiplies the sizes, which come from a file, into *n. Returns -1 on overflow. */
+/*
+ * Multiplies *n by the sizes of a tensor's matrices, which come from a file. Returns -1 on
+ * overflow.
+ */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
     size_t bytes;
@@ -165,7 +168,10 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
     return 0;
 }
 
-/* Fails unless Gram matrices are symmetric, with diagonals >= 0, and satisfy Cauchy-Schwarz. */
+/*
+ * Fails unless each Gram matrix is symmetric, has a diagonal >= 0, and satisfies the Cauchy-Schwarz
+ * inequality.
+ */
 static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->model.d_head;
@@ -207,7 +213,7 @@ int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, m, err))
         goto done;
-    /* Shapes are checked before allocating, because a damaged file may announce any size. */
+    /* Checks the shapes before allocating, because a damaged file may announce any size. */
     for (int g = 0; g < KVD_N_G; g++) {
         char name[16];
         hsize_t want[4];

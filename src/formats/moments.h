@@ -1,4 +1,7 @@
-/* kvdim/moments files: float64 X^T X of every tensor, layer and head, X with one row per token. */
+/*
+ * kvdim/moments files: second moments X^T X in float64 of every tensor, layer and head. X has one
+ * row per token.
+ */
 #ifndef KVD_FORMATS_MOMENTS_H
 #define KVD_FORMATS_MOMENTS_H
 
@@ -44,7 +47,10 @@ int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
 /* Reads a file. Fails on elements that are not finite and on a negative diagonal. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
-/* Adds another text to *sum. Weights must agree to 1e-9. Fails if models or layers differ. */
+/*
+ * Adds the second moments of another text to *sum. Fails if models or layers differ, or if those of
+ * weights differ by more than 1e-9.
+ */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);
 void kvd_moments_release(kvd_moments *m);

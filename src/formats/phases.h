@@ -7,15 +7,15 @@ typedef enum {
     KVD_PHASE_NORM,
     KVD_PHASE_QKV,
     KVD_PHASE_ROPE, /* bias, norms of Q and K, and RoPE */
-    /* rotation of Q and K to the kept dimensions, if a separate kernel computes it */
+    /* Rotation of Q and K and cut to the kept dimensions, if a separate kernel computes it. */
     KVD_PHASE_ROTATE,
     KVD_PHASE_COMPRESS,
     KVD_PHASE_APPEND, /* storing new keys and values in the cache */
-    /* computing how the attention is divided among thread blocks */
+    /* Computation of how the work of attention is divided among thread blocks. */
     KVD_PHASE_SCHEDULE,
     KVD_PHASE_PREFILL,
     KVD_PHASE_DECODE,
-    /* decompression of values or reconstruction of keys, if a separate kernel computes it */
+    /* Decompression of values or reconstruction of keys, if a separate kernel computes it. */
     KVD_PHASE_RESTORE,
     KVD_PHASE_O,    /* output projection */
     KVD_PHASE_MLP,  /* feed-forward block */

@@ -11,7 +11,9 @@ const kvd_schema kvd_schema_projections = {"projections", 1,
 
 static const char *const side_name[2] = {"k", "v"};
 
-/* Fails if KV heads that are projected together differ in rank or in the matrix `down`. */
+/*
+ * Fails if KV heads that are projected together differ in rank or in the projection matrix `down`.
+ */
 static int check_shared(const kvd_h5 *f, const kvd_projections *p, int side, kvd_err *err)
 {
     const kvd_projections_side *const x = &p->side[side];

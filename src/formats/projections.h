@@ -9,12 +9,15 @@
 
 extern const kvd_schema kvd_schema_projections;
 
-/* projection matrices of K, or of V, to vectors of n_components components */
+/* Matrices that project K, or V, of KV heads to vectors of n_components components. */
 typedef struct {
     size_t n_components;
-    /* [n_layers][n_kv_heads] number of leading components that are used, 1 .. n_components */
+    /* [n_layers][n_kv_heads] Number of leading components that are kept, 1 .. n_components. */
     int32_t *rank;
-    /* [n_layers][n_kv_heads][heads * d_head][n_components] projects `heads` KV heads together */
+    /*
+     * [n_layers][n_kv_heads][heads * d_head][n_components] Matrices that project `heads` KV heads
+     * together.
+     */
     double *down;
     double *up; /* [n_layers][n_kv_heads][n_components][d_head] reconstructs one KV head */
 } kvd_projections_side;

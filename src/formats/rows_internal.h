@@ -1,4 +1,4 @@
-/* A table in memory, shared by rows.c and rows_load.c. */
+/* Structure of a table of results in memory, shared by rows.c and rows_load.c. */
 #ifndef KVD_FORMATS_ROWS_INTERNAL_H
 #define KVD_FORMATS_ROWS_INTERNAL_H
 
@@ -14,12 +14,15 @@ enum { KVD_MAX_SAMPLES = 8 };
 
 struct kvd_rows {
     const kvd_column *columns;
-    /* columns of a loaded table; NULL if the caller owns them */
+    /*
+     * Descriptions of the columns of a table that was read from a file; NULL if the caller owns
+     * them.
+     */
     kvd_column *owned;
     int n_columns;
     size_t n, capacity;
     kvd_cell_value **data; /* cells of each column, [n_columns][capacity] */
-    /* true if memory for a text ran out, so that the table cannot be written */
+    /* True if memory for a text was short, so that the table cannot be written. */
     bool lost_text;
     int n_samples;
     struct {
@@ -29,7 +32,7 @@ struct kvd_rows {
     } samples[KVD_MAX_SAMPLES];
 };
 
-/* Returns an empty table, or NULL without memory. */
+/* Returns an empty table, or NULL if memory is short. */
 kvd_rows *kvd_rows_blank(const kvd_column *columns, int n_columns);
 
 #endif

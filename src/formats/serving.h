@@ -31,21 +31,30 @@ typedef enum {
 } kvd_latency_statistic;
 extern const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS];
 
-/* Writes a column name: "ttft_mean_s"; with `bound` 1 "ttft_mean_lo_s", 2 "ttft_mean_hi_s". */
+/*
+ * Writes the name of a column of latencies, such as "ttft_mean_s". With `bound` 1 it is
+ * "ttft_mean_lo_s", with 2 "ttft_mean_hi_s".
+ */
 void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency_statistic k,
                         int bound);
 
-/* sizes of the arrays with quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised latency */
+/* Axes of the arrays of quantiles: TTFT, TBT and normalised latency; quantiles 0, 0.01 .. 1. */
 enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 
 /* Returns an empty table of serving results, which the caller frees. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
-/* Writes and completes the file. `none`: methods that met the bound at no rate, one per line. */
+/*
+ * Writes the table to the file and completes it. `none` lists methods that met the latency bound at
+ * no rate, one per line.
+ */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 
-/* Reads the table. Fails on a missing column or a bad number. The caller always frees *rows. */
+/*
+ * Reads the table of results. Fails on a missing column or a bad number. The caller always frees
+ * *rows.
+ */
 int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
 #endif

@@ -76,7 +76,10 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
     return pairing == KVD_PER_QUERY && queries ? m->n_heads : m->n_kv_heads;
 }
 
-/* Fails if the product of sizes, which may come from a file, overflows. */
+/*
+ * Computes the bytes of a file's matrices. Fails if the product of sizes, which may come from a
+ * file, overflows.
+ */
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
     const size_t d = (size_t)s->model.d_head;
@@ -369,7 +372,10 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
     return kvd_h5_put_int(f, calibration_group, "weighted", c->weighted, err);
 }
 
-/* Reads the calibration. If the file lacks the group /calibration, all fields stay 0. */
+/*
+ * Reads how calibration vectors were selected and clustered. If the file lacks the group
+ * /calibration, all fields stay 0.
+ */
 static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
 {
     int64_t whole;
@@ -457,7 +463,10 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
     return 0;
 }
 
-/* With P = left right^T, sets *off to the largest absolute element of P - P^T and P^2 - P. */
+/*
+ * Measures how far P = left right^T is from an orthogonal projection: *off receives the largest
+ * absolute element of P - P^T and P^2 - P.
+ */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
 {
@@ -524,7 +533,7 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return 0;
 }
 
-/* Reads rotations. If the file has none, fails unless values_only is true. */
+/* Reads the rotations of a kvd_pair. If the file has none, fails unless values_only is true. */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
 {
@@ -538,7 +547,7 @@ static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t d
                         "'%s' holds no bases of %s: make it again by kvdim-spectrum without "
                         "--no-bases",
                         f->path, kvd_pair_name[pair]);
-    /* Shapes are checked before allocating, because a damaged file may announce any size. */
+    /* Checks the shapes before allocating, because a damaged file may announce any size. */
     if ((!absent && kvd_field_shape(f, path, 4, dims, err)) || kvd_spectrum_alloc(s, pair, err))
         return -1;
     if (absent) {

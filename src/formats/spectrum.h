@@ -36,7 +36,7 @@ typedef enum {
     KVD_PAIR_FVW,
     KVD_N_PAIRS
 } kvd_pair;
-/* names of the values of kvd_pair */
+/* Names of the values of kvd_pair: "qk", "vw" and so on. */
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
 /* Returns the kvd_pair with this name, or -1 if there is none. */
 int kvd_pair_find(const char *name);
@@ -48,12 +48,17 @@ bool kvd_pair_balanced(kvd_pair pair);
 bool kvd_pair_fisher(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
-/* words of --pairing: one rotation per KV head ("shared"), or per query head ("per-query") */
+/*
+ * Words for the option --pairing: one rotation per KV head ("shared") or per query head
+ * ("per-query").
+ */
 extern const char *const kvd_pairing_name[2];
 
 typedef struct {
     bool present;
-    /* Number of rows of the decomposed matrix. Readers divide sigma by its square root. */
+    /*
+     * Number of rows of the decomposed matrix. Readers divide singular values by its square root.
+     */
     size_t n_rows;
     int n_h;       /* number of heads that have a rotation */
     double *sigma; /* singular values, falling: [n_layers][n_h][d_head] */
@@ -64,9 +69,9 @@ typedef struct {
     bool on_gpu; /* true if cuSOLVER computed the eigenvalues */
 } kvd_pair_spectrum;
 
-/* selection and clustering of calibration tokens before decomposition */
+/* How calibration tokens were selected and clustered before the decomposition. */
 typedef struct {
-    /* fraction of the sequences of each text that was left out */
+    /* Fraction of the sequences of each text that was left out. */
     double prune;
     size_t sequences_dropped, tokens_dropped;
     size_t tokens_cut; /* number of tokens of the inputs after the first --tokens */
@@ -74,7 +79,10 @@ typedef struct {
     size_t centroids;
     bool weighted; /* true if a centroid is weighted by the square root of its cluster's size */
     double kmeans_iterations; /* iterations of K-means, mean over tensors, layers and heads */
-    /* lost squared norm: sum of |x - c|^2 / sum of |x|^2 over vectors x and their centroids c */
+    /*
+     * Fraction of the squared norm that K-means lost: sum of |x - c|^2 / sum of |x|^2 over vectors
+     * x and their centroids c.
+     */
     double kmeans_residual;
     double seconds_collect; /* seconds that recording the input files took */
     /* seconds for reading token vectors and summing Gram matrices */
@@ -87,7 +95,7 @@ typedef struct {
     char label[64];
     char corpus_hash[40];
     char method[8]; /* method of decomposition: "svd", "tsqr" (QR of the rows) or "gram" */
-    /* place at which Q and K were taken: "after" or "before" RoPE, or "none" */
+    /* Stage at which Q and K were taken: "after" or "before" RoPE, or "none". */
     char rope[8];
     kvd_pairing pairing;
     /* number of calibration tokens used, and of tokens of a sequence */
@@ -109,7 +117,7 @@ double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int 
 double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 
-/* Writes "xxh3:" and the XXH3-128 of the matrices of pair[0] (Q and K) and pair[1] (V). */
+/* Writes "xxh3:" and the XXH3-128 hash of the rotations of pair[0] (Q and K) and pair[1] (V). */
 enum { KVD_BASES_HASH = 40 };
 int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
                             char hash[KVD_BASES_HASH], kvd_err *err);
@@ -119,27 +127,38 @@ int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
  * sum(sigma^2); 0 if all sigma are 0.
  */
 double kvd_effective_rank(const double *sigma, size_t d);
-/* Returns the smallest number of dimensions that hold the fraction `share` of sum sigma^2. */
+/*
+ * Returns the smallest number of dimensions whose squared singular values hold the fraction `share`
+ * of their sum.
+ */
 int kvd_energy_rank(const double *sigma, size_t d, double share);
 
 typedef struct {
     size_t heads, n_rows;
-    /* largest singular value: mean over heads, coefficient of variation (ZACK paper) */
+    /*
+     * Largest singular value of a head: mean over heads, and coefficient of variation (ZACK paper).
+     */
     double mean_max_sigma, cv_max_sigma;
-    /* means over heads: effective rank, number of dimensions with 90 % and 99 % of sum(sigma^2) */
+    /*
+     * Means over heads: effective rank, and numbers of dimensions that hold 90 % and 99 % of
+     * sum(sigma^2).
+     */
     double effective_rank, rank90, rank99;
 } kvd_pair_summary;
 int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summary *out,
                            kvd_err *err);
 
-/* Frees the matrices but keeps the singular values. */
+/* Frees the rotations of a spectrum but keeps the singular values. */
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
-/* Writes singular values, matrices, and derived values (docs/formats.md). */
+/* Writes singular values, rotations, and values derived from them (docs/formats.md). */
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
-/* Reads a file. Fails on bad or rising singular values and on rotations not orthogonal to 1e-8. */
+/*
+ * Reads a file. Fails on bad or rising singular values, and on rotations that are not orthogonal to
+ * 1e-8.
+ */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
-/* Reads a file with or without matrices. If there are none, R and right are NULL. */
+/* Reads a file with or without rotations. If there are none, R and right are NULL. */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);
 void kvd_spectrum_release(kvd_spectrum *s);
 

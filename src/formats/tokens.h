@@ -6,16 +6,20 @@
 
 extern const kvd_schema kvd_schema_tokens;
 
-/* measures by which the tokens of a layer are ranked */
+/* Measures by which the tokens of a layer are ranked. */
 typedef enum {
     KVD_RANK_SCORE,        /* mean attention score as a query (ZDC paper, Observation 4) */
     KVD_RANK_SCORE_AS_KEY, /* mean attention score of the token as a key */
-    /* log of the token's softmax denominator as a query, summed over heads (ZDC paper) */
+    /*
+     * Logarithm of the softmax denominator of the token as a query, summed over heads (ZDC paper).
+     */
     KVD_RANK_DENOMINATOR,
-    /* KVD_RANK_DENOMINATOR minus the logarithm of the number of keys */
+    /* Like KVD_RANK_DENOMINATOR, minus the logarithm of the number of keys that the query sees. */
     KVD_RANK_DENOMINATOR_PER_KEY,
     KVD_RANK_MASS, /* attention probability that the token receives from all heads and queries */
-    /* attention probability received, divided by the number of queries that see the token */
+    /*
+     * Attention probability that the token receives, divided by the number of queries that see it.
+     */
     KVD_RANK_MASS_PER_QUERY,
     KVD_N_RANKINGS
 } kvd_ranking;
@@ -25,7 +29,7 @@ enum { KVD_N_CURVE = 19 };
 /* quantiles, in [0, 1], of the stored distributions */
 extern const double kvd_curve_level[KVD_N_CURVE];
 
-/* datasets of a file; docs/formats.md gives their shapes */
+/* Datasets of a kvdim/tokens file. docs/formats.md gives their shapes. */
 typedef enum {
     KVD_T_SCORE_MIN, /* [layer] smallest attention score */
     KVD_T_SCORE_MAX,
@@ -38,29 +42,35 @@ typedef enum {
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
     KVD_T_GROUP, /* [ranking][layer] number of the group of similar, adjacent layers, from 0 */
-    /* [layer] least attention probability that a token receives */
+    /* [layer] Least attention probability that a token receives. */
     KVD_T_RECEIVED_MIN,
     KVD_T_RECEIVED_MAX,
     KVD_T_RECEIVED_CURVE, /* [layer][quantile] attention probability that a token receives */
-    /* [layer] log10 of the ratio of the 99.9 % and 0.1 % quantile of received attention */
+    /*
+     * [layer] log10 of the ratio of the 99.9 % quantile to the 0.1 % quantile of received
+     * attention.
+     */
     KVD_T_RECEIVED_DECADES,
     KVD_T_VALUE_MIN,
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
-    /* [level][layer] fewest tokens with 90, 95, 99 % of a layer's attention, mean over requests */
+    /*
+     * [level][layer] Fewest tokens that receive 90, 95, 99 % of a layer's attention, mean over
+     * requests.
+     */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* fewest tokens with 90, 95 or 99 % of a KV head's attention, mean over requests */
+    /* Fewest tokens that receive 90, 95 or 99 % of a KV head's attention, mean over requests. */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* fewest tokens with 90, 95 or 99 % of a query head's attention, mean over requests */
+    /* Fewest tokens that receive 90, 95 or 99 % of a query head's attention, mean over requests. */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -74,9 +84,12 @@ typedef struct {
     char label[64], corpus_hash[40];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
-    /* fraction of tokens that count as important, and as unimportant */
+    /* Fraction of tokens that count as important. An equal fraction counts as unimportant. */
     double share;
-    /* A layer joins a group if it shares more than this fraction with the first layer. */
+    /*
+     * A layer joins a group if more than this fraction of its important tokens is also important in
+     * the group's first layer.
+     */
     double group_overlap;
     double *data[KVD_N_T];
 } kvd_tokens;

@@ -35,15 +35,18 @@ void kvd_batcher_free(kvd_batcher *b);
 
 bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *request);
 
-/* Adds a request, in order of arrival. Fails if the request can never fit into the cache. */
+/*
+ * Tells the batcher that a request has arrived. Requests must be passed in order of arrival. Fails
+ * if the request can never fit into the cache.
+ */
 int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
-/* Returns the next iteration, without slices if no request waits or runs. */
+/* Returns the next iteration. It has no slices if no request waits or runs. */
 kvd_iteration kvd_batcher_next(kvd_batcher *b);
 
 /* A request that lost its cache pages and waits again. */
 typedef struct {
     uint32_t request;
-    /* Former slot, which the engine must free before the next iteration. */
+    /* Slot that the request had. The engine must free it before the next iteration. */
     uint32_t slot;
     /* Number of cached tokens that the model must process again. */
     uint32_t tokens;

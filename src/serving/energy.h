@@ -1,4 +1,6 @@
-/* Reads the energy counters of GPUs through NVML (NVIDIA's management library), from Volta on. */
+/*
+ * Reads the energy counters of NVIDIA GPUs, from Volta on, with NVML (NVIDIA's management library).
+ */
 #ifndef KVD_SERVING_ENERGY_H
 #define KVD_SERVING_ENERGY_H
 
@@ -11,11 +13,14 @@ typedef struct {
     int (*total)(void *gpu, unsigned long long *millijoules);
 } kvd_energy;
 
-/* Opens the counters of GPUs first .. first + n - 1. */
+/* Opens the energy counters of GPUs first .. first + n - 1. */
 void kvd_energy_open(kvd_energy *e, int first, int n);
 void kvd_energy_close(kvd_energy *e);
 
-/* Returns the joules of all GPUs since the driver was loaded; only differences are meaningful. */
+/*
+ * Returns the energy in joules that all GPUs took since the driver was loaded. Only differences are
+ * meaningful.
+ */
 double kvd_energy_joules(const kvd_energy *e);
 
 #endif

@@ -17,9 +17,9 @@
 
 static const char program[] = "kvdim-serve";
 
-/* Requests drawn per replica with --requests poisson. */
+/* Number of requests that --requests poisson draws for each replica. */
 enum { POISSON_REQUESTS = 2000 };
-/* requests per second */
+/* Highest rate of arrivals that can be asked for, in requests per second. */
 static const double MOST_RATE = 1e9;
 
 typedef struct {
@@ -28,21 +28,24 @@ typedef struct {
     kvd_costs_files *costs;
     bool named;
     kvd_requests requests;
-    /* Mean arrival rate of the recorded trace, per second. */
+    /* Mean arrival rate of the recorded trace, in requests per second. */
     double base_rate;
     kvd_rows *table;
     size_t printed;
     char *none;
     kvd_progress progress;
     size_t done;
-    /* Simulations of the current method with extrapolated times. */
+    /* Number of simulations of the current method that used extrapolated times. */
     size_t n_beyond;
-    /* Largest fraction of extrapolated iterations, and the arrival rate at which it occurred. */
+    /*
+     * Largest fraction of iterations whose time was extrapolated, and the arrival rate at which it
+     * occurred.
+     */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
 
-/* Warns that kvdim-jct was interrupted, so that some times are interpolated. */
+/* Warns if the sweep of kvdim-jct was interrupted, because some times are then interpolated. */
 static void say_unfinished(const char *path)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
@@ -231,7 +234,10 @@ static void warn_of_extrapolation(service *v, const char *method)
     v->worst_share = 0;
 }
 
-/* Simulates one arrival rate and adds its row, of kind "point" if `bound` is NaN. */
+/*
+ * Simulates one arrival rate and adds a result row. Its kind is "point" if `bound` is NaN,
+ * otherwise "max-rate".
+ */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
     kvd_requests fast;
@@ -299,7 +305,10 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
            (isnan(cfg->bound) ? 0 : search_rate(v, &about, err));
 }
 
-/* Returns the limits given as options, else those in the file, else the defaults. */
+/*
+ * Returns the limits of the batch for a replay: those given as options, else those recorded in the
+ * file, else the defaults.
+ */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

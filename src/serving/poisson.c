@@ -18,7 +18,7 @@
 #include "common/rng.h"
 #include "serving/requests.h"
 
-/* Streams of random numbers: gaps between arrivals, and lengths. */
+/* Streams of random numbers for gaps between arrivals and for lengths. */
 enum { GAPS = 1, LENGTHS = 2 };
 
 static const struct {
@@ -36,9 +36,9 @@ static const struct {
 enum { TABLES = sizeof tables / sizeof *tables };
 
 typedef struct {
-    /* Published lengths of a request in tokens. */
+    /* Lengths in tokens that a paper states for requests: mean, least, greatest. */
     double mean, least, greatest;
-    /* Mean and standard deviation of ln(length) before the cut. */
+    /* Mean and standard deviation of ln(length) before lengths are cut to the published range. */
     double mu, sigma;
 } lognormal;
 
@@ -47,7 +47,10 @@ static double normal_below(double z)
     return 0.5 * erfc(-z * M_SQRT1_2);
 }
 
-/* Returns P(a < Z < b) of a standard normal Z, from the tail with the smaller rounding error. */
+/*
+ * Returns the probability P(a < Z < b) of a standard normal Z, computed from the tail with the
+ * smaller rounding error.
+ */
 static double normal_between(double a, double b)
 {
     return a > 0 ? normal_below(-a) - normal_below(-b) : normal_below(b) - normal_below(a);
@@ -66,7 +69,7 @@ static int centre(lognormal *l, kvd_err *err)
         return kvd_fail(err, "mean %g is not between the least, %g, and the greatest, %g", l->mean,
                         l->least, l->greatest);
     l->sigma = log(l->greatest / l->least) / 6;
-    /* The mean length rises with mu, which is found by bisection. */
+    /* Searches mu by bisection, because the mean length rises with mu. */
     double lo = log(l->least) - 12 * l->sigma, hi = log(l->greatest) + 12 * l->sigma;
     for (int i = 0; i < 200; i++) {
         l->mu = 0.5 * (lo + hi);

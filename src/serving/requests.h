@@ -1,4 +1,4 @@
-/* Requests to a language model: arrival times, input and output lengths. */
+/* Requests to a language model: arrival times and lengths of input and output. */
 #ifndef KVD_SERVING_REQUESTS_H
 #define KVD_SERVING_REQUESTS_H
 
@@ -10,7 +10,10 @@
 
 typedef struct {
     double arrival; /* seconds from the start, not decreasing */
-    /* Numbers of tokens, at least 1; the prefill produces the first output token. */
+    /*
+     * Numbers of input and output tokens, at least 1. Processing the input produces the first
+     * output token.
+     */
     uint32_t input, output;
 } kvd_request;
 
@@ -24,7 +27,7 @@ typedef struct {
 
 void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
 
-/* Sets the name of the trace to the text `before` and the last component of `path`. */
+/* Sets the name of the trace to the text `before`, followed by the last component of `path`. */
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
 
 /*
@@ -42,7 +45,7 @@ int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
 int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size_t len,
                        kvd_err *err);
 
-/* Reads only the lengths of a trace, or of a CSV file of the simulator Vidur. */
+/* Reads only the lengths of requests from a trace, or from a CSV file of the simulator Vidur. */
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
 /*
@@ -62,9 +65,15 @@ int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *len
 bool kvd_requests_lengths_from_file(const char *lengths);
 
 void kvd_requests_faster(kvd_requests *r, double factor);
-/* Keeps the first n requests, and adds the rest to n_skipped. Fails if there are fewer. */
+/*
+ * Keeps the first n requests and adds the number of others to r->n_skipped. Fails if there are
+ * fewer than n.
+ */
 int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
-/* Returns requests per second: (n - 1) / time between the first and the last arrival. */
+/*
+ * Returns the mean arrival rate in requests per second: (n - 1) / time between the first and the
+ * last arrival.
+ */
 double kvd_requests_rate(const kvd_requests *r);
 
 #endif

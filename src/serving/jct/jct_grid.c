@@ -47,11 +47,14 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
         point[(*n)++] = (kvd_jct_point){longest, together, 0};
 }
 
-/* Adds a decode step whose `batch` requests fill the cache, unless a similar length is listed. */
+/*
+ * Adds to the list a decode step whose `batch` requests fill the cache, unless a step of similar
+ * length is listed already.
+ */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
-    /* Number of pages per request in layers with a window. */
+    /* Number of pages that each request can have in layers with a sliding window. */
     const size_t near = l->window_pages / batch;
     const size_t whole =
         (near < l->window_share ? smaller(near, l->pages / batch) : l->pages / batch) * PAGE;
@@ -68,7 +71,10 @@ static size_t next_batch(size_t batch, size_t most)
     return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
 }
 
-/* Returns the largest number of cached tokens after which samples + 1 decode steps fit. */
+/*
+ * Returns the largest number of cached tokens after which samples + 1 decode steps still fit into
+ * max_len.
+ */
 static size_t longest_before(size_t max_len, size_t samples)
 {
     return max_len > samples + 2 ? max_len - samples - 2 : 1;
@@ -96,7 +102,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    /* 128 batch sizes, 64 numbers of tokens each */
+    /* Largest number of points: 128 batch sizes with 64 numbers of tokens each. */
     enum { MOST = 64 * 128 };
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
@@ -121,9 +127,9 @@ typedef struct {
     const kvd_jct_loop *loop;
     kvd_slice *slice; /* slices of the iteration, [max_batch] */
     uint32_t *id, *next;
-    /* Input plus output tokens of each request, which set the token budgets of methods. */
+    /* Input plus output tokens of each request. Methods compute their token budgets from it. */
     size_t whole;
-    /* True if decode steps can run before earlier tokens were processed. */
+    /* True if the engine can run decode steps without having processed the earlier tokens. */
     bool anywhere;
 } bench;
 
@@ -140,7 +146,10 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
     return 0;
 }
 
-/* Runs n prompt tokens after `before` cached tokens; only the last chunk is timed. */
+/*
+ * Runs n prompt tokens of a request after `before` cached tokens, in chunks. Only the last chunk is
+ * timed.
+ */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
 {
@@ -199,7 +208,7 @@ static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, 
     return iterate(b, &it, b->next, seconds, err);
 }
 
-/* Runs decode steps for as long as a prompt took, so that the GPU keeps its clock rate. */
+/* Runs decode steps for as long as a prompt took before, so that the GPU keeps its clock rate. */
 static int steps_between(bench *b, const kvd_jct_point *p, double seconds, kvd_err *err)
 {
     const size_t n = smaller(LEAST, p->piece), most = p->tokens + p->piece - n;

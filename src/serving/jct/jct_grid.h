@@ -1,4 +1,4 @@
-/* Measures times of single iterations of an engine, which kvdim-serve interpolates. */
+/* Measures times of single iterations of an engine. kvdim-serve interpolates between them. */
 #ifndef KVD_SERVING_JCT_JCT_GRID_H
 #define KVD_SERVING_JCT_JCT_GRID_H
 
@@ -27,11 +27,14 @@ typedef struct {
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 
-/* Creates for each batch size the longest decode step within max_len tokens. */
+/* Creates a list with the longest decode step within max_len tokens for each batch size. */
 int kvd_jct_longest_steps(size_t max_len, const size_t *batch, size_t n_batches, size_t samples,
                           kvd_jct_point **point, kvd_err *err);
 
-/* Fills second [samples] with times, and *context with a decode step's mean cached tokens. */
+/*
+ * Measures iteration *p. Fills second [samples] with its times, and *context with the mean number
+ * of cached tokens of a decode step.
+ */
 int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
                      double *context, kvd_err *err);
 

@@ -1,4 +1,4 @@
-/* Runs requests on an engine in real time. */
+/* Runs requests on an engine in real time and measures job completion times. */
 #ifndef KVD_SERVING_JCT_JCT_LOOP_H
 #define KVD_SERVING_JCT_JCT_LOOP_H
 
@@ -18,24 +18,30 @@ typedef struct {
     kvd_jct_trace *trace; /* timeline file, or NULL */
 } kvd_jct_loop;
 
-/* Times of n requests in seconds from the start; gap[gap_at[r]] is the first gap of request r. */
+/*
+ * Times of n served requests in seconds from the start of the run. The gaps between tokens of
+ * request r begin at gap[gap_at[r]].
+ */
 typedef struct {
     kvd_jct_run run;
     size_t n;
     double *first, *last; /* times of each request's first and last token, [n] */
-    /* Preemptions of each request, and its tokens computed again, [n]. */
+    /* [n] Number of preemptions of each request, and of its tokens that were computed again. */
     size_t *preempted, *recomputed;
     size_t *gap_at; /* index in `gap` of each request's first gap, [n + 1] */
-    /* Seconds between successive tokens, [sum over requests of output - 1]. */
+    /* [sum over requests of output - 1] Seconds between successive tokens. */
     double *gap;
 } kvd_jct_served;
 
-/* Runs requests from arrival to last token; fails on refused requests or an interrupt. */
+/*
+ * Runs requests in real time, each from its arrival to its last token. Fails on refused requests or
+ * an interrupt.
+ */
 int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_served *out,
                   kvd_err *err);
 void kvd_jct_served_release(kvd_jct_served *s);
 
-/* Returns a random token id for position p of prompt r. */
+/* Returns a pseudo-random token id for position p of prompt r. */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 
 double kvd_jct_now(void);

@@ -8,7 +8,9 @@
 #include "common/stats.h"
 #include "serving/jct/spread.h"
 
-/* Returns the matrices whose singular values method i reads, or NULL if none. */
+/*
+ * Returns the matrices (kvd_pair) whose singular values method i reads, or NULL if it reads none.
+ */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
     const kvd_method *const m = &cfg->method[i];
@@ -193,7 +195,10 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
     if (cfg->spread && !kvd_jct_wants_spread(cfg))
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
-    /* Warns if kept dimensions read from a file were chosen for other rotations. */
+    /*
+     * Warns if the numbers of kept dimensions were chosen for other rotations than those that are
+     * used.
+     */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
             return -1;
@@ -226,7 +231,10 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model = m->info,
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
-        /* Methods with rotated heads have their own spectrum, others at most a random one. */
+        /*
+         * A method that rotates heads has its own spectrum. Other methods get a random one, if
+         * there is one.
+         */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]
                                            : NULL,

@@ -1,4 +1,4 @@
-/* Compression methods that kvdim-jct measures, with input files and kept dimensions. */
+/* Compression methods that kvdim-jct measures, with their input files and kept dimensions. */
 #ifndef KVD_SERVING_JCT_JCT_METHODS_H
 #define KVD_SERVING_JCT_JCT_METHODS_H
 
@@ -13,7 +13,10 @@ typedef struct {
     char name[80];   /* method without parameters, "zack" or "zack@w4" */
     int weight_bits; /* bits of the weights: 4, or 0 for 16 */
     const kvd_point *point;
-    /* smallest and largest number of kept dimensions of a head; coefficient of variation */
+    /*
+     * Smallest and largest number of kept dimensions of a head, and coefficient of variation over
+     * heads.
+     */
     double width_min, width_max, width_cv;
 } kvd_jct_method;
 
@@ -39,18 +42,24 @@ typedef struct {
     size_t n;
 } kvd_jct_methods;
 
-/* Returns true if a method keeps unequal numbers of dimensions and its rotations are random. */
+/*
+ * Returns true if a method keeps different numbers of dimensions per head and its rotations are
+ * random.
+ */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
 /* Reads the input files of all methods. Call kvd_jct_methods_release even after a failure. */
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
-/* Warns on stderr about input files that are not read or were made for other rotations. */
+/* Warns on stderr about input files that no method reads or that were made for other rotations. */
 int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program,
                          kvd_err *err);
 void kvd_jct_methods_release(kvd_jct_methods *m);
 
-/* Fills *plan for method i and prompts of up to `prompt` tokens; call kvd_plan_close. */
+/*
+ * Fills *plan for method i and prompts of up to `prompt` tokens. The caller closes it with
+ * kvd_plan_close.
+ */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weights, bool gpu,
                         kvd_dtype type, size_t prompt, uint64_t seed, kvd_plan *plan, kvd_err *err);
 

@@ -12,7 +12,7 @@ enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
 typedef struct {
     kvd_common_options common;
     const char *model;
-    /* Shape of a published model (--shape), timed with random weights. */
+    /* Shape of the published model that --shape names. It is timed with random weights. */
     const kvd_shape *shape;
     kvd_method method[KVD_JCT_METHODS];
     char *method_text[KVD_JCT_METHODS]; /* text of each --method as typed, allocated */
@@ -28,7 +28,7 @@ typedef struct {
     const char *step_batch_text;
     /* Bits of the weights, each 16 or 4, allocated. */
     size_t *weight_bits, n_weight_bits;
-    /* Trace file or poisson:RATE, and lengths of Poisson requests. */
+    /* Source of requests (a trace file or poisson:RATE), and lengths of Poisson requests. */
     const char *requests, *lengths;
     size_t n_requests;                   /* 0 if not given */
     size_t max_batch, max_tokens, pages; /* 0 if not given */

@@ -7,10 +7,13 @@
 
 /* Values shared by all result rows of one method. */
 typedef struct {
-    /* `method` has parameters ("zack,p=0.5"), `name` has none ("zack"). */
+    /* Method with parameters, such as "zack,p=0.5", and its name without parameters, "zack". */
     const char *method, *name;
     double overall_p; /* fraction of all dimensions that the method removes */
-    /* smallest and largest number of kept dimensions of a head; coefficient of variation */
+    /*
+     * Smallest and largest number of kept dimensions of a head, and coefficient of variation over
+     * heads.
+     */
     double width_min, width_max, width_cv;
     const kvd_engine_facts *facts;
     double dense_bytes_per_token;
@@ -20,11 +23,11 @@ typedef struct {
     bool graphs, phases;
     size_t chunk;
     kvd_admission admission;
-    /* Number of decode steps of a job per measured step. */
+    /* Number of decode steps of the job for which each measured step counts. */
     double step_weight;
 } kvd_jct_setting;
 
-/* Measurements of one run of equal requests that arrive together. */
+/* Measurements of one run of a job: equal requests that arrive together. */
 typedef struct {
     /* Times of iterations with prompt tokens, and of other iterations. */
     kvd_phase_times prefill, decode;
@@ -32,9 +35,9 @@ typedef struct {
     double jct;
     /* Seconds to the first token: mean and largest over requests. */
     double ttft_mean, ttft_max;
-    /* `running` is the largest number of requests running at once. */
+    /* Number of iterations, and largest number of requests that ran at once. */
     size_t iterations, running;
-    /* Number of preemptions, and of tokens processed again. */
+    /* Number of preemptions, and of tokens that were processed again. */
     size_t preempted, recomputed;
     double held_bytes;  /* largest size of the KV cache */
     double held_tokens; /* tokens in the KV cache at its largest size */
@@ -52,15 +55,18 @@ int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t 
                     size_t n_gaps, kvd_err *err);
 
 /*
- * Adds the row of an iteration, with the median of its measured times second [n].
- * The iteration has `piece` prompt tokens after `before` tokens or, if `piece` is 0, decode steps.
+ * Adds the row of a measured iteration. Its time is the median of second [n]. The iteration has
+ * `piece` prompt tokens after `before` tokens or, if `piece` is 0, decode steps.
  */
 int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, size_t before,
                           size_t batch, double context, const double *second, int n, kvd_err *err);
 
 typedef struct {
     size_t request, input, output;
-    /* Seconds to the first (ttft) and last token (jct) count from the arrival. */
+    /*
+     * Seconds of a request: arrival since the start, and time to the first (ttft) and last token
+     * (jct) since the arrival.
+     */
     double arrival, ttft, jct;
     size_t preempted, recomputed;
     const double *gap;

@@ -64,7 +64,10 @@ void kvd_spread_release(kvd_spread *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Interpolates the curve sigma [n] linearly at dimension j of d. */
+/*
+ * Returns the value at dimension j of d of the curve sigma [n], stretched to d dimensions by linear
+ * interpolation.
+ */
 static double at(const double *sigma, size_t n, size_t j, size_t d)
 {
     const double x = ((double)j + 0.5) * (double)n / (double)d - 0.5;
@@ -82,7 +85,10 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /* The order does not depend on `pair`, so that Q-K and V come from one measured head. */
+    /*
+     * Draws the order of measured heads. It does not depend on `pair`, so that Q-K and V come from
+     * the same measured head.
+     */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)

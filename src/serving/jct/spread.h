@@ -1,4 +1,6 @@
-/* Random rotations with another model's singular values, to measure times only. */
+/*
+ * Makes random rotations with singular values of another model. They serve only to measure times.
+ */
 #ifndef KVD_SERVING_JCT_SPREAD_H
 #define KVD_SERVING_JCT_SPREAD_H
 
@@ -8,11 +10,11 @@
 
 enum { KVD_SPREAD_DIMS = 1024 /* largest d_head */ };
 
-/* Singular values of a measured model's heads, by kvd_pair. */
+/* Singular values of the heads of a measured model, for each kvd_pair. */
 typedef struct {
-    /* Singular values per head; 0 if the file has none. */
+    /* Number of singular values per head, 0 if the file has none, and number of heads. */
     size_t d[KVD_N_PAIRS], n_heads;
-    /* Singular values, decreasing, [n_heads][KVD_SPREAD_DIMS]. */
+    /* [n_heads][KVD_SPREAD_DIMS] Singular values, decreasing. */
     double *sigma[KVD_N_PAIRS];
 } kvd_spread;
 
@@ -27,8 +29,8 @@ void kvd_spread_release(kvd_spread *s);
  * Adds random rotations and singular values of `pair` to *b. All heads get one rotation, drawn by
  * `seed`.
  *
- * Heads get the singular values of measured heads in random order, interpolated. If s is NULL, all
- * values are 1.
+ * Heads get the singular values of the measured heads, taken in random order and interpolated to
+ * the number of dimensions. If s is NULL, all values are 1.
  */
 int kvd_spread_pair(const kvd_spread *s, kvd_spectrum *b, kvd_pair pair, uint64_t seed,
                     kvd_err *err);

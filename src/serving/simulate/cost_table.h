@@ -1,4 +1,7 @@
-/* Table of measured times over coordinates u and v; interpolates linearly along v, then u. */
+/*
+ * Table of measured times with two coordinates u and v. Interpolates linearly along v first, then
+ * along u.
+ */
 #ifndef KVD_SERVING_SIMULATE_COST_TABLE_H
 #define KVD_SERVING_SIMULATE_COST_TABLE_H
 
@@ -11,22 +14,27 @@ typedef struct {
 } kvd_cost_point;
 
 typedef struct {
-    /* Measured times, [n_points], filled by the caller. */
+    /* [n_points] Measured times, filled by the caller. */
     kvd_cost_point *point;
     size_t n_points;
-    /* Rising values of the first coordinate of a measured point; there is one curve for each. */
+    /* Rising values of the first coordinate u. The points of each value form a curve over v. */
     double *u;
     /* Curve i has the elements start[i] .. start[i + 1] - 1 of v and seconds. */
     size_t *start, n;
-    /* Second coordinate and time of each measured point, curve after curve, [n_points]. */
+    /* [n_points] Second coordinate and time of each measured point, curve after curve. */
     double *v, *seconds;
 } kvd_cost_table;
 
-/* Sorts points into curves. Fails if a point occurs twice or u has fewer than two values. */
+/*
+ * Sorts the points into curves. Fails if a point occurs twice or if u has fewer than two values.
+ * `first` and `second` are the names of u and v for messages.
+ */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);
 
-/* Returns the time at (u, v) in seconds; sets *extrapolated if outside the measured range. */
+/*
+ * Returns the time in seconds at (u, v). Sets *extrapolated if this is outside the measured range.
+ */
 double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extrapolated);
 
 #endif

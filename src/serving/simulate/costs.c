@@ -10,7 +10,10 @@
 #include "serving/simulate/cost_table.h"
 
 struct kvd_costs {
-    /* Seconds of prompts without attention, by tokens (u) and earlier tokens (v). */
+    /*
+     * Seconds that a part of a prompt takes without attention, by its number of tokens (u) and of
+     * earlier tokens (v).
+     */
     kvd_cost_table prompts;
     /* Seconds of the matrix products of a number of tokens. */
     kvd_cost_table products;
@@ -63,7 +66,9 @@ static bool is_kind(const kvd_rows *s, size_t row, const char *kind)
     return !strcmp(kvd_row_text(s, row, "kind"), kind);
 }
 
-/* Returns true if the row is of `method` on `gpus` GPUs; -1 means any number. */
+/*
+ * Returns true if the result row belongs to `method` on `gpus` GPUs. -1 means any number of GPUs.
+ */
 static bool is_of(const kvd_rows *s, size_t row, const char *method, int gpus)
 {
     const double n = kvd_row_real(s, row, "gpus");
@@ -150,7 +155,10 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/* Subtracts attention's time from prompts. Adds prompts without earlier tokens to c->products. */
+/*
+ * Subtracts the time of attention from the measured times of prompts. Adds prompts without earlier
+ * tokens to c->products.
+ */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;
@@ -183,7 +191,7 @@ static int take_facts(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
           c->weight_bytes < 1e18))
         return kvd_fail(err, "row %zu: %g bytes per token, %g bytes of weights", row,
                         c->bytes_per_token, c->weight_bytes);
-    /* NaN is accepted, since --memory may replace the cache size. */
+    /* Accepts NaN as the size of the cache, because --memory may replace it. */
     if (c->cache_bytes >= 1e18)
         return kvd_fail(err, "row %zu: a cache of %g bytes", row, c->cache_bytes);
     return 0;
@@ -259,7 +267,10 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/* Returns the seconds that n prompt tokens take in addition to matrix products. */
+/*
+ * Returns the seconds that a part of a prompt, n tokens after `before` tokens, takes in addition to
+ * matrix products.
+ */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {
     const double there = kvd_cost_table_at(&c->prompts, n, before, extrapolated),

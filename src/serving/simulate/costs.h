@@ -17,7 +17,10 @@
 #include "formats/rows.h"
 #include "serving/batching.h"
 
-/* Fails unless a table has the columns that `texts` and `numbers` name, separated by spaces. */
+/*
+ * Fails unless a table has the text columns `texts` and the number columns `numbers`, names
+ * separated by spaces.
+ */
 int kvd_costs_columns(const kvd_rows *r, const char *path, const char *texts, const char *numbers,
                       kvd_err *err);
 
@@ -29,9 +32,15 @@ typedef struct kvd_costs kvd_costs;
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_costs_free(kvd_costs *c);
 
-/* Returns predicted seconds; sets *extrapolated if a size is outside the measured range. */
+/*
+ * Returns the predicted seconds of an iteration. Sets *extrapolated if a size is outside the
+ * measured range.
+ */
 double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated);
-/* Returns the largest number of bytes per token that the cache stored, over all GPUs. */
+/*
+ * Returns the largest number of bytes that the measured runs stored per token in the cache, summed
+ * over all GPUs.
+ */
 double kvd_costs_bytes_per_token(const kvd_costs *c);
 double kvd_costs_weight_bytes(const kvd_costs *c); /* over all GPUs */
 /* Returns the size of the measured KV cache in bytes, or NaN if unknown. */

@@ -7,7 +7,10 @@
 #include "formats/jct.h"
 #include "formats/rows.h"
 
-/* Properties before SAME must be equal in all files; differences in later ones are reported. */
+/*
+ * Properties of a file of times. Properties before SAME must be equal in all files. Differences in
+ * later ones are only reported.
+ */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {
@@ -15,7 +18,7 @@ typedef struct {
     kvd_model_info model;
     char *fact[FACTS]; /* text of each property, allocated, or NULL */
     int gpus;
-    /* Labels of methods with timed iterations, in file order, [n]. */
+    /* [n] Names of the methods that have timed iterations, in the order of the files. */
     char **method;
     size_t *rows, n;
 } file;

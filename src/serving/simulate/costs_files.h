@@ -1,5 +1,6 @@
 /*
- * Reads several files of measured times as one (kvdim-serve --costs A.h5 --costs B.h5).
+ * Reads several files of times measured by kvdim-jct as one (kvdim-serve --costs A.h5 --costs
+ * B.h5).
  *
  * Model, machine and settings of all files must agree. All times of a method come from one file.
  */
@@ -23,7 +24,10 @@ const kvd_model_info *kvd_costs_files_model(const kvd_costs_files *f);
 /* Returns the *n labels of the methods of all files, valid until kvd_costs_files_free. */
 const char *const *kvd_costs_files_methods(const kvd_costs_files *f, size_t *n);
 
-/* Returns the path of the only file with times of the method, else NULL with *err. */
+/*
+ * Returns the path of the file that has the times of a method. If none or several have, returns
+ * NULL and fills *err.
+ */
 const char *kvd_costs_files_of(const kvd_costs_files *f, const char *method, kvd_err *err);
 
 /* Returns a sentence about files of different revisions or GPU drivers, or "" if there are none. */

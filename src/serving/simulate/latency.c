@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct {
     double *all; /* [n], rising */
-    /* Latencies, block after block of requests, rising within each block, [n]. */
+    /* [n] Latencies, one bootstrap block of requests after another, rising within each block. */
     double *of_block;
     size_t n, start[BLOCKS + 1];
     double sum[BLOCKS];
@@ -80,7 +80,10 @@ static size_t count(const sorted *s, int b, double x)
     return lo - s->start[b];
 }
 
-/* Returns the k-th smallest latency (from 0) if block b occurs weight[b] times. */
+/*
+ * Returns the k-th smallest latency, counted from 0, if every latency of block b occurs weight[b]
+ * times.
+ */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {
     size_t lo = 0, hi = s->n - 1;

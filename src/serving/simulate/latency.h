@@ -11,7 +11,7 @@
 enum { KVD_LATENCY_BLOCKS = 32, KVD_LATENCY_RESAMPLES = 400 };
 
 typedef struct {
-    /* Mean and quantiles with their 95 % intervals. */
+    /* Mean and quantiles of the latency, with their 95 % intervals. */
     kvd_interval statistic[KVD_LATENCY_STATISTICS];
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */
 } kvd_latency;

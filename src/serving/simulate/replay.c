@@ -26,7 +26,10 @@ static size_t option_of(kvd_h5 *f, const char *name)
     return n;
 }
 
-/* Returns the recorded --admission; older files without it used KVD_ADMIT_WHOLE. */
+/*
+ * Returns the admission rule (--admission) that the file recorded. Older files without it used
+ * KVD_ADMIT_WHOLE.
+ */
 static kvd_admission admission_of(kvd_h5 *f)
 {
     kvd_err unused;

@@ -6,17 +6,17 @@
 
 typedef struct {
     kvd_requests requests; /* sorted by arrival */
-    /* Measured seconds to the first and last token, [requests.n]. */
+    /* [requests.n] Measured seconds from arrival to the first and to the last token. */
     double *ttft, *jct;
-    /* Limits of the engine; max_batch and max_tokens are 0 if not recorded. */
+    /* Limits of the measured engine. max_batch and max_tokens are 0 if not recorded. */
     kvd_batching_limits limits;
     int gpus;
     char engine[256];
 } kvd_replay;
 
 /*
- * Reads a method's requests, measured on `gpus` GPUs (-1: any). Returns 1 if there are none. Fails
- * if rows disagree or are invalid.
+ * Reads the requests of a method that kvdim-jct served on `gpus` GPUs (-1: any number). Returns 1
+ * if there are none. Fails if rows disagree or are invalid.
  */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);

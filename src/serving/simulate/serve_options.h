@@ -12,7 +12,10 @@ typedef struct {
     const char *costs[KVD_SERVE_COSTS];
     size_t n_costs;
     const char *requests, *validate;
-    /* Methods to simulate, allocated; if none, all methods of the --costs files. */
+    /*
+     * Methods to simulate, as allocated texts. If none is given, all methods of the --costs files
+     * are.
+     */
     char *method[KVD_SERVE_METHODS];
     size_t n_methods;
     double *rate; /* requests per second, allocated */
@@ -20,13 +23,16 @@ typedef struct {
     size_t replicas;
     kvd_route route;
     int gpus; /* -1 if not given */
-    /* Bytes of a GPU's memory, and bytes that stay unused; NaN if not given. */
+    /* Bytes of a GPU's memory, and bytes of it that stay unused. NaN if not given. */
     double memory, reserve;
-    /* Limits given as options; `pages` is not set. */
+    /* Limits of the batch that were given as options. `pages` is not set. */
     kvd_batching_limits limits;
     bool max_batch_given, max_tokens_given, chunk_given, admission_given;
     double slo_ttft, slo_tbt; /* service level objectives in seconds; infinite means none */
-    /* Bound of --max-rate in seconds per output token; NaN means no search. */
+    /*
+     * Latency bound of --max-rate in seconds per output token. NaN means that the rate is not
+     * searched.
+     */
     double bound;
     size_t n_requests;   /* 0 if not given */
     double poisson_rate; /* requests per second; NaN means a recorded trace */

@@ -10,7 +10,10 @@ typedef struct {
     kvd_batching_limits limits;
     int replicas;
     kvd_route route;
-    /* Service level objectives in seconds; infinite means none. */
+    /*
+     * Service level objectives: largest seconds to the first token (TTFT) and between tokens (TBT).
+     * Infinite means none.
+     */
     double slo_ttft, slo_tbt;
     uint64_t seed;
 } kvd_serve_setting;
@@ -27,7 +30,7 @@ typedef struct {
     double wait; /* mean seconds from arrival to the start of the prefill */
     /* Seconds from the last arrival to the end of the simulation. */
     double drain;
-    /* Served requests and output tokens, per second. */
+    /* Number of requests that were served, and of output tokens, per second. */
     double served_rate, token_rate;
     /* Fraction of requests that meet both service level objectives. */
     double slo_share;
@@ -38,7 +41,7 @@ typedef struct {
     double running;  /* mean number of requests that a replica runs at once */
 } kvd_serve_point;
 
-/* Simulates the requests at their own arrival times; `rate` is only stored. */
+/* Simulates the requests with their own arrival times. `rate` is only stored in the result. */
 int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, double rate,
                       kvd_serve_point *out, kvd_err *err);
 
@@ -55,8 +58,8 @@ int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests,
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err);
 
 /*
- * Sets *pages to the number of cache pages of 64 tokens that fit into memory - reserve, next to the
- * weights (bytes per GPU). If `memory` is NaN, the measured cache counts.
+ * Computes in *pages how many cache pages of 64 tokens fit next to the weights into memory -
+ * reserve (bytes per GPU). If `memory` is NaN, returns the size of the measured cache.
  */
 int kvd_serve_pages(const kvd_costs *c, double memory, double reserve, size_t *pages, kvd_err *err);
 

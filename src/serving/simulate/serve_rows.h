@@ -1,4 +1,7 @@
-/* Turns simulations into rows of the results table kvdim/serving, and prints them. */
+/*
+ * Turns simulations of serving into rows of the results table kvdim/serving, and formats them for
+ * printing.
+ */
 #ifndef KVD_SERVING_SIMULATE_SERVE_ROWS_H
 #define KVD_SERVING_SIMULATE_SERVE_ROWS_H
 
@@ -8,21 +11,24 @@
 typedef struct {
     const char *method, *trace;
     const kvd_serve_setting *setting;
-    /* bytes of a GPU, and bytes that stay unused; NaN if as measured */
+    /*
+     * Bytes of a GPU's memory, and bytes of it that stay unused. NaN if the measured cache size was
+     * used.
+     */
     double memory, reserve;
     size_t skipped;
 } kvd_serve_about;
 
 typedef struct {
-    /* Names of the compared time and statistic, such as "TTFT" and "mean". */
+    /* Names of the time and of the statistic that are compared, such as "TTFT" and "mean". */
     const char *quantity, *statistic;
     double measured, simulated; /* in seconds */
 } kvd_serve_comparison;
 
-/* Adds the row of a simulation, of kind "point" if `bound` is NaN, else "max-rate". */
+/* Adds the row of a simulation. Its kind is "point" if `bound` is NaN, otherwise "max-rate". */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
-/* Adds a row of kind "validation", which compares measured times *c with *p. */
+/* Adds a row of kind "validation", which compares the measured times *c with the simulation *p. */
 int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                              const kvd_serve_comparison *c, kvd_err *err);
 

@@ -12,7 +12,10 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now; /* valid if `busy` is true */
-    /* `touched`: something happened since the replica last looked for work. */
+    /*
+     * `busy`: the replica runs an iteration. `touched`: something happened since the replica last
+     * looked for work.
+     */
     bool busy, touched;
 } replica;
 
@@ -30,7 +33,9 @@ typedef struct {
     event *heap; /* heap of the times at which running iterations end, [n] */
     size_t n_events;
     kvd_served *served;
-    /* Seconds between tokens; time of each request's latest token, [requests]. */
+    /*
+     * `gap`: seconds between tokens. `latest` [requests]: time of the latest token of each request.
+     */
     double *gap, *latest;
     size_t *gap_at;
     kvd_simulated *out;
