@@ -1,4 +1,4 @@
-/* Writes a checkpoint whose weights hold the rotations (export.h). */
+/* Writes a checkpoint whose weights were multiplied by projections (export.h). */
 #include "export/export.h"
 
 #include <dirent.h>
@@ -95,7 +95,10 @@ static int write_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const k
     return kvd_status(status);
 }
 
-/* Returns true for files to copy. Model cards describe the uncompressed model and are left out. */
+/*
+ * Returns true if a file of the checkpoint's folder is copied. Model cards are not, because they
+ * describe the uncompressed model.
+ */
 static bool belongs(const char *name)
 {
     static const char *const patterns[] = {"generation_config.json",
@@ -158,7 +161,10 @@ static int copy_tokenizer(const kvd_checkpoint *c, const kvd_output *folder, kvd
     return status;
 }
 
-/* Copies tokenizer and licence files, or only tokenizer files NAME* with NAME.config.json. */
+/*
+ * Copies tokenizer and licence files of a checkpoint's folder. If the configuration is a file
+ * NAME.config.json, copies only the tokenizer files of that name.
+ */
 static int copy_others(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err)
 {
     const char *const config = kvd_checkpoint_config_path(c), *const slash = strrchr(config, '/');
@@ -196,7 +202,10 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Converts x to t->to. Fails if an element becomes infinite or, if `folded`, is not finite. */
+/*
+ * Converts n elements x to the type t->to. Fails if a result is not finite; unless `folded`,
+ * elements that were not finite before are accepted.
+ */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
     kvd_from_f32(t->to, x, t->buffer, n);
@@ -263,7 +272,7 @@ static int transfer_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, c
                            kvd_err *err)
 {
     kvd_tensor tensor;
-    /* A tensor with an unknown dtype is copied unchanged. */
+    /* Copies a tensor with an unknown dtype unchanged. */
     kvd_err ignored;
     transfer t = {.out = w, .writer = writer, .name = name};
     const kvd_folded *const f = kvd_folded_find(w->folded, name);

@@ -24,7 +24,10 @@ typedef struct {
     double bytes_done;
 } kvd_checkpoint_out;
 
-/* Writes all files of the checkpoint. Fails on numbers not finite or too large, or an interrupt. */
+/*
+ * Writes all files of the checkpoint into the folder. Fails if a number is not finite or too large
+ * for its dtype, or if the user interrupts.
+ */
 int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_err *err);
 
 /* Computes how many bytes of weights kvd_checkpoint_write will write. */
@@ -47,7 +50,7 @@ typedef struct {
 void kvd_export_parse(int argc, char **argv, kvd_export_options *cfg);
 void kvd_export_options_release(kvd_export_options *cfg);
 
-/* contents of rates.json, with borrowed pointers */
+/* Contents of the file rates.json. All pointers are borrowed. */
 typedef struct {
     const char *form; /* "checkpoint" or "rotations" */
     const kvd_model_info *model;
@@ -55,15 +58,18 @@ typedef struct {
     const kvd_point *point; /* kept dimensions and projections of all heads */
     long index;             /* index of the exported set of kept dimensions in --rates, or -1 */
     bool folds[2]; /* true if projections of Q and K (element 0) or of V (element 1) are folded */
-    /* dtype of the written weights, or "as stored" */
+    /* dtype of the written weights, or the text "as stored". */
     const char *dtype;
     const kvd_run *run;
 } kvd_rates_note;
 
-/* Writes rates.json (docs/formats.md). */
+/* Writes the file rates.json, which describes the projections (docs/formats.md). */
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
-/* Returns the removed fraction of dimensions. Dimensions that are not folded count as kept. */
+/*
+ * Returns the removed fraction of dimensions. Dimensions of matrices that are not folded into
+ * weights count as kept.
+ */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 
 /* Returns true if `folder` has a rates.json of schema kvdim/export and no subfolders. */

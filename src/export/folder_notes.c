@@ -18,7 +18,10 @@ static int kept_of(const kvd_dims_head *h, int side)
     return side ? h->d_v : h->d_qk;
 }
 
-/* Returns how many dimensions each KV head keeps, [layer][kv_head]. side 0: of K, 1: of V. */
+/*
+ * Returns as JSON how many dimensions each KV head keeps, [layer][kv_head]: of Q and K (side 0), or
+ * of V (side 1).
+ */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {
     json_t *const all = json_array();
@@ -158,7 +161,10 @@ typedef struct {
     const float *data;
 } rotation;
 
-/* Returns matrix k of a head (a_q, a_k, a_v, b_v) and its dimensions, or NULL if not cut. */
+/*
+ * Returns projection matrix k of a head (0 a_q, 1 a_k, 2 a_v, 3 b_v) and its shape in dims, or NULL
+ * if the head is not cut.
+ */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {
     const float *const data[MATRICES] = {h->a_q, h->a_k, h->a_v, h->b_v};

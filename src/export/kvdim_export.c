@@ -22,7 +22,7 @@ typedef struct {
     kvd_rates rates;
     kvd_error_table table;
     kvd_point point;
-    /* projections to multiply into the weights; `point` owns the matrices */
+    /* Projections that are multiplied into the weights. `point` owns their matrices. */
     kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;
@@ -53,7 +53,10 @@ static int load(exporting *x, kvd_err *err)
                                                          cfg->table, err)));
 }
 
-/* Without --method, takes one that cuts the pairs (Q-K, V-W_O) for which --rates has widths. */
+/*
+ * If --method is not given, takes a method that cuts the matrices (Q-K, V-W_O) for which --rates
+ * has numbers of kept dimensions.
+ */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -72,8 +75,8 @@ static int resolve_method(exporting *x, kvd_err *err)
 }
 
 /*
- * Sets *index to a set of widths of the file: number --point, or the smallest removed fraction that
- * reaches --overall-p, or the only set.
+ * Chooses one set of kept dimensions of the file: number --point, or the one with the smallest
+ * removed fraction that reaches --overall-p, or the only set. *index receives its number.
  */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
@@ -105,7 +108,10 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
                         largest);
-    /* kvdim-fit may miss the wanted removed fraction p by less than one dimension of a head. */
+    /*
+     * Accepts a removed fraction up to 0.01 above the wanted p without a warning, because kvdim-fit
+     * may miss p by up to one dimension of a head.
+     */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->rates, cfg->overall_p, r->overall_p[best]);
@@ -152,7 +158,10 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
     return worst;
 }
 
-/* Fails unless Q's projection inverts K's, which method "balanced" may miss with few tokens. */
+/*
+ * Fails unless the projection of Q inverts that of K. With few calibration tokens, method
+ * "balanced" may not achieve this.
+ */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
     const double limit = 1e-2;
@@ -172,7 +181,10 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/* Projections of V are always folded, those of Q and K only in models without RoPE and norms. */
+/*
+ * Decides which projections are multiplied into weights: those of V always, those of Q and K only
+ * in models without RoPE and norms of Q and K.
+ */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;
@@ -255,7 +267,10 @@ static int write_folder(exporting *x, kvd_err *err)
                       kvd_output_folder_commit(&x->folder, cfg->force, err));
 }
 
-/* Writes the option --method that makes kvdim-eval predict like the exported checkpoint. */
+/*
+ * Writes the value of --method with which kvdim-eval makes the same predictions as the exported
+ * checkpoint.
+ */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
     const bool left_whole = !x->note.folds[0] && kvd_dims_cuts(&x->point.dims, 0);

@@ -14,7 +14,10 @@
 #include "common/run.h"
 #include "report/report.h"
 
-/* Elements of class `wide` or `draw` scroll sideways and have shadows at hidden ends. */
+/*
+ * Style sheet of the page. Elements of class `wide` or `draw` scroll sideways; a shadow shows where
+ * content is hidden.
+ */
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;"
     "--panel:#f5f7f9;--mark:#0067a3;--good:#00694b;--part:#8a5a00;--bad:#a83a00;--none:#5a6370;"
@@ -93,7 +96,10 @@ static char *slurp(const char *path, kvd_err *err)
     return text;
 }
 
-/* Inserts `name` before each id of an SVG, because gnuplot writes equal ids into every file. */
+/*
+ * Writes an SVG with `name` before each of its ids, because gnuplot writes equal ids into every
+ * file.
+ */
 static void put_svg(kvd_text *out, const char *svg, const char *name)
 {
     const char *p = strstr(svg, "<svg");
@@ -116,7 +122,7 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
     }
 }
 
-/* Returns the length of the caption's first sentence, or of its part before a colon. */
+/* Returns the length of a caption's first sentence, or of its part before a colon. */
 static size_t title_length(const char *caption)
 {
     int depth = 0;
@@ -132,7 +138,7 @@ static size_t title_length(const char *caption)
     return n;
 }
 
-/* largest number of figures of a section that the page shows without a click */
+/* Largest number of figures that a section shows without a click. */
 enum { OPEN_FIGURES = 2 };
 
 static int put_figure(kvd_text *out, const kvd_figure *f, bool folded, bool figures,
@@ -226,7 +232,7 @@ done:
 
 extern char **environ;
 
-/* An image file written by gnuplot. */
+/* Contents of an image file written by gnuplot. */
 typedef struct {
     char *bytes;
     size_t len;
@@ -269,7 +275,10 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
     snprintf(line, size, "%.*s", (int)size - 1, text + start);
 }
 
-/* Starts gnuplot with its drawing on the file descriptor `drawing` and its messages on `said`. */
+/*
+ * Starts gnuplot. It writes its drawing to the file descriptor `drawing` and its messages to
+ * `said`.
+ */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
 {
@@ -363,7 +372,7 @@ static int draw(const kvd_figure *f, const char *terminal, const char *dir, cons
     return status;
 }
 
-/* Removes <title> elements, which a browser would show as tooltips. */
+/* Removes the <title> elements of an SVG, which a browser would show as tooltips. */
 static void remove_titles(image *svg)
 {
     static const char end[] = "</title>";
@@ -410,7 +419,7 @@ static int write_figure(kvd_figure *f, const kvd_output *out, const char *script
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err)
 {
-    /* gnuplot runs in another folder, so the path must be absolute. */
+    /* Makes the path of the scripts absolute, because gnuplot runs in another folder. */
     char *const where = realpath(scripts, NULL);
     int status = 0;
     if (!where)

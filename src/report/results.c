@@ -77,7 +77,7 @@ static void release_facts(kvd_facts *f)
     free(f->fact);
 }
 
-/* Reads attributes of the HDF5 group `where` as text. Skips missing attributes. */
+/* Reads attributes of the HDF5 group `where` as texts. Skips attributes that are missing. */
 static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
                       const char *const *ints, const char *const *reals, kvd_facts *out,
                       kvd_err *err)
@@ -179,7 +179,10 @@ static void load_corpus(kvd_h5 *f, kvd_result *r)
         r->corpus_seq_len = (size_t)n;
 }
 
-/* Reads the number of planned (`all`) and finished (`done`) measurements, 0 if not recorded. */
+/*
+ * Reads how many measurements were planned (attribute `all`) and finished (`done`). Both are 0 if
+ * not recorded.
+ */
 static void read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done)
 {
     kvd_err absent = {""};
@@ -441,7 +444,10 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
     return 0;
 }
 
-/* Writes a name: label, from level 1 with tokens, 2: pairing and method too, 3: path too. */
+/*
+ * Writes a name for a result: its label; from level 1 on also tokens, from level 2 pairing and
+ * method, at level 3 the path.
+ */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
     const kvd_spectrum *s = &r->spectrum;
@@ -480,7 +486,7 @@ static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
            !kvd_result_random_weights(b);
 }
 
-/* Adds the first digits of the hash to model names that two models share. */
+/* Appends the first digits of the content hash to model names that two different models share. */
 static int tell_models_apart(kvd_results *r, kvd_err *err)
 {
     bool *const twice = calloc(r->n ? r->n : 1, sizeof *twice);
@@ -530,7 +536,7 @@ int kvd_results_name(kvd_results *r, kvd_err *err)
                         strcmp(r->item[j].name, r->item[i].name) == 0;
             if (!clash)
                 continue;
-            /* All results that share a name get the longer name. */
+            /* All results that share a name get the longer one. */
             char *old = r->item[i].name;
             char *shared = old ? strdup(old) : NULL;
             for (size_t j = i; j < r->n; j++) {

@@ -67,21 +67,25 @@ static int by_series(const void *a, const void *b)
     const kvd_accuracy_entry *x = a, *y = b;
     int c = strcmp(kvd_entry_text(x, "label"), kvd_entry_text(y, "label"));
     if (!c)
-        /* The uncompressed model comes first. */
+        /* Orders the uncompressed model first. */
         c = kvd_entry_is_none(y) - kvd_entry_is_none(x);
     if (!c)
         c = strcmp(x->series, y->series);
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /* Rows with an equal removed fraction p, or none, are ordered by falling size of the cache. */
+    /*
+     * Orders rows by falling size of the cache if their removed fractions p are equal or missing.
+     */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/* Returns " (V alone)" or " (Q-K alone)" if dimensions are removed from only these, else "". */
+/*
+ * Returns " (V alone)" or " (Q-K alone)" if a row's method removes only these dimensions, else "".
+ */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
@@ -113,7 +117,10 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/* Writes " (prompt 256)" or " (4080 predictions)" if rows on one text differ in these, else "". */
+/*
+ * Writes " (prompt 256)" or " (4080 predictions)" if the rows of one text differ in these numbers,
+ * else "".
+ */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';
@@ -382,7 +389,10 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
     return sum;
 }
 
-/* Shortens "kvdim25m-p50" to "kvdim25m". A number becomes "equal widths". */
+/*
+ * Shortens the name of a list of widths from "kvdim25m-p50" to "kvdim25m". A number becomes "equal
+ * widths".
+ */
 static void family(const char *widths, char *to, size_t size)
 {
     const char *const dash = strrchr(widths, '-'), *const point = strstr(widths, " p=");

@@ -8,18 +8,21 @@ typedef struct {
     const kvd_result *file;
     const kvd_rows *rows;
     size_t row;
-    /* name of the method, with a note if dimensions are removed only from Q and K or only from V */
+    /* Name of the method, with a note if it removes dimensions only of Q and K or only of V. */
     char name[KVD_LABEL];
-    /* method name for tables, with model, number type or prompt if these differ */
+    /* Name of the method for tables, with model, number type or prompt if rows differ in these. */
     char method[KVD_LABEL];
-    /* name of the curve in figures: the method, and the calibration text if it differs */
+    /*
+     * Name of the row's curve in figures: the method, and the calibration text if rows differ in
+     * it.
+     */
     char series[KVD_LABEL];
-    /* indices of the first and last row with the same evaluated text and `series` */
+    /* Indices of the first and the last row with the same evaluated text and `series`. */
     size_t first, last;
 } kvd_accuracy_entry;
 
 typedef struct {
-    /* ordered by text, `series` and removed fraction; the uncompressed model comes first */
+    /* Rows, ordered by text, `series` and removed fraction. The uncompressed model comes first. */
     kvd_accuracy_entry *item;
     size_t n;
     const char **label; /* distinct evaluated texts, [n_labels] */
@@ -36,25 +39,34 @@ const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
 /* Returns the value of a column and its interval, from COLUMN_lo and COLUMN_hi. */
 kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column);
-/* Returns the perplexity over that of the uncompressed model. */
+/* Returns the perplexity of a row divided by that of the uncompressed model, with its interval. */
 kvd_interval kvd_entry_ratio(const kvd_accuracy_entry *e);
-/* Returns true if kvdim-eval --target measured the row. */
+/* Returns true if a search (kvdim-eval --target) measured the row. */
 bool kvd_entry_is_search_point(const kvd_accuracy_entry *e);
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);
-/* Writes the parameter that trades bytes for quality, such as "h2o.heavy = 0.1", or "". */
+/*
+ * Writes the parameter of the row's method that trades bytes for quality, such as "h2o.heavy =
+ * 0.1", or "".
+ */
 void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
-/* Returns 1 - bytes / bytes of the uncompressed cache. */
+/* Returns the saved fraction 1 - bytes / bytes of the uncompressed cache. */
 double kvd_entry_saving(const kvd_accuracy_entry *e);
-/* a row of a kvdim/jct, kvdim/kernels or kvdim/serving file */
+/* A row of a kvdim/jct, kvdim/kernels or kvdim/serving file. */
 typedef struct {
     const kvd_result *file;
     const kvd_rows *rows;
     size_t row;
-    /* "point" (one request rate), "max-rate" or "validation" in kvdim/serving files, else NULL */
+    /*
+     * Kind of a row in a kvdim/serving file: "point" (one request rate), "max-rate" or
+     * "validation". NULL in other files.
+     */
     const char *kind;
-    /* Conditions, such as "model on H200; batch 8". Rows with equal texts can be compared. */
+    /*
+     * Conditions of the measurement, such as "model on H200; batch 8". Rows with equal texts can be
+     * compared.
+     */
     char place[KVD_LABEL];
-    /* Name of the curve in figures: the method, or "IMPLEMENTATION by SCHEDULE on WIDTHS". */
+    /* Name of the row's curve in figures: the method, or "IMPLEMENTATION by SCHEDULE on WIDTHS". */
     char series[KVD_LABEL];
 } kvd_report_row;
 
@@ -63,18 +75,21 @@ typedef struct {
     size_t n;
 } kvd_report_rows;
 
-/* Returns true if row i of an accuracy file has a kvdim/jct row's method, such as "zack,p=0.5". */
+/*
+ * Returns true if row i of an accuracy file was measured with the method of a kvdim/jct row, `job`,
+ * such as "zack,p=0.5".
+ */
 bool kvd_is_job_method(const kvd_rows *rows, size_t i, const char *job);
 
-/* Return the value of a column, or NaN or "" if there is no such column. */
+/* Return the value of a column in the row, or NaN or "" if there is no such column. */
 double kvd_report_real(const kvd_report_row *e, const char *column);
 const char *kvd_report_text(const kvd_report_row *e, const char *column);
 void kvd_report_rows_release(kvd_report_rows *all);
 
-/* Fills *out with the rows of one kind of all kvdim/jct files, ordered by `place`. */
+/* Fills *out with the rows of one kind from all kvdim/jct files, ordered by `place`. */
 int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 
-/* Returns the job completion time of the uncompressed cache / that of `e`, or NaN. */
+/* Returns the job completion time of the uncompressed cache divided by that of `e`, or NaN. */
 double kvd_jct_speed_up(const kvd_report_row *e);
 
 /* Number of parts into which figures divide the time of an inference step. */
@@ -82,12 +97,15 @@ enum { KVD_JCT_PARTS = 11 };
 extern const char *const kvd_jct_part_title[KVD_JCT_PARTS];
 /* Returns the index of the part to which a phase, such as "mlp", belongs. */
 int kvd_jct_part_of(const char *phase);
-/* Returns the seconds of one part of a job. `side` is "prefill", "decode", or NULL for both. */
+/*
+ * Returns the seconds that one part of a job takes. `side` is "prefill", "decode", or NULL for
+ * both.
+ */
 double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
 int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
-/* Fills *out with all rows of the kvdim/serving files, ordered by `place`. */
+/* Fills *out with all rows of all kvdim/serving files, ordered by `place`. */
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /*

@@ -12,7 +12,10 @@
 #include "common/utf8.h"
 #include "report/results.h"
 
-/* Makes room for `more` bytes and the final zero. Returns false if memory ran out. */
+/*
+ * Makes room for `more` bytes and the final zero byte in a growing text. Returns false if memory
+ * ran out.
+ */
 static bool room(kvd_text *t, size_t more)
 {
     size_t size = t->size ? t->size : 256;
@@ -56,7 +59,7 @@ static void byte(kvd_text *t, char c)
     kvd_text_raw(t, s);
 }
 
-/* Returns the length of the well-formed UTF-8 sequence at s, or 0. */
+/* Returns the length in bytes of the well-formed UTF-8 character at s, or 0. */
 static size_t utf8(const char *s)
 {
     const size_t n = kvd_utf8_width(*s);
@@ -324,7 +327,7 @@ int kvd_table_check(const kvd_table *t, kvd_err *err)
     return 0;
 }
 
-/* Writes `digits` significant digits, without an exponent if readable. */
+/* Writes number x with `digits` significant digits, without an exponent if it stays readable. */
 static void rounded(double x, int digits, char *buf, size_t size)
 {
     if (x == 0) {
@@ -472,7 +475,10 @@ done:
 /* largest number of rows that the page shows without a click */
 enum { OPEN_ROWS = 6 };
 
-/* Returns the start tag of a cell. Short texts are not wrapped, long ones get a wide column. */
+/*
+ * Returns the HTML start tag of a table cell. Texts of few bytes are not wrapped, long ones get a
+ * wide column.
+ */
 static const char *cell_start(size_t length)
 {
     return length <= 28 ? "<td class=\"k\">" : length <= 400 ? "<td>" : "<td class=\"l\">";
@@ -556,7 +562,7 @@ void kvd_table_plain(const kvd_table *t, kvd_text *out)
                 snprintf(buf, sizeof buf, "%s", t->col[j].heading);
             else
                 show_cell(t, i - 1, j, buf, sizeof buf);
-            /* Control characters must not reach the terminal. */
+            /* Replaces control characters, which must not reach the terminal. */
             for (char *c = buf; *c; c++)
                 if ((unsigned char)*c < 0x20 || *c == 0x7f)
                     *c = '?';

@@ -59,7 +59,10 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
            !kvd_rows_differ(a->accuracy, a->row, b->accuracy, b->row, "calibration,widths");
 }
 
-/* Returns 0 for token vectors, 1 for K-means centroids, 2 for centroids weighted by size. */
+/*
+ * Returns the kind of the rows on which a calibration was made: 0 token vectors, 1 K-means
+ * centroids, 2 centroids weighted by the size of their cluster.
+ */
 static int kind_of(const kvd_calibration *c)
 {
     return c->centroids == 0 ? 0 : c->weighted ? 2 : 1;
@@ -70,7 +73,10 @@ static int kind_at(const kvd_calibration_point *x)
     return kind_of(&x->spectrum->spectrum.calibration);
 }
 
-/* Returns the kind that ends a measure's name: "-rows" 0, centroids 1, "-weighted" centroids 2. */
+/*
+ * Returns the kind of calibration rows that the end of a measure's name asks for: 0 for "-rows", 2
+ * for "-weighted", otherwise 1 (centroids).
+ */
 static int kind_wanted(const char *name)
 {
     return strstr(name, "-rows") ? 0 : strstr(name, "-weighted") ? 2 : 1;
@@ -169,7 +175,10 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/* Returns the largest relative change of a singular value (mean over layers and heads), or NaN. */
+/*
+ * Returns the largest relative change of a singular value (mean over layers and heads) from
+ * spectrum `from` to `to`, or NaN.
+ */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
     double worst = 0;
@@ -183,7 +192,10 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
     return worst;
 }
 
-/* Sets *lo, *hi to the range of changes of singular values, in %, between two halves of a text. */
+/*
+ * Sets *lo and *hi to the range of changes of singular values, in %, that are found between
+ * calibrations on two halves of a text.
+ */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
 {
@@ -201,7 +213,10 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
         }
 }
 
-/* Computes by how many percent the singular values change if half of the sequences are pruned. */
+/*
+ * Computes by how many percent the singular values change if about half of the sequences are left
+ * out of the calibration.
+ */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
 {
@@ -222,7 +237,10 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/* Finds the least and most pruned point (or fewest, most centroids) that else equal point i. */
+/*
+ * Finds, among points that otherwise equal point i, those with the least and the most pruning (or
+ * with the fewest and the most centroids).
+ */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {
@@ -246,7 +264,10 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
     return *least != *most;
 }
 
-/* Computes ratios of perplexities or times along series of pruned or clustered calibrations. */
+/*
+ * Computes ratios of perplexities or times between the ends of series of calibrations, which are
+ * pruned or clustered more and more.
+ */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
     const bool pruning = strncmp(name, "prune-", 6) == 0, time = strstr(name, "-time") != NULL;

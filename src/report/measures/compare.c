@@ -1,4 +1,4 @@
-/* Section of --compare: two folders of results, row by row (measures.h). */
+/* Report section of --compare: compares two folders of results row by row (measures.h). */
 
 #include <math.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@ static void observations_release(kvd_observations *o)
     *o = (kvd_observations){0};
 }
 
-/* Adds a value of `x` with its interval; a NaN is left out. */
+/* Adds a measured value of result `x` with its interval to the list. Leaves out NaN. */
 static int add(kvd_observations *o, const kvd_result *x, size_t row, const char *quantity,
                kvd_interval value, kvd_err *err, const char *key, ...) KVD_PRINTF(7, 8);
 
@@ -114,7 +114,10 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
         for (size_t k = 0;
              kvd_row_is_point(rows, i) && k < sizeof quantities / sizeof quantities[0]; k++) {
             const double p = kvd_row_real(rows, i, "overall_p");
-            /* The removed fraction p is NaN if the method removes no dimensions. */
+            /*
+             * Names the setting by its parameters if the removed fraction p is NaN, because the
+             * method removes no dimensions.
+             */
             if (isnan(p))
                 snprintf(setting, sizeof setting, "%s", kvd_row_text(rows, i, "settings"));
             else
@@ -152,7 +155,10 @@ static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
     return 0;
 }
 
-/* Returns "inside" (each value in the other's interval), "outside", "equal" or "differs". */
+/*
+ * Returns the verdict on two values: "inside" (each is in the other's interval), "outside", "equal"
+ * or "differs".
+ */
 static const char *verdict_of(const kvd_observation *a, const kvd_observation *b)
 {
     bool ia = !isnan(a->lo) && !isnan(a->hi), ib = !isnan(b->lo) && !isnan(b->hi);
@@ -165,7 +171,9 @@ static const char *verdict_of(const kvd_observation *a, const kvd_observation *b
     return in_a && in_b ? "inside" : "outside";
 }
 
-/* Returns the first condition in which two values of one key differ, or NULL. */
+/*
+ * Returns the first condition of measurement in which two values with the same key differ, or NULL.
+ */
 static const char *differ(const kvd_observation *a, const kvd_observation *b)
 {
     const kvd_result *const x = a->file, *const y = b->file;
@@ -184,8 +192,8 @@ static const char *differ(const kvd_observation *a, const kvd_observation *b)
 }
 
 /*
- * Returns the value of `y` that was measured under the conditions of `p`, or NULL. *other receives
- * a value of the same key under other conditions, or NULL.
+ * Returns the value in list `y` that was measured under the same conditions as `p`, or NULL. *other
+ * receives a value of the same key under other conditions, or NULL.
  */
 static const kvd_observation *match(const kvd_observations *y, const kvd_observation *p,
                                     const kvd_observation **other)

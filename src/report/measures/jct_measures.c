@@ -1,4 +1,4 @@
-/* Measures of job completion times on a GPU (measures.h). */
+/* Measures, computed from result files, of job completion times on a GPU (measures.h). */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -9,7 +9,10 @@
 #include "methods/method.h"
 #include "report/rows.h"
 
-/* A name's first matching prefix gives the kind, so SHARED_CHANGE comes before SHARED. */
+/*
+ * Kind of measure. The first prefix in this list that begins a name gives its kind, so
+ * SHARED_CHANGE must come before SHARED.
+ */
 typedef enum {
     SHARE,
     EXTRA,
@@ -32,7 +35,7 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    /* phases joined by '+', or method B of "jct-change-A-over-B" */
+    /* Rest of the measure's name: phases joined by '+', or method B of "jct-change-A-over-B". */
     char rest[96];
     char other[48];    /* method B in names that end in "-PHASES-over-B" */
     const char *sizes; /* input and output lengths such as "6300x243+204x139", or "all" */
@@ -76,7 +79,10 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Returns true if `sizes` is "all" or lists input x output, as "6300x243+204x139" does. */
+/*
+ * Returns true if the list `sizes` contains input x output tokens, as "6300x243+204x139" contains
+ * 204 x 139, or if it is "all".
+ */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -89,7 +95,7 @@ static bool among(const char *sizes, double input, double output)
     return false;
 }
 
-/* Returns true if `sizes` is "all" or a list of INPUTxOUTPUT joined by '+'. */
+/* Returns true if `sizes` is "all" or a list of sizes INPUTxOUTPUT joined by '+'. */
 static bool well_formed(const char *sizes)
 {
     double in, out;
@@ -155,7 +161,7 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     if (seconds(e, q->rest, &of, err))
         return -1;
     if (q->kind != EXTRA && !(of > 0))
-        /* The job spent no time in the phases asked for. */
+        /* The job spent no time in the phases asked for, so it has no value. */
         return 0;
     if (q->kind == EXTRA) {
         kvd_report_row none = *e;
@@ -168,7 +174,9 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     return put(e, 100 * (of - without) / kvd_report_real(e, whole[q->kind]), out, err);
 }
 
-/* Appends by how many percent job `e` takes longer than with method B (q->rest). */
+/*
+ * Appends by how many percent the job `e` takes longer than the same job with method B (q->rest).
+ */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -183,7 +191,7 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Appends by how many percent phases of job `e` take longer than with method B (q->other). */
+/* Appends by how many percent some phases of job `e` take longer than with method B (q->other). */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
 {
@@ -204,7 +212,10 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/* Appends how much the percentage of phases q->rest grows from the first job size to the last. */
+/*
+ * Appends by how much the share of phases q->rest in the job's time, in percent, grows from the
+ * first job size to the last.
+ */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -233,8 +244,9 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Returns the log perplexity of `method` at the job completion time of `e`, interpolated between
- * two settings, or NaN. slower: e must take longer than all settings; the lowest perplexity counts.
+ * Returns the logarithm of `method`'s perplexity at the job completion time of `e`, interpolated
+ * between two of its settings, or NaN. With `slower`, `e` must take longer than all settings; the
+ * lowest perplexity then counts.
  */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const char *method, const kvd_result *x, size_t scored, bool slower)
@@ -270,8 +282,8 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
 }
 
 /*
- * Appends the change of perplexity from method B to method A at the job completion times of A's
- * settings (of_a) or B's.
+ * Appends by how many percent the perplexity changes from method B to method A at the job
+ * completion times of A's settings (of_a) or of B's.
  */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
@@ -297,7 +309,10 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
     return 0;
 }
 
-/* Appends changes of perplexity, read from accuracy files of the model that the jobs ran. */
+/*
+ * Appends by how many percent the perplexity changes between two methods at equal job completion
+ * time. Perplexities come from accuracy files of the model that ran the jobs.
+ */
 static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const question *q,
                         kvd_measured *out, kvd_err *err)
 {
@@ -319,7 +334,10 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /* If no time of A is between two of B, slower settings meet the lowest perplexity. */
+            /*
+             * If no job time of A is between two of B, compares the slower settings of one method
+             * with the lowest perplexity of the other.
+             */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

@@ -55,7 +55,7 @@ static const char *const column_name[N_COLUMNS] = {"id",
                                                    "cannot"};
 
 typedef struct {
-    /* wanted column, or "*SUFFIX" for all columns with this ending */
+    /* Name of the wanted column, or "*SUFFIX" for all columns whose names end in SUFFIX. */
     const char *want;
     bool *use;
     size_t n_columns, n_values;
@@ -183,7 +183,10 @@ static void say_intervals(kvd_text *t, const kvd_measured *v)
         kvd_text_add(t, ", intervals %.3g to %.3g", least, most);
 }
 
-/* Appends a range such as "1.29 to 1.41 % (12 values) on NVIDIA H200" or "0.55 [0.5, 0.6]". */
+/*
+ * Appends the range of measured values, such as "1.29 to 1.41 % (12 values) on NVIDIA H200" or
+ * "0.55 [0.5, 0.6]".
+ */
 static void say(kvd_text *t, const char *name, const kvd_measured *v, const char *unit)
 {
     char range[96];
@@ -262,7 +265,10 @@ static void plain_name(const char *measure, char *buf, size_t size)
         snprintf(buf, size, "%s", measure);
 }
 
-/* Parses "LO:HI words" or "words" (column "null" of ledger.csv). Without LO:HI, both are NaN. */
+/*
+ * Parses the column "null" of ledger.csv: "LO:HI words" or "words". Without LO:HI, sets both limits
+ * to NaN.
+ */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
     int n = 0;
@@ -273,7 +279,10 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/* Appends the range that is expected if the claim is false, such as "; null: 46.9 to 50 %". */
+/*
+ * Appends the range in which values are expected if the claim is false, such as "; null: 46.9 to 50
+ * %".
+ */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
     char range[96];
@@ -291,7 +300,7 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
     kvd_text_add(t, "; null: %s (%s)", range, words);
 }
 
-/* Appends the request rates at which a claim holds: "; holds at 35 to 100 % of the loads". */
+/* Appends at which request rates a claim holds, such as "; holds at 35 to 100 % of the loads". */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {
     char range[96];

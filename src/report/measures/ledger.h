@@ -58,7 +58,10 @@ typedef enum {
     KVD_N_VERDICTS
 } kvd_verdict;
 extern const char *const kvd_verdict_name[KVD_N_VERDICTS];
-/* Returns 0 for a good verdict, 1 for a partly good one, 2 for a bad one, 3 if not measured. */
+/*
+ * Returns the colour of a verdict: 0 if it is good, 1 if partly good, 2 if bad, 3 if the claim was
+ * not measured.
+ */
 int kvd_verdict_colour(kvd_verdict v);
 
 typedef struct {
@@ -90,7 +93,10 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
  */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
-/* Returns the number of curves, 0 without a test of loads. *least, *most: fractions that pass. */
+/*
+ * Returns the number of curves over the request rate, or 0 if the rule has no test of loads. *least
+ * and *most receive the smallest and largest fraction of loads at which a curve passes.
+ */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
 
@@ -103,7 +109,7 @@ typedef struct {
     /* smallest and largest fraction of loads (relative request rates) at which the claim holds */
     double least_loads, most_loads;
     kvd_measured values; /* measured values over the request rate, one curve per serving setup */
-    /* measured values as text */
+    /* Measured values as text, for the page. */
     kvd_text ours;
     kvd_verdict verdict;
 } kvd_ledger_entry;
@@ -129,25 +135,31 @@ void kvd_ledger_release(kvd_ledger *l);
 /* Adds the section on the claims of the papers with their verdicts. */
 void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report);
 
-/* Writes a summary such as "104 figures and tables of the papers: 40 measured here, ...". */
+/*
+ * Writes how many figures were measured and with which verdicts, such as "104 figures and tables of
+ * the papers: 40 measured here, ...".
+ */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
-/* Writes the measured range, such as "-20 to -3 %, at 35 % of the loads". */
+/* Writes the range of a claim's measured values, such as "-20 to -3 %, at 35 % of the loads". */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
-/* Writes a range such as "0.07 to 0.351 %", or "none printed" if both ends are NaN. */
+/* Writes a published range, such as "0.07 to 0.351 %", or "none printed" if both ends are NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
-/* Published tables of rotations R (ZACK, FDC): epsilon is mean |R|, delta mean |R - R_ref|. */
+/*
+ * The papers ZACK and FDC print tables of rotations R: epsilon is mean |R|, delta is mean |R -
+ * R_ref|. They have at most KVD_MOST_DATASETS data sets.
+ */
 
 enum { KVD_MOST_DATASETS = 6 };
 
-/* a printed number, and half a unit of its last digit */
+/* A printed number, and half a unit of its last digit as its largest rounding error. */
 typedef struct {
     double value, half;
 } kvd_printed;
 
-/* one model in a published table, with n datasets */
+/* One model of a published table, with numbers for n data sets. */
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
@@ -161,37 +173,52 @@ typedef struct {
     size_t n;
 } kvd_published_table;
 
-/* Reads a table of epsilon and delta from tables.csv. The caller releases *out, also on failure. */
+/*
+ * Reads a published table of epsilon and delta from tables.csv. The caller releases *out, also on
+ * failure.
+ */
 int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
-/* pairs of datasets, and pairs that violate |epsilon_a - epsilon_b| <= delta_a + delta_b */
+/*
+ * Number of pairs of data sets, and of pairs that violate |epsilon_a - epsilon_b| <= delta_a +
+ * delta_b.
+ */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
-/* Returns true if one x explains each printed delta as |epsilon - x| within rounding. */
+/*
+ * Returns true if there is a number x such that each printed delta equals |epsilon - x| within
+ * rounding.
+ */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/* models that one epsilon fits; `expected`, `probability`: mean, chance in random order */
+/*
+ * Number of models of a published table that one epsilon fits. If deltas were in random order,
+ * `expected` would be its mean, and `probability` the chance of at least as many.
+ */
 typedef struct {
     size_t fits;
     double expected, probability;
 } kvd_published_fit;
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 
-/* columns of two published tables with equal digits in most lines that both tables have */
+/* Two columns of published tables that have equal digits in most of their common lines. */
 typedef struct {
     char table[2][64], column[2][64];
-    /* number of lines in both tables, and number of lines with equal digits */
+    /* Number of lines that both tables have, and of lines with equal digits. */
     size_t shared, equal;
 } kvd_published_twin;
 
-/* Finds columns of two tables that agree in most lines, at least 4. The caller frees *out. */
+/*
+ * Finds pairs of columns in published tables that agree in most of their lines, at least 4. The
+ * caller frees *out.
+ */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
-/* Two models with different names in two published tables, but with `numbers` equal numbers. */
+/* Two models of different names in two published tables that have `numbers` equal numbers. */
 typedef struct {
     char table[2][64], model[2][64];
     size_t numbers;

@@ -1,4 +1,4 @@
-/* The report section that lists the papers' claims. */
+/* Report section that lists the papers' claims with their verdicts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "report/measures/ledger.h"
 
-/* largest number of claims of one verdict that the page shows without a click */
+/* Largest number of claims with the same verdict that the page shows without a click. */
 enum { MOST_OPEN = 12 };
 
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
@@ -108,13 +108,19 @@ static void other_departures(const kvd_results *r, kvd_text *t)
         kvd_text_raw(t, " The papers' heads have 128 dimensions.");
 }
 
-/* Returns the length of "ZACK Fig. 13" in "ZACK Fig. 13 (IMDb)". */
+/*
+ * Returns the length of a figure's name in a claim's id: that of "ZACK Fig. 13" in "ZACK Fig. 13
+ * (IMDb)".
+ */
 static size_t figure_name(const char *id)
 {
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
-/* Adds a figure of ratios against the request rate, with a curve per claim and setup. */
+/*
+ * Adds a figure that draws ratios of two methods against the request rate. It has a curve for each
+ * claim and setup.
+ */
 static void figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s)
 {
     const size_t n = figure_name(l->entry[first].id);
@@ -205,7 +211,7 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
         s->failed |= departures.failed;
     }
     s->failed |= on.failed | more.failed;
-    /* The page shows the claims as HTML, so the table is only a CSV file. */
+    /* The page shows the claims as HTML, so the table is only written as a CSV file. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

@@ -6,22 +6,30 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns the mean singular value `dim`, / sqrt(n_rows) if normalised (Z-10, docs/readings.md). */
+/*
+ * Returns the mean over heads of singular value number `dim`, divided by sqrt(n_rows) if normalised
+ * (Z-10, docs/readings.md).
+ */
 double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised);
-/* Returns the sum of the smaller half of the singular values / the sum of all, mean over heads. */
+/*
+ * Returns the share of the smaller half of a head's singular values in the sum of all, mean over
+ * heads.
+ */
 double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair);
-/* Returns how many dimensions hold the fraction `share` of sum(sigma^2), mean over heads. */
+/*
+ * Returns how many dimensions of a head hold the fraction `share` of sum(sigma^2), mean over heads.
+ */
 double kvd_dims_for_energy(const kvd_spectrum *s, kvd_pair pair, double share);
 /*
  * Returns the fraction of singular values below 1 (Fig. 13 of the ZDC paper). If `normalised`,
  * divides them by sqrt(n_rows) first (D-22 in docs/readings.md).
  */
 double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised);
-/* Computes mean and sample standard deviation, over heads, of the largest singular value. */
+/* Computes the mean and the sample standard deviation over heads of the largest singular value. */
 int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd, kvd_err *err);
 
 typedef struct {
-    /* name of the curve, such as "TEXT against REFERENCE" */
+    /* Name of the curve in figures, such as "TEXT against REFERENCE". */
     char series[2 * KVD_LABEL + 16];
     kvd_pair pair;
     size_t n_tokens;
@@ -32,29 +40,38 @@ typedef struct {
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
-/* Compares rotations by number of calibration tokens (ZACK paper). The caller frees *points. */
+/*
+ * Compares rotations by the number of calibration tokens, as in the ZACK paper. The caller frees
+ * *points.
+ */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
-/* Returns true if two files of a comparison have one text, by label or content. */
+/*
+ * Returns true if files a and b of a comparison were calibrated on the same text, by label or by
+ * content.
+ */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/* Returns true if text i is the first of the longest texts with its label. */
+/* Returns true if no text with the label of text i is longer, and none before it as long. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
-/* Returns true if two files of a comparison have one label, so that it compares token counts. */
+/*
+ * Returns true if two files of a comparison have the same label. The comparison is then of token
+ * counts.
+ */
 bool kvd_of_token_counts(const kvd_similarity *s);
 
-/* Returns false if the row belongs to a single random seed. */
+/* Returns true unless the result row belongs to a single random seed. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
-/* Returns true if the row is of quantised weights with an uncompressed cache. */
+/* Returns true if the result row was measured with quantised weights and an uncompressed cache. */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
-/* Returns true if the evaluated text is the method's calibration text. */
+/* Returns true if the text of the result row is also the method's calibration text. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
-/* Returns true for labels NAME-a and NAME-b, the two halves of one text. */
+/* Returns true if two labels are NAME-a and NAME-b, the two halves of one text. */
 bool kvd_other_half(const char *a, const char *b);
 
 typedef struct {
     double value;
-    /* Text that says what was measured, with the name of the file. */
+    /* Text that says what was measured, including the name of the result file. */
     char what[2 * KVD_LABEL + 64];
     /* Device on which a time was measured, such as "NVIDIA H200"; "" for other numbers. */
     char device[64];
@@ -64,18 +81,21 @@ typedef struct {
      */
     char metric[48];
     /*
-     * True if the queue of requests grows at this request rate, so that a longer simulation would
+     * True if at this request rate the queue of requests grows, so that a longer simulation would
      * give another value.
      */
     bool grows;
-    /* True if a load between this value and the one before was simulated for the baseline alone. */
+    /*
+     * True if between the load of this value and the one before, a load was simulated for the
+     * baseline alone.
+     */
     bool gap;
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
-    /* Range in which the value is expected if the claim is false; NaN if not known. */
+    /* Range in which the value is expected if the claim is false (null range); NaN if not known. */
     double null_lo, null_hi;
-    /* Request rate / highest rate of the baseline; NaN without a rate. */
+    /* Request rate divided by the highest rate of the baseline; NaN if the value has no rate. */
     double load;
-    /* Number of the curve (values by rising load) to which the value belongs. */
+    /* Number of the curve to which the value belongs. A curve has values at rising loads. */
     size_t curve;
 } kvd_measured_value;
 
@@ -140,10 +160,16 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_e
 /* Appends a value, unless it is not finite, with a formatted text that says what was measured. */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
-/* Set the 95 % interval, or the range if the claim is false, of the value appended last. */
+/*
+ * Set the 95 % interval of the value appended last, or the range in which it is expected if the
+ * claim is false.
+ */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 void kvd_values_null(kvd_measured *v, double lo, double hi);
-/* Marks values from index `first` on as times. `engine` begins with the device's name. */
+/*
+ * Marks the values from index `first` on as times that were measured on a device. `engine` begins
+ * with its name.
+ */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
@@ -235,7 +261,10 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Proposed parameters of kvdim-fit --regression, and a measurement (section 8 of the ZDC paper). */
+/*
+ * Parameters that kvdim-fit --regression proposed for a loss, and the measured result with them
+ * (section 8 of the ZDC paper).
+ */
 
 typedef struct {
     const kvd_result *file;     /* kvdim/rates file with the proposed parameters */
@@ -245,60 +274,93 @@ typedef struct {
     double asked;          /* allowed loss: perplexity / perplexity of the uncompressed model - 1 */
     kvd_interval measured; /* measured loss, and its confidence interval */
     double share;          /* size of the cache as a fraction of a 16-bit cache */
-    /* smallest cache with other parameters and a loss of at most `asked`; NaN if there is none */
+    /*
+     * Size of the smallest cache that other parameters gave at a loss of at most `asked`; NaN if
+     * there is none.
+     */
     double oracle_asked;
-    /* smallest cache measured with other parameters and a loss of at most measured.value */
+    /* Size of the smallest cache that other parameters gave at a loss of at most measured.value. */
     double oracle_measured;
-    /* smallest caches with other parameters and a loss of at most measured.lo, measured.hi */
+    /*
+     * Sizes of the smallest caches that other parameters gave at losses of at most measured.lo and
+     * measured.hi.
+     */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
-/* Compares measured proposals with the best parameters in hindsight. The caller frees *all. */
+/*
+ * Compares the measured results of proposed parameters with the best measured parameters. The
+ * caller frees *all.
+ */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/* Computes by how many percent the proposed parameters' cache exceeds the smallest measured one. */
+/*
+ * Computes by how many percent the cache with proposed parameters exceeds the smallest measured
+ * one.
+ */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/* fewest result rows that suffice to read the bytes saved at 99 % of the accuracy */
+/* Fewest result rows from which the bytes saved at 99 % of the accuracy are read. */
 enum { KVD_FEWEST_POINTS = 3 };
 
-/* Returns the result of --target for the fraction `target` of the accuracy, or NULL. */
+/*
+ * Returns the search (--target) that belongs to the row and keeps the fraction `target` of the
+ * accuracy, or NULL.
+ */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
-/* Reads the bytes saved at 99 % of the top-1 accuracy from rows of one method by falling bytes. */
+/*
+ * Reads the bytes saved at 99 % of the top-1 accuracy from result rows of one method, which are
+ * ordered by falling bytes.
+ */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
 
-/* Returns true if sequences were pruned or vectors replaced by K-means centroids. */
+/* Returns true if the calibration left out sequences or replaced vectors by K-means centroids. */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
-/* Returns true if the file only serves comparing calibrations (Fig. 15 and 26 of the ZDC paper). */
+/*
+ * Returns true if the spectrum file serves only to compare calibrations (Fig. 15 and 26 of the ZDC
+ * paper).
+ */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the file that was calibrated like `s` but without pruning, or NULL. */
+/* Returns the spectrum file that was calibrated like `s`, but on all sequences, or NULL. */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the kvdim/spectrum file with which a row was calibrated, by label and model, or NULL. */
+/*
+ * Returns the kvdim/spectrum file with which a result row was calibrated, found by label and model,
+ * or NULL.
+ */
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
-/* a result row, and the kvdim/spectrum file with which its model was compressed */
+/* A result row, and the kvdim/spectrum file with whose rotations its cache was compressed. */
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removed fraction of dimensions that the user asked for */
-    /* seconds for recording the input, multiplied by the fraction of tokens kept */
+    /* Seconds for recording the calibration data, multiplied by the fraction of tokens kept. */
     double collect_s;
-    /* seconds for reading and summing vectors, K-means and decomposition */
+    /* Seconds for reading and summing vectors, for K-means and for the decomposition. */
     double calibrate_s;
     double perplexity;
 } kvd_calibration_point;
 
-/* Fills *points, ordered by text, method and removed fraction. The caller frees *points. */
+/*
+ * Lists result rows with their calibrations in *points, ordered by text, method and removed
+ * fraction. The caller frees *points.
+ */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
-/* Returns true if method and removed fraction p are equal. Kept dimensions of heads may differ. */
+/*
+ * Returns true if two points have the same method and removed fraction p. Kept dimensions of heads
+ * may differ.
+ */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
-/* Returns true if method, removed fraction, vectors and, if `centroids`, their number are equal. */
+/*
+ * Returns true if two points have the same method, removed fraction and kind of calibration vectors
+ * and, if `centroids`, the same number of them.
+ */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
@@ -306,7 +368,10 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Writes a curve's name, such as "uniform: weighted": method, text if `texts`, kind of vectors. */
+/*
+ * Writes the name of a curve, such as "uniform: weighted": method, text if `texts`, and kind of
+ * calibration vectors.
+ */
 void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
 
 /*
@@ -330,10 +395,10 @@ int kvd_serving_measure(const kvd_results *r, const char *name, const char *trac
                         kvd_measured *out, kvd_err *err);
 
 typedef struct {
-    /* conditions of the measurement; only numbers with equal `key` are compared */
+    /* Conditions of a measured number. Only numbers with equal `key` are compared. */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];
-    /* Value and its 95 % interval; lo and hi are NaN without an interval. */
+    /* Measured value and its 95 % interval. lo and hi are NaN if it has none. */
     double value, lo, hi;
     const kvd_result *file; /* borrowed */
     size_t row;             /* row of an accuracy file, else 0 */

@@ -14,7 +14,7 @@ enum { MOST_FIELDS = 16 };
 
 typedef struct {
     char name[64];
-    /* texts of the cells of a published table; line 0 is the heading */
+    /* Cells of a published table as texts. Line 0 is the heading. */
     char (*cell)[MOST_FIELDS][40];
     size_t n_rows, n_fields, n_keys; /* n_keys: number of leading columns with texts */
 } sheet;
@@ -54,7 +54,10 @@ static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *er
     return kvd_status(status);
 }
 
-/* Parses a number: "6.43e-2" is 0.0643 with a rounding error of at most 0.00005. */
+/*
+ * Parses a printed number and its rounding error: "6.43e-2" is 0.0643 with an error of at most
+ * 0.00005.
+ */
 static int printed(const char *text, kvd_printed *out, kvd_err *err)
 {
     if (kvd_arg_double("published number", text, -1e300, 1e300, &out->value, err))
@@ -130,7 +133,10 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/* Returns true if |x - epsilon| of the i-th text rounds to the published delta order[i]. */
+/*
+ * Returns true if |x - epsilon| of the i-th data set rounds to the published delta with index
+ * order[i].
+ */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
@@ -138,7 +144,8 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Tests if one x explains all deltas; ends of the rounding intervals of epsilon +- delta suffice.
+ * Returns true if one x explains all deltas. It suffices to try the ends of the rounding intervals
+ * of epsilon +- delta.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
@@ -162,7 +169,10 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
     return one_epsilon(m, as_printed);
 }
 
-/* Permutes the deltas after the first k. Counts orders in *n, and those that one x explains. */
+/*
+ * Tries all orders of the deltas after the first k. Counts orders in *n, and in *fit those that one
+ * x explains.
+ */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {
@@ -287,7 +297,9 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
     return out->shared >= FEWEST && 4 * out->equal >= 3 * out->shared;
 }
 
-/* Returns true for a column of equal numbers, which is no evidence of copying. */
+/*
+ * Returns true if all numbers of a column are equal: agreement with it is no evidence of copying.
+ */
 static bool constant(const sheet *s, size_t column)
 {
     for (size_t i = 2; i < s->n_rows; i++)
@@ -323,7 +335,10 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
     return status;
 }
 
-/* Returns the number of columns that both tables have if all their digits are equal, else 0. */
+/*
+ * Returns how many columns with the same heading two tables have, if all numbers of line i of `a`
+ * and line j of `b` in these columns have equal digits; otherwise 0.
+ */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
     size_t n = 0;
@@ -357,7 +372,10 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* One element of *out counts the equal numbers of two models over all lines. */
+                    /*
+                     * Element k of *out counts the equal numbers of a pair of models over all
+                     * lines.
+                     */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

@@ -1,14 +1,14 @@
-/* Decides whether two result rows have equal conditions (rows.h). */
+/* Decides if two result rows were measured under equal conditions (rows.h). */
 #include "report/rows.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* a column of a result file that describes the conditions of a measurement */
+/* A column of a result file that describes a condition of the measurement. */
 typedef struct {
     const char *column;
-    /* group "widths", "sample" or "bases", which callers can ignore, or NULL */
+    /* Group of conditions ("widths", "sample" or "bases") that callers can ignore, or NULL. */
     const char *group;
     bool text;
 } condition;
@@ -81,7 +81,10 @@ static bool equal(double a, double b)
     return isinf(a) || isinf(b) ? a <= b && b <= a : fabs(a - b) < 1e-9;
 }
 
-/* Compares texts. "engine": only device and number type count. "admission": "" means "whole". */
+/*
+ * Returns true if two texts of a column are equal. In "engine" only device and number type count.
+ * In "admission", "" means "whole".
+ */
 static bool same_text(const char *column, const char *a, const char *b)
 {
     if (!strcmp(column, "admission"))
@@ -200,12 +203,12 @@ static kvd_named_text text_of(const kvd_result *x, size_t i)
     return t;
 }
 
-/* A file of requests or of benchmark items, with the name that its rows have. */
+/* A file of requests or of benchmark items, with the name under which result rows mention it. */
 typedef struct {
     const char *name, *path, *hash;
 } named_file;
 
-/* Returns true if a row has the name of the file `path` without folder and ending as its label. */
+/* Returns true if a row's label is the name of the file `path` without folder and ending. */
 static bool is_benchmark(const kvd_rows *rows, const char *path, const char **label)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,
@@ -237,7 +240,7 @@ static bool file_of(const kvd_result *x, size_t k, named_file *f)
            is_benchmark(x->accuracy.rows, f->path, &f->name);
 }
 
-/* Fails if two results have one name of requests or items, but files of other content. */
+/* Fails if two results give the same name to files of requests or items with different contents. */
 static int same_files(const kvd_result *x, const kvd_result *y, kvd_err *err)
 {
     named_file a, b;

@@ -1,4 +1,4 @@
-/* Measures of simulated serving against load (measures.h). */
+/* Measures of simulated serving against the load, computed from result files (measures.h). */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -10,9 +10,12 @@
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
-/* parts of the name "serving-WHAT-A-over-B:TRACE" */
+/* Parts of a measure's name "serving-WHAT-A-over-B:TRACE". */
 typedef struct {
-    /* `trace` is the end of the text in column trace, such as " of arxiv". */
+    /*
+     * WHAT, methods A and B, and the trace. `trace` is the end of the text in column trace, such as
+     * " of arxiv".
+     */
     char what[12], a[48], b[48], trace[32];
 } question;
 
@@ -49,7 +52,10 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/* Returns 1 if the method rotates rows back online, 2 with rotations of a file, 0 if not. */
+/*
+ * Returns 1 if the method text contains online=1 (rows are rotated back online), 2 if it contains
+ * explicit=1 (with rotations of a file), 0 otherwise.
+ */
 static int rebuilds(const char *method)
 {
     return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;
@@ -85,7 +91,9 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/* Returns true if the queue grows: few requests are served, or the last one ends late. */
+/*
+ * Returns true if the queue of requests grows: few requests are served, or the last one ends late.
+ */
 static bool grows(const kvd_report_row *e)
 {
     const double served = kvd_report_real(e, "served_per_s"), drain = kvd_report_real(e, "drain_s"),
@@ -155,7 +163,10 @@ static int by_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Collects rows that differ from `row` only in kind and request rate. The caller frees c->at. */
+/*
+ * Collects the rows that differ from `row` only in kind and request rate, as a curve. The caller
+ * frees c->at.
+ */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
 {
@@ -170,7 +181,10 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
     return 0;
 }
 
-/* Returns the largest request rate, interpolated, with a mean latency <= `latency`, or 0. */
+/*
+ * Returns the largest request rate, interpolated on the curve, at which the mean latency is at most
+ * `latency`, or 0.
+ */
 static double rate_at_latency(const curve *c, double latency)
 {
     double rate = 0;
@@ -201,7 +215,10 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/* Largest request rate / highest rate of the baseline: two searches differ by up to 0.4 %. */
+/*
+ * Largest load (request rate / highest rate of the baseline) that counts as 1, because two searches
+ * of the highest rate differ by up to 0.4 %.
+ */
 static const double last_load = 1.005;
 
 static void end_at_highest_rate(kvd_measured *v, size_t first)
@@ -253,7 +270,10 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/* Appends a curve per row of method A with the conditions of `top`, B's row of highest rate. */
+/*
+ * Appends a curve for each row of method A that has the conditions of `top`, the row with B's
+ * highest rate.
+ */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

@@ -1,4 +1,7 @@
-/* Measures that compare settings of a method, and rates at equal accuracy (measures.h). */
+/*
+ * Measures that compare settings of a method, and removed fractions at equal accuracy, computed
+ * from result files (measures.h).
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +11,10 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns true if the comma-separated parameters of the row contain `setting`, "key=value". */
+/*
+ * Returns true if the comma-separated parameters of a result row contain `setting`, a text
+ * "key=value".
+ */
 static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
 {
     const char *at = kvd_row_text(rows, row, "settings");
@@ -45,7 +51,10 @@ static bool find_mirrored(const kvd_result *x, const char *label, const char *co
     return false;
 }
 
-/* Returns the KL of hetero with bits[0], [1] for K, V / the KL with bits[2], [3], or NaN. */
+/*
+ * Returns the KL divergence of method hetero with bits[0] for K and bits[1] for V, divided by that
+ * with bits[2] and bits[3], or NaN.
+ */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
     size_t a, b;
@@ -68,7 +77,10 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
     return mirrored(x, label, high_bits);
 }
 
-/* Returns leankv's smallest cache, in % of 16 bits, that keeps `least` of the top-1 accuracy. */
+/*
+ * Returns the smallest cache of method leankv, in % of a 16-bit cache, that keeps the fraction
+ * `least` of the top-1 accuracy.
+ */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
     double best = NAN;
@@ -89,10 +101,13 @@ static double five_percent_cache(const kvd_result *x, const char *label)
     return smallest(x->accuracy.rows, label, 0.95, 0);
 }
 
-/* largest accepted difference of removed fractions: one of 128 dimensions */
+/* Largest difference of removed fractions that counts as equal: one of 128 dimensions. */
 static const double equal_p = 0.008;
 
-/* Returns the perplexity of zack if only V loses dimensions / that if only Q and K do, or NaN. */
+/*
+ * Returns the perplexity of zack if only V loses dimensions, divided by that if only Q and K do, or
+ * NaN.
+ */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -151,7 +166,7 @@ static double number_of(const kvd_rows *rows, size_t row, const char *key)
                : (double)NAN;
 }
 
-/* KL divergence with its 95 % interval */
+/* A KL divergence with its 95 % interval. */
 typedef struct {
     double value, lo, hi;
 } divergence;
@@ -161,7 +176,7 @@ static double between(double a, double b, double part)
     return exp(log(a) + part * (log(b) - log(a)));
 }
 
-/* Returns the KL divergence of h2o, interpolated at the cache size of row i, or NaN. */
+/* Returns the KL divergence of h2o, interpolated at the cache size of result row i, or NaN. */
 static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -188,7 +203,10 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/* Appends the KL of h2o / of sparsity at equal cache size. 1 is expected if the claim is false. */
+/*
+ * Appends the KL divergence of h2o divided by that of method sparsity at equal cache size. A ratio
+ * of 1 is expected if the claim is false.
+ */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -214,7 +232,7 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
     const char *const (*bits)[4]; /* bits of K and V in numerator and denominator, or NULL */
-    /* function for several values per text, in place of `compute`, or NULL */
+    /* Function that is used instead of `compute` if a text has several values, or NULL. */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -301,7 +319,10 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/* Returns the removed fraction. An end of its interval that was not found is 0 or 1. */
+/*
+ * Returns the removed fraction that a search found. An end of its interval that was not found
+ * becomes 0 or 1.
+ */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -340,7 +361,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     return 0;
 }
 
-/* Returns true if `settings` has this value of `key`, to four significant digits. */
+/* Returns true if `settings` gives the parameter `key` this value, to four significant digits. */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
     char wanted[64];
@@ -405,7 +426,10 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
     }
 }
 
-/* Returns the number of rows with parameters from kvdim-fit. Lists them in `all` unless NULL. */
+/*
+ * Returns the number of result rows with parameters that kvdim-fit proposed. Lists them in `all`
+ * unless it is NULL.
+ */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
     size_t n = 0;
@@ -460,7 +484,7 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* The best cache is smaller at a larger loss, so the ends of the interval swap. */
+        /* The smallest cache falls as the loss rises, so the ends of the interval are exchanged. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

@@ -1,4 +1,4 @@
-/* Finds the bytes saved at 99 % of the accuracy (measures.h). */
+/* Finds the bytes that methods save at 99 % of the accuracy (measures.h). */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/* Returns the name of the varied parameter, which is p (removed fraction) in older files. */
+/* Returns the name of the parameter that a search varied: p (removed fraction) in older files. */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");
@@ -35,7 +35,7 @@ static double value_of(const kvd_accuracy_entry *e)
 
 enum { KEYS = 32, KEY = 64 };
 
-/* Parameters of the text "NAME.key=value,...". Values are numbers, except that of `cut`. */
+/* Parameters parsed from a text "NAME.key=value,...". Values are numbers, except that of `cut`. */
 typedef struct {
     char key[KEYS][KEY];
     double value[KEYS];
@@ -53,7 +53,10 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
     }
 }
 
-/* Returns true if parameter `k` always rises, or always falls, as the varied parameter rises. */
+/*
+ * Returns true if parameter `k` always rises, or always falls, as the varied parameter of these
+ * rows rises.
+ */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
     bool up = true, down = true;
@@ -143,7 +146,10 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
-        /* Only a removed fraction p of 0 means "uncompressed". */
+        /*
+         * Sets the value without compression to NaN unless the parameter is p: only a removed
+         * fraction p of 0 means "uncompressed".
+         */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

@@ -1,10 +1,10 @@
-/* Measures of attention to tokens (measures.h). */
+/* Measures of the attention that tokens receive, computed from kvdim/tokens files (measures.h). */
 #include "report/measures/measures.h"
 
 #include <math.h>
 #include <string.h>
 
-/* index of 0.95 in kvd_critical_level */
+/* Index of the level 0.95 in kvd_critical_level. */
 enum { P95 = 1 };
 
 static double score_range(const kvd_tokens *t)
@@ -14,13 +14,16 @@ static double score_range(const kvd_tokens *t)
     return last > 0 && hi[0] > lo[0] ? 100 * (hi[last] - lo[last]) / (hi[0] - lo[0]) : (double)NAN;
 }
 
-/* Returns the percentage of tokens in `set` that neighbouring layers share, mean over layers. */
+/*
+ * Returns the percentage of the tokens in `set` that two neighbouring layers have in common, mean
+ * over layers.
+ */
 static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/* Returns near() less the percentage that the first and last layer have in common. */
+/* Returns near() minus the percentage that the first and the last layer have in common. */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -77,7 +80,7 @@ static double critical_heads(const kvd_tokens *t)
     return kv > 1 ? sum / t->n_layers : (double)NAN;
 }
 
-/* Returns the p-quantile of the standard normal distribution, p from 0.5 to 1. */
+/* Returns the p-quantile of the standard normal distribution, for p from 0.5 to 1. */
 static double normal_quantile(double p)
 {
     double lo = 0, hi = 40;
@@ -88,7 +91,10 @@ static double normal_quantile(double p)
     return lo;
 }
 
-/* Returns the largest ratio of n equal means that chance produces (95 % confidence, Bonferroni). */
+/*
+ * Returns the largest ratio that chance produces between n means if all are equal (95 % confidence,
+ * Bonferroni).
+ */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
     double all = 0, worst = 0;
@@ -131,7 +137,10 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /* largest value by chance if all layers or heads have equal means, or NULL */
+    /*
+     * Function that returns the largest value by chance if all layers or heads have equal means, or
+     * NULL.
+     */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -144,7 +153,10 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/* Measures of tokens that layers have in common, which are ranked by the quantity `by`. */
+/*
+ * Names of measures of the tokens that layers have in common, and the quantity by which these
+ * tokens are ranked.
+ */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -184,7 +196,10 @@ static double value_of(const kvd_tokens *t, int which)
     return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
 }
 
-/* Stores the range of a measure over files of random weights. Returns false without such files. */
+/*
+ * Computes the range of a measure over files of models with random weights. Returns false if there
+ * are none.
+ */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
 {
@@ -208,11 +223,14 @@ static double student_quantile(double p, double degrees)
     return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees);
 }
 
-/* Sets the 95 % interval from the layers' mean standard error, an upper bound. */
+/*
+ * Sets the 95 % interval of a measure from the mean of the layers' standard errors, which is an
+ * upper bound.
+ */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    /* fewest requests for a confidence interval */
+    /* Fewest requests for which a confidence interval is computed. */
     enum { FEWEST = 8 };
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;

@@ -16,7 +16,7 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/* Answer of a test on a value. For several values the smallest answer counts. */
+/* Answer of a test on a measured value. For several values, the smallest answer counts. */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -31,7 +31,7 @@ static bool of_null(const char *test)
     return strcmp(test, "above-null") == 0 || strcmp(test, "below-null") == 0;
 }
 
-/* Parses a limit: a number, or "low" or "high", an end of the published range. */
+/* Parses the limit of a test: a number, or "low" or "high" for an end of the published range. */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -100,7 +100,7 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
 
 static const double least_load = 0.1;
 
-/* Returns the part of the line from a to b on which the value is between lo and hi. */
+/* Returns the fraction of the straight line from a to b that is between lo and hi. */
 static double part_between(double a, double b, double lo, double hi)
 {
     if (!(a < b) && !(b < a))
@@ -110,12 +110,15 @@ static double part_between(double a, double b, double lo, double hi)
     return to > from ? to - from : 0;
 }
 
-/* fractions of the loads at which a curve passes and fails a test */
+/* Fractions of the loads (request rates) at which a curve passes a test and fails it. */
 typedef struct {
     double passed, failed;
 } held_loads;
 
-/* Returns the fractions of loads that pass and fail. Loads with growing queues do neither. */
+/*
+ * Returns the fractions of loads at which a curve passes (is in lo .. hi) and fails. Loads at which
+ * the queue grows count for neither.
+ */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};
@@ -146,10 +149,16 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
     return end;
 }
 
-/* Fraction of the loads at which a claim must hold; rounded rates may miss loads above 0.99. */
+/*
+ * Fraction of the loads at which a claim must hold. It is below 1 because rounded rates may miss
+ * loads above 0.99.
+ */
 static const double all_loads = 0.99;
 
-/* Returns NO if the curve fails at a load, YES if it passes at all loads and no queue grows. */
+/*
+ * Returns NO if the curve leaves lo .. hi at some load, YES if it stays inside at all loads and no
+ * queue grows, otherwise UNSURE.
+ */
 static answer curve_at_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     const held_loads held = held_at(v, n, lo, hi);
@@ -171,7 +180,10 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
     return all;
 }
 
-/* Returns the number of curves; *least, *most: fractions of loads at which they are in lo .. hi. */
+/*
+ * Returns the number of curves. *least and *most receive the smallest and largest fraction of loads
+ * at which a curve is in lo .. hi.
+ */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
     size_t n = 0;

@@ -12,30 +12,45 @@
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
 /* Adds singular values (ZACK paper, Fig. 5 and 10; FDC paper, Fig. 3; ZDC paper, Fig. 13). */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds the table that plots/spectra.gp draws. */
+/* Adds a table with the columns that the script plots/spectra.gp draws. */
 kvd_table *kvd_section_spectra(kvd_section *s, const char *name, const char *title);
-/* Adds the mean singular values of every pair in a file to a table of kvd_section_spectra. */
+/*
+ * Adds rows with the mean singular values of every kvd_pair in a file to a table of
+ * kvd_section_spectra.
+ */
 void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x);
-/* Notes the cells of t that plots/spectra.gp cannot draw. a and b are the kinds of rotation. */
+/*
+ * Notes which cells of table t the script plots/spectra.gp cannot draw. a and b are the kinds of
+ * rotation that its panels show.
+ */
 void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /* Adds similarities of rotations (ZACK paper, Tables 4 and 5, Fig. 18; FDC paper, Table 2). */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds kept dimensions of heads, removed fraction by removal rate, losses of cutting one head. */
+/*
+ * Adds kept dimensions of heads, removed fractions against removal rates, and losses when one head
+ * is cut.
+ */
 void kvd_study_rates(const kvd_results *r, kvd_report *report);
-/* Adds quality against removed fraction and bytes. `paired`: a method to compare, or NULL. */
+/*
+ * Adds prediction quality against removed fraction and bytes. `paired` is a method to compare with
+ * all others, or NULL.
+ */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
-/* Adds the parameters on the Pareto front of quality and stored bytes. */
+/* Adds the settings that are on the Pareto front of quality and stored bytes. */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
-/* Adds the loss from calibrating on another text. */
+/* Adds a table of the loss that results from calibrating on another text. */
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s,
                        kvd_err *err);
-/* Adds the smallest cache within a given loss. */
+/* Adds a table of the smallest cache of each method within a given loss. */
 void kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s);
-/* Compares `method` with every other method on the same sequences. If NULL, adds nothing. */
+/*
+ * Compares `method` with every other method on the same sequences. Adds nothing if `method` is
+ * NULL.
+ */
 int kvd_study_paired(const kvd_accuracy_entries *all, const char *method, kvd_section *s,
                      kvd_err *err);
 
-/* one measured setting of a method */
+/* One measured setting of a method, for the comparison of two methods. */
 typedef struct {
     double bytes;
     const double *kl;                /* KL summed over the predictions of each sequence */
@@ -47,7 +62,7 @@ typedef struct {
     size_t n;
 } kvd_paired_curve;
 
-/* number of resamples of sequences in the comparison of two methods */
+/* Number of bootstrap resamples of sequences in the comparison of two methods. */
 enum { KVD_PAIRED_DRAWS = 2000 };
 
 typedef struct {
@@ -56,13 +71,16 @@ typedef struct {
 } kvd_paired_bytes;
 
 /*
- * Computes bytes of two methods at a KL of `kl` nats and their ratio, with 95 % intervals over
- * resamples. predictions [n]: number per sequence. NaN if no settings enclose `kl`.
+ * Computes the bytes at which two methods have a KL divergence of `kl` nats, and the ratio of these
+ * bytes, with 95 % intervals over resamples. predictions [n]: number per sequence. NaN if no
+ * settings enclose `kl`.
  */
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
                         kvd_err *err);
-/* Adds the searches for the strongest compression that keeps a fraction of the score. */
+/*
+ * Adds the searches for the strongest compression that keeps a fraction of the uncompressed score.
+ */
 void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
                        kvd_section *s);
 /*
@@ -70,28 +88,37 @@ void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_acc
  * bytes per second of a modelled link to the cache, or NaN for none.
  */
 int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_err *err);
-/* Appends a section on free-running generation: text, needles (hidden facts), classes. */
+/* Appends a section on freely generated answers: texts, needles (hidden facts) and classes. */
 void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s);
-/* Compares quantised weights with quantised caches (Fig. 3 of the ZDC paper). */
+/* Adds a comparison of quantised weights with quantised caches (Fig. 3 of the ZDC paper). */
 void kvd_study_weights(const kvd_results *r, kvd_section *s);
-/* Adds the parameters that kvdim-fit --regression proposed and that were measured. */
+/* Adds the settings that kvdim-fit --regression proposed and that were measured. */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
-/* Compares calibration on pruned or clustered and on all vectors (ZDC paper, Fig. 15 and 26). */
+/*
+ * Adds a comparison of calibration on pruned or clustered vectors with calibration on all vectors
+ * (ZDC paper, Fig. 15 and 26).
+ */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds job completion times and replayed traces (FDC paper, Fig. 1, 2; ZACK paper, Fig. 6). */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds the first iterations in a file of kvdim-jct --timeline. If `path` is NULL, does nothing. */
+/*
+ * Adds the first iterations of a timeline file (kvdim-jct --timeline). Does nothing if `path` is
+ * NULL.
+ */
 int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
 /* Adds simulated serving (papers ZACK, Fig. 13 to 17; FDC, Fig. 9 to 13; ZDC, Fig. 19 and 21). */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds token statistics (papers ZDC, Fig. 6 to 8; LeanKV, Fig. 1 to 3). */
 void kvd_study_tokens(const kvd_results *r, kvd_report *report);
-/* Checks the papers' tables of epsilon and delta (folder `paper`) for consistency. */
+/* Adds a check of the papers' tables of epsilon and delta (folder `paper`) for consistency. */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Appends the names of sweeps that were interrupted or left out measurements. */
+/* Appends the names of sweeps that were interrupted or that left out measurements. */
 void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_text *words);
-/* Lists results of random weights. Call it after kvd_study_summary, before other sections. */
+/*
+ * Adds a list of results of models with random weights. Must be called after kvd_study_summary and
+ * before other sections.
+ */
 void kvd_study_random_weights(const kvd_results *r, kvd_report *report);
 void kvd_study_provenance(const kvd_results *r, kvd_report *report);
 

@@ -62,7 +62,10 @@ static void quality_table(const kvd_accuracy_entries *all, kvd_section *s)
 
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
-/* Returns true if a method has two removed fractions p on text `label` or, if NULL, on any text. */
+/*
+ * Returns true if a method was measured at two removed fractions p on text `label`, or on any text
+ * if `label` is NULL.
+ */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
     for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
@@ -74,7 +77,10 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Returns true if the row's curve has two values that no search (kvdim-eval --target) added. */
+/*
+ * Returns true if the curve of row i has two values that were not measured by a search (kvdim-eval
+ * --target).
+ */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t swept = 0;
@@ -228,7 +234,10 @@ void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_acc
     }
 }
 
-/* Adds Fig. 14 of the ZDC paper: error of the attention output against the removed fraction p. */
+/*
+ * Adds a figure like Fig. 14 of the ZDC paper: error of the attention output against the removed
+ * fraction p.
+ */
 static void degradation(const kvd_accuracy_entries *all, kvd_section *s)
 {
     static const kvd_panel panels[] = {
@@ -350,7 +359,7 @@ static void bytes_table(const kvd_accuracy_entries *all, kvd_section *s)
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* The bytes of a cache do not depend on the text, so each setting is listed once. */
+        /* Lists each setting once, because the bytes of a cache do not depend on the text. */
         if (again)
             continue;
         char setting[100];

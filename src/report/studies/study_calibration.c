@@ -68,7 +68,10 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
     return true;
 }
 
-/* Adds point x. The seconds of a calibration are plotted once, with its first method. */
+/*
+ * Adds a point of a curve. The seconds of a calibration are plotted once, with the first method
+ * that used it.
+ */
 static void curve_row(kvd_table *t, const char *panel, double at,
                       const kvd_calibration_point *point, const kvd_calibration_point *x,
                       bool texts)
@@ -94,7 +97,7 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
     return found;
 }
 
-/* Adds horizontal lines for results with calibration on all token vectors. */
+/* Adds horizontal lines for the results with a calibration on all token vectors. */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
     for (size_t i = 0; i < n; i++) {
@@ -249,7 +252,10 @@ static bool has_p(const kvd_accuracy_entry *e)
     return !isnan(kvd_entry_real(e, "p_wanted"));
 }
 
-/* Returns true if method, parameters and the removed fraction asked for (p_wanted) are equal. */
+/*
+ * Returns true if two rows have the same method, parameters and requested removed fraction
+ * (p_wanted).
+ */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return strcmp(a->method, b->method) == 0 &&

@@ -1,11 +1,13 @@
-/* Tables of the quality of generated text, of needles (hidden facts) and of classification. */
+/*
+ * Report tables of the quality of generated text, of needles (hidden facts) and of classification.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "report/studies/studies.h"
 
-/* a column of results, with the columns of its confidence interval */
+/* A column of results, with the columns of its confidence interval. */
 typedef struct {
     const char *column, *heading;
     int digits;
@@ -30,7 +32,9 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
-/* Adds a table. Tables of early kvdim-eval files get names that end in "-of-eval". */
+/*
+ * Adds a table to the section. For results of early kvdim-eval files its name ends in "-of-eval".
+ */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s)
 {
@@ -40,7 +44,7 @@ static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, 
     return kvd_section_table(s, own, title);
 }
 
-/* Adds a table of the columns x, without rows that lack a value in column x[0]. */
+/* Adds a table with the columns x. Leaves out rows that have no value in column x[0]. */
 static void measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                            const char *note, const shown *x, size_t n, const shown *sd,
                            kvd_section *s)

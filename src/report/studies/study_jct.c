@@ -45,7 +45,10 @@ static int by_sizes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Number of parts of a job's time. The last part is the remainder. */
+/*
+ * Number of parts into which the time of a job is divided in the bar charts. The last part is the
+ * remainder.
+ */
 enum { PAPER_PARTS = 12 };
 static const struct {
     const char *title, *column[6];
@@ -112,7 +115,10 @@ static void shares_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/* Returns the rows that have times of phases, ordered by length. The caller frees the array. */
+/*
+ * Returns the rows that have times of phases, ordered by length, for a bar chart. The caller frees
+ * the array.
+ */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
 {
@@ -155,7 +161,10 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
         snprintf(title, size, "%s", e[0]->place);
 }
 
-/* Adds a bar chart of a job's parts, in % of the uncompressed time or, if `shares`, its own. */
+/*
+ * Adds a bar chart of the parts of jobs' times, in % of the uncompressed job's time or, if
+ * `shares`, of the job's own.
+ */
 static void bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                         bool several, kvd_section *s)
 {
@@ -188,7 +197,7 @@ static void bars_figure(const kvd_report_row *const *e, size_t n, int number, bo
             : "Parts of the time of a job, prefill and decode together, in percent of the JCT of "
               "none at the same input and output lengths (of the method itself where none was not "
               "run).");
-    /* Slanted labels need space below the axis and left of it. */
+    /* Space in pixels that slanted labels need below the axis and to its left. */
     const int below = 20 + (int)(6.6 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
               width = 150 + beside + 46 * (int)n;
     kvd_section_figure(s, name, "jct_bars.gp", width < 760 ? 760 : width, 410 + below, caption,
@@ -228,7 +237,10 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/* Adds a panel over the input length at output length `other`, or the reverse if `output`. */
+/*
+ * Adds a panel of times against the input length at the output length `other`, or the reverse if
+ * `output`.
+ */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {
@@ -256,7 +268,7 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* fixed length of the panel added last */
+        /* Output (or input) length of the panel that was added last. */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

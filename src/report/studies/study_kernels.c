@@ -102,7 +102,10 @@ static void schedule_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/* Returns true if dimensions were removed and cuDNN was timed in the same run. */
+/*
+ * Returns true if a kernel ran on heads with removed dimensions and cuDNN was timed in the same
+ * run.
+ */
 static bool on_curve(const kvd_report_row *e)
 {
     return strcmp(kvd_report_text(e, "runs"), "dense") && !isnan(kvd_report_real(e, "speedup"));
@@ -123,7 +126,10 @@ static int by_curve(const void *a, const void *b)
     return order ? order : (p > q) - (p < q);
 }
 
-/* Adds speed-ups. A curve has one kernel at three or more removed fractions p. */
+/*
+ * Adds a figure of speed-ups. Each curve belongs to a kernel that was timed at three or more
+ * removed fractions p.
+ */
 static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     enum { MOST_PANELS = 9, FEWEST_POINTS = 3 };

@@ -1,4 +1,7 @@
-/* Section of the report: scores of tasks, and fronts by bytes and step time (studies.h). */
+/*
+ * Section of the report: scores of methods in tasks, and Pareto fronts of score against bytes and
+ * step time (studies.h).
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +11,7 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* a method with one set of parameters, from one result file */
+/* A method with one set of parameters, and its results from one file. */
 typedef struct {
     const kvd_accuracy_entry *all; /* row with the mean score over all tasks, or of the only task */
     const kvd_accuracy_entry *task[]; /* [n_tasks] row of each task; NULL if the task was not run */
@@ -94,7 +97,7 @@ static int by_method(const void *a, const void *b)
     return c ? c : strcmp(kvd_entry_text(x->all, "settings"), kvd_entry_text(y->all, "settings"));
 }
 
-/* Collects the results of all methods. The caller must release *b, also after a failure. */
+/* Collects the task results of all methods. The caller must release *b, also after a failure. */
 static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err)
 {
     b->task = calloc(all->n_labels + 1, sizeof *b->task);
@@ -167,7 +170,10 @@ static void put_settings(kvd_table *t, const standing *x)
     kvd_table_text(t, settings);
 }
 
-/* Appends a share and its interval in percent. A value that is 0 but for rounding becomes 0. */
+/*
+ * Appends a share and its interval in percent to the row. A value that is 0 apart from rounding
+ * becomes 0.
+ */
 static void put_percent(kvd_table *t, const standing *x, const char *column)
 {
     const kvd_interval share = kvd_entry_interval(x->all, column);
@@ -225,11 +231,17 @@ static int by_score(const void *a, const void *b)
     return c ? c : (stored(x) > stored(y)) - (stored(x) < stored(y));
 }
 
-/* Adds each method's best score below each limit on the cache. `size` returns bytes. */
+/*
+ * Adds a table of each method's best score below each limit on the cache size. `size` returns
+ * bytes.
+ */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
-    /* A half, a quarter, an eighth of a 16-bit cache, plus a tenth for scales and positions. */
+    /*
+     * Limits on the cache: a half, a quarter and an eighth of a 16-bit cache, plus a tenth for
+     * scales and positions.
+     */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
     kvd_table *const t = kvd_section_table(s, name, title);
@@ -305,7 +317,7 @@ static void figure(const leaderboard *b, kvd_section *s)
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
 }
 
-/* a decode step that was timed under the method and settings of a standing */
+/* A measured decode step with the method and settings of a standing. */
 typedef struct {
     const standing *of;
     const kvd_report_row *row;
@@ -322,7 +334,7 @@ static bool same_step(const kvd_report_row *a, const kvd_report_row *b)
     return !strcmp(a->place, b->place) && x >= y && x <= y;
 }
 
-/* Returns true if the texts are equal but for the number of requests, "; batch N". */
+/* Returns true if two texts are equal apart from the number of requests, "; batch N". */
 static bool same_but_for_batch(const char *a, const char *b)
 {
     const char *const x = strstr(a, "; batch "), *const y = strstr(b, "; batch ");
@@ -444,7 +456,7 @@ static void steps_figure(const timed *all, size_t n, kvd_section *s)
     kvd_section_panels(s, t, &panel, 1);
 }
 
-/* Adds scores against times of decode steps, if two settings have both. */
+/* Adds a figure of scores against times of decode steps, if two settings have both. */
 static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_report_rows steps = {0};

@@ -1,4 +1,7 @@
-/* Compares one method with every other on the same sequences: KL, and bytes at equal KL. */
+/*
+ * Compares one method with every other method on the same sequences: KL divergence, and bytes at
+ * equal KL divergence.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +11,13 @@
 
 enum { DRAWS = KVD_PAIRED_DRAWS };
 
-/* KL in nats at which the bytes of two methods are compared */
+/* KL divergence, in nats, at which the bytes of two methods are compared. */
 static const double equal_kl = 0.01;
 
-/* Returns the mean KL per prediction if sequence s is taken times[s] times, or once if NULL. */
+/*
+ * Returns the mean KL divergence per prediction over n sequences. Sequence s counts times[s] times,
+ * or once if `times` is NULL.
+ */
 static double mean_kl(const double *kl, const double *predictions, const size_t *times, size_t n)
 {
     double sum = 0, count = 0;
@@ -23,7 +29,10 @@ static double mean_kl(const double *kl, const double *predictions, const size_t 
     return sum / count;
 }
 
-/* Returns the bytes at which a method has the KL `wanted`, linear in log(KL), or NaN. */
+/*
+ * Returns the bytes at which a method has the KL divergence `wanted`, interpolated linearly in
+ * log(KL), or NaN.
+ */
 static double bytes_at(const kvd_paired_curve *c, const double *predictions, const size_t *times,
                        size_t n, double wanted)
 {
@@ -84,7 +93,10 @@ static int by_falling_bytes(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Fills *c with entries from `file` by falling bytes. The caller frees c->setting. */
+/*
+ * Fills the curve *c with the results first .. last that are in `file`, by falling bytes. The
+ * caller frees c->setting.
+ */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
 {
@@ -146,7 +158,10 @@ static void begin(tables *t, kvd_section *s)
         equal_kl, (int)DRAWS);
 }
 
-/* Returns the largest setting of at most `bytes` bytes or, if none, the smallest one. */
+/*
+ * Returns the largest setting of a method that takes at most `bytes` bytes or, if there is none,
+ * the smallest one.
+ */
 static const kvd_paired_setting *within(const kvd_paired_curve *c, double bytes)
 {
     for (size_t i = 0; i < c->n; i++)

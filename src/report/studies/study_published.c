@@ -174,7 +174,10 @@ static void extend(range *r, double x)
     r->n++;
 }
 
-/* Returns the range of delta / epsilon of a model. If `random`, one text is random token ids. */
+/*
+ * Returns the measured range of delta / epsilon of a model. If `random`, one of the two texts
+ * consists of random token ids.
+ */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)
 {

@@ -1,4 +1,4 @@
-/* Section of the report: rates fitted per head (studies.h). */
+/* Section of the report: numbers of kept dimensions that kvdim-fit chose per head (studies.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,10 @@ static void points_table(const kvd_results *r, kvd_section *s)
     }
 }
 
-/* Adds the removed fraction p against the removal rate r, with at most MOST_STEPS steps. */
+/*
+ * Adds a figure of the removed fraction p against the removal rate r, with at most MOST_STEPS
+ * steps.
+ */
 static void curve_study(const kvd_results *r, kvd_section *s)
 {
     enum { MOST_STEPS = 2000 };
@@ -101,7 +104,9 @@ static size_t nearest(const kvd_rates *x, double p)
     return best;
 }
 
-/* Adds maps of kept dimensions by layer and head, at removed fractions near 0.25, 0.5 and 0.75. */
+/*
+ * Adds maps of the kept dimensions by layer and head, at removed fractions near 0.25, 0.5 and 0.75.
+ */
 static void heat(const kvd_result *x, int number, kvd_section *s)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};

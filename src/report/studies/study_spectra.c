@@ -7,16 +7,19 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* Largest number of curves in a figure. More would merge and need many megabytes. */
+/* Largest number of curves in a figure. More curves would merge and make the file very large. */
 enum { MOST_CURVES = 512 };
 
-/* Returns true for a spectrum that was not calibrated on pruned or clustered vectors. */
+/* Returns true if a spectrum was calibrated on all vectors, neither pruned nor clustered. */
 static bool is_shown(const kvd_result *x)
 {
     return x->kind == KVD_RESULT_SPECTRUM && !kvd_calibration_reduced(&x->spectrum);
 }
 
-/* Returns true unless the file lacks the pair or was calibrated on pruned or clustered vectors. */
+/*
+ * Returns true if a spectrum has the kvd_pair and was calibrated on all vectors, neither pruned nor
+ * clustered.
+ */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
     return is_shown(x) && x->spectrum.pair[pair].present;
@@ -167,7 +170,10 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds a column per head, up to MOST_CURVES. *zeros: number of singular values that are 0. */
+/*
+ * Adds a table with a column of singular values per head, up to MOST_CURVES heads. *zeros receives
+ * how many are 0.
+ */
 static void heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                         size_t *zeros)
 {
@@ -195,7 +201,7 @@ static void heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size
     }
 }
 
-/* Adds Fig. 13 of the ZDC paper for the calibration with the most tokens. */
+/* Adds a figure like Fig. 13 of the ZDC paper, for the calibration with the most tokens. */
 static void heads_figure(const kvd_results *r, kvd_section *s)
 {
     const kvd_result *best = NULL;

@@ -71,7 +71,10 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/* Returns true if `a` is better founded than `b`: searches first, then more rows. */
+/*
+ * Returns true if candidate `a` is better founded than `b`: it was searched, or its value is known,
+ * or it has more rows.
+ */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -124,7 +127,7 @@ static int n_references(const kvd_accuracy_entries *all, const candidates *some)
     return !!plain(all, some, "zack") + !!plain(all, some, "uniform");
 }
 
-/* Chooses the text and model with the most methods whose saved bytes are known. */
+/* Chooses the text and model for which the saved bytes of the most methods are known. */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
     *to = (candidates){0};
@@ -154,7 +157,10 @@ static bool is_reference(const kvd_accuracy_entries *all, const candidates *some
            &some->item[i] == plain(all, some, "uniform");
 }
 
-/* Moves methods zack and uniform, with which readers compare, among the first MOST_METHODS. */
+/*
+ * Moves zack and uniform, the methods with which readers compare others, among the first
+ * MOST_METHODS.
+ */
 static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 {
     size_t end = MOST_METHODS;
@@ -228,7 +234,9 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
     }
 }
 
-/* Writes cards for the best method and for methods zack and uniform, without repeating one. */
+/*
+ * Writes a card with the result of the best method, of zack and of uniform, without repeating one.
+ */
 static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_text *t)
 {
     static const char *const references[] = {"zack", "uniform"};

@@ -10,7 +10,10 @@
 
 enum { ITERATIONS = 48 };
 
-/* A timeline file with several runs (process ids `pid`). The figure shows the first run. */
+/*
+ * A timeline file that may hold several runs, told apart by their process ids (`pid`). The figure
+ * shows the first run.
+ */
 typedef struct {
     const char *path;
     json_t *events;
