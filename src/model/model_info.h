@@ -23,7 +23,7 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
  */
 kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program, kvd_err *err);
 
-/* Opens the corpus `spec`, encoded with the checkpoint's tokenizer. */
+/* Opens the corpus that `spec` describes. Texts are encoded with the checkpoint's tokenizer. */
 kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spec,
                              const char *program, kvd_err *err);
 

@@ -18,7 +18,9 @@
 #include "model/checkpoint/streaming.h"
 
 struct kvd_checkpoint {
-    /* Paths of the checkpoint and of config.json, which is NULL for GGUF and llama2.c files. */
+    /*
+     * Paths of the checkpoint and of config.json. The latter is NULL for GGUF and llama2.c files.
+     */
     char *path, *config_path;
     bool folder;
     kvd_config config;
@@ -28,7 +30,7 @@ struct kvd_checkpoint {
     const char *dtype;
     kvd_filemap llama2c;
     kvd_gguf_model *gguf;
-    /* Content hash of random weights, or NULL. */
+    /* Hash that identifies random weights, or NULL if the weights come from a file. */
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
@@ -97,7 +99,7 @@ done:
     return status;
 }
 
-/* Describes a tensor of random weights. Returns 1 if the model does not have the tensor. */
+/* Describes a tensor of random weights in *out. Returns 1 if the model does not have the tensor. */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
     kvd_part part;
@@ -119,7 +121,7 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
     return 0;
 }
 
-/* Writes the stored name of a tensor, "language_model.model.x" for "model.x". */
+/* Writes the name under which the file stores a tensor: "language_model.model.x" for "model.x". */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
     const char *base = kvd_family_of(&c->config)->base;
@@ -163,7 +165,10 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* For a stored tensor of an unsupported data type, find_stored fails, but does not return 1. */
+    /*
+     * The message is not used: find_stored fails for a stored tensor of an unsupported data type,
+     * but the tensor exists.
+     */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -199,7 +204,9 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
     return len > 0 && (size_t)len < sizeof name && kvd_family_knows(&c->config, name);
 }
 
-/* Sets c->base to the first prefix with which the embedding is found. */
+/*
+ * Finds the prefix of the tensor names, c->base: the first one with which the embedding is found.
+ */
 static void find_base(kvd_checkpoint *c)
 {
     const kvd_family *const family = kvd_family_of(&c->config);
@@ -261,13 +268,14 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
     /*
-     * KVD_BF16 + 1 plain types, then the quantised ones, 1 .. KVD_RANDOM - 1, and random weights.
+     * Number of data types that are counted: plain types 0 .. KVD_BF16, quantised ones 1 ..
+     * KVD_RANDOM - 1, and random weights.
      */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* Tensors of unsupported data types are not counted. */
+    /* The message is not used, because tensors of unsupported data types are not counted. */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -479,7 +487,10 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
                     out->file, name, found, rows, columns);
 }
 
-/* Reports that no tokenizer was found, or only `model`, an unsupported SentencePiece file. */
+/*
+ * Fails because no tokenizer was found, or only `model`, a SentencePiece file, which is not
+ * supported.
+ */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

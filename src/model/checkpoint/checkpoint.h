@@ -51,11 +51,14 @@ const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
  */
 enum { KVD_WEIGHT_GROUP = 4096 };
 void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group);
-/* Returns the bits per weight that kvd_checkpoint_quantise set, or 0. */
+/*
+ * Returns the bits per weight that kvd_checkpoint_quantise set, or 0. *group receives the number of
+ * weights that share a scale.
+ */
 int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group);
 
 /*
- * Returns the type of the majority of weights, such as "bf16" or "q4_k". Returns "random" after
+ * Returns the data type that most weights have, such as "bf16" or "q4_k". Returns "random" after
  * kvd_checkpoint_random and "initial" after kvd_checkpoint_untrain.
  */
 const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);
@@ -67,7 +70,7 @@ int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err
 int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols,
                           kvd_tensor *out, kvd_err *err);
 
-/* Returns the safetensors files, or NULL if there are none. */
+/* Returns the checkpoint's safetensors files, or NULL if it has none. */
 const kvd_shards *kvd_checkpoint_shards(const kvd_checkpoint *c);
 
 /*

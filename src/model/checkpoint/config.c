@@ -31,7 +31,9 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
     return kvd_fail(err, "%s is '%s', supported are %s", key, found, list);
 }
 
-/* Finds the model family by the key model_type, else by the list `architectures`. */
+/*
+ * Finds the model family by the key model_type of config.json, or else by the list `architectures`.
+ */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
     const json_t *names = kvd_cfg_member(root, "architectures"),
@@ -67,7 +69,10 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
     return refuse_family("architectures", found, err);
 }
 
-/* Fails if weights are quantised, except for experts in MXFP4 where supported. */
+/*
+ * Fails if the weights of a checkpoint are quantised. Experts in MXFP4 are accepted in families
+ * that support them.
+ */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
     const json_t *const how = kvd_cfg_member(root, "quantization_config");
@@ -96,7 +101,7 @@ static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
         return kvd_fail(err, "'is_causal' is false, only causal attention is supported");
     if (family->read(root, c, err))
         return -1;
-    /* An epsilon of 1 or more would outweigh the input of a norm. */
+    /* Refuses an epsilon of 1 or more, which would outweigh the input of a norm. */
     if (c->norm_eps >= 1)
         return kvd_fail(err, "the epsilon of the norms is %g, not below 1", c->norm_eps);
     (void)snprintf(c->family, sizeof c->family, "%s", family->name);

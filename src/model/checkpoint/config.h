@@ -1,4 +1,4 @@
-/* Configuration of a model: its sizes, and the variant of each building block. */
+/* Configuration of a model: its sizes, and the variant that each building block has. */
 #ifndef KVD_MODEL_CHECKPOINT_CONFIG_H
 #define KVD_MODEL_CHECKPOINT_CONFIG_H
 
@@ -21,9 +21,9 @@ typedef enum {
     KVD_ROPE_DEFAULT,
     KVD_ROPE_LINEAR, /* positions are divided by rope_factor */
     KVD_ROPE_LLAMA3,
-    /* LongRoPE: each frequency has a divisor, and another one in long sequences. */
+    /* LongRoPE: each frequency has one divisor for short sequences and another for long ones. */
     KVD_ROPE_LONGROPE,
-    /* YaRN: low frequencies are divided by a factor, middle ones by less. */
+    /* YaRN: low frequencies are divided by a factor, middle ones by less, high ones by 1. */
     KVD_ROPE_YARN
 } kvd_rope_scaling;
 
@@ -58,7 +58,7 @@ enum {
     KVD_CONFIG_WINDOW_LAYERS = 512, /* largest number of layers with sliding windows */
     KVD_CONFIG_EXPERT_LAYERS = 512, /* largest number of layers with routed experts */
     KVD_CONFIG_EXPERTS = 4096,
-    /* Largest d_head / 2 with LongRoPE. */
+    /* Largest number of pairs of dimensions (d_head / 2) in models with LongRoPE. */
     KVD_CONFIG_LONGROPE_PAIRS = 256
 };
 
@@ -76,14 +76,20 @@ typedef struct {
     bool norm_no_bias; /* layer norms have no bias */
     bool shared_norm;
     bool no_final_norm;
-    /* RMS norms multiply by 1 + the stored gain. */
+    /* True if RMS norms multiply by 1 + the stored gain, as in Gemma. */
     bool norm_plus_one;
     bool qk_norm; /* each head of Q and K has an RMS norm before RoPE */
-    /* True if one norm covers all heads of Q, and one all heads of K. */
+    /*
+     * True if one norm covers all heads of Q together, and one all heads of K, instead of each
+     * head.
+     */
     bool qk_norm_whole;
     bool bias_qkv, bias_o, bias_ffn;
     double embed_scale; /* factor on the embedding, or 0 for none */
-    /* Factors on the outputs of blocks, and on the logits; 0 means no factor. */
+    /*
+     * Factors on the outputs of attention and feed-forward blocks, and on the logits; 0 means no
+     * factor.
+     */
     double residual_scale, logit_scale;
     /* Factor on the attention score q . k; 0 means 1/sqrt(d_head). */
     double score_scale;
@@ -102,9 +108,9 @@ typedef struct {
     kvd_rope_layout rope_layout;
     kvd_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-    /* Context in tokens before RoPE scaling. */
+    /* Number of tokens of context for which the model was trained before RoPE was scaled. */
     int rope_original_positions;
-    /* Factor on RoPE's cosines and sines (LongRoPE, YaRN). */
+    /* Factor by which LongRoPE and YaRN multiply RoPE's cosines and sines. */
     double rope_attention_factor;
     /*
      * YaRN keeps frequencies of more than rope_beta_fast turns, and divides those of fewer than
@@ -112,37 +118,46 @@ typedef struct {
      */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
-    /* LongRoPE: divisors of the d_head / 2 frequencies in short and long sequences. */
+    /* LongRoPE's divisors of the d_head / 2 frequencies, for short and for long sequences. */
     double rope_short[KVD_CONFIG_LONGROPE_PAIRS];
     double rope_long[KVD_CONFIG_LONGROPE_PAIRS];
     /* Number of keys that a query sees, its own included; 0 means all keys up to its own. */
     int window;
     /* Bit l is 1 if layer l uses the sliding window. */
     uint64_t window_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
-    /* Routed experts: a token uses n_chosen of n_experts blocks of hidden size d_expert. */
+    /*
+     * Routed experts: n_experts feed-forward blocks of hidden size d_expert, of which a token uses
+     * n_chosen.
+     */
     int n_experts, n_chosen, d_expert;
-    /* Hidden size of the shared expert, or 0 if there is none. */
+    /* Hidden size of the shared expert, which every token uses, or 0 if there is none. */
     int d_shared;
-    /* True if sigmoid(x w), w learned, multiplies the shared expert's output. */
+    /* True if the shared expert's output is multiplied by sigmoid(x w) with a learned vector w. */
     bool shared_gate;
-    /* True if probabilities of chosen experts are divided by their sum. */
+    /* True if the probabilities of a token's chosen experts are divided by their sum. */
     bool chosen_add_up;
     bool bias_experts;
-    /* gpt-oss: true if gate and up matrices are in two tensors. */
+    /* gpt-oss: true if the experts' gate and up matrices are stored in two tensors. */
     bool experts_apart;
     /*
      * gpt-oss: with gate output g and up output u, a hidden unit of an expert is min(g, limit) *
      * sigmoid(alpha * min(g, limit)) * (1 + clamp(u, -limit, limit)).
      */
     double expert_limit, expert_alpha;
-    /* True if each head has an attention sink, a logit in the softmax denominator. */
+    /*
+     * True if each query head has an attention sink: a learned logit that is added to the softmax
+     * denominator.
+     */
     bool sinks;
     /* Bit l is 1 if layer l has no routed experts. */
     uint64_t dense_layers[KVD_CONFIG_EXPERT_LAYERS / 64];
-    /* DeepSeek: a token's experts come from its groups_chosen best groups of experts. */
+    /*
+     * DeepSeek: experts form expert_groups groups. A token chooses its experts from its
+     * groups_chosen best groups.
+     */
     int expert_groups, groups_chosen;
     double expert_scale;
-    /* True if router scores are sigmoids of the logits (DeepSeek-V3). */
+    /* True if the scores of routed experts are sigmoids of the router's logits (DeepSeek-V3). */
     bool route_sigmoid;
     /*
      * Latent attention (DeepSeek-V2, arXiv:2405.04434), used if latent > 0. The cache holds
@@ -151,9 +166,9 @@ typedef struct {
      * dimensions.
      */
     int latent, d_nope, d_value;
-    /* Rank of the query projection, if a product of two matrices, or 0. */
+    /* Rank of the query projection if it is a product of two matrices; 0 if it is one matrix. */
     int q_rank;
-    /* Number of layers that the file has after layer n_layers - 1; they are not read. */
+    /* Number of layers that the file stores after the model's last layer and that are not read. */
     int extra_layers;
     bool tied_head;
     /* Ids of the tokens that begin and end a text, or -1 for none. */

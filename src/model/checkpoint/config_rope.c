@@ -16,8 +16,8 @@ static const struct {
                    {"longrope", KVD_ROPE_LONGROPE},
                    {"yarn", KVD_ROPE_YARN},
                    /*
-                    * Dynamic NTK has an effect only beyond max_position_embeddings, which kvdim
-                    * refuses.
+                    * Accepts dynamic NTK scaling as plain RoPE: it has an effect only beyond
+                    * max_position_embeddings, which kvdim refuses.
                     */
                    {"dynamic", KVD_ROPE_DEFAULT},
                    {"su", KVD_ROPE_LONGROPE}}; /* name of LongRoPE in the first Phi-3 models */
@@ -28,7 +28,10 @@ static bool is_dynamic(const char *type)
     return strcmp(type, "dynamic") == 0;
 }
 
-/* Reads rope_theta from `holder`, one of several objects, which must agree. */
+/*
+ * Reads rope_theta from `holder`. If several objects of config.json have it, their values must
+ * agree.
+ */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
 {
@@ -80,7 +83,10 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
     return refuse_type(*name, types, err);
 }
 
-/* Reads the rotated fraction of dimensions, rounded down as in Hugging Face. */
+/*
+ * Reads the fraction of a head's dimensions that RoPE rotates. Their number is rounded down as in
+ * Hugging Face's library.
+ */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
     double factor = 1;
@@ -104,7 +110,7 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
     return 0;
 }
 
-/* Fails if `rope` has a parameter that its scaling type does not use. */
+/* Fails if the object `rope` has a parameter that its type of scaling does not use. */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
 {
@@ -196,7 +202,10 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
     return 0;
 }
 
-/* Reads LongRoPE (Ding et al. 2024): the divisors of the frequencies and the attention factor. */
+/*
+ * Reads the parameters of LongRoPE (Ding et al. 2024): divisors of the frequencies and factor on
+ * cosines and sines.
+ */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
 {
@@ -222,7 +231,7 @@ static double mscale_of(double scale, double mscale)
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
 }
 
-/* Reads YaRN (Peng et al. 2023, arXiv:2309.00071). */
+/* Reads the parameters of YaRN (Peng et al. 2023, arXiv:2309.00071). */
 static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_config *c,
                      kvd_err *err)
 {
@@ -236,7 +245,8 @@ static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_c
         kvd_cfg_bool(rope, "truncate", &c->rope_truncate, err))
         return -1;
     /*
-     * Contexts longer than the original one would need a factor on queries, which is not computed.
+     * Limits the context to the original one, because longer contexts need a factor on queries,
+     * which is not computed.
      */
     if (kvd_cfg_member(rope, "llama_4_scaling_beta") &&
         c->max_positions > c->rope_original_positions)
@@ -270,7 +280,7 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /* The difference is a divisor in the blend of frequencies. */
+    /* Requires two different frequency factors, because their difference is a divisor. */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);
@@ -298,7 +308,7 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
     return c->rope_scaling == KVD_ROPE_LLAMA3 ? read_llama3(root, rope, original, c, err) : 0;
 }
 
-/* Reads RoPE base (default `theta`) and scaling from `parameters`. */
+/* Reads the base of RoPE (`theta` if absent) and its scaling from the object `parameters`. */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)
 {

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 /*
- * List entry of a mapped file. Never freed, because the SIGBUS handler may read the list in any
- * thread. While len is not 0, the entry does not change.
+ * Entry in the list of mapped files. It is never freed, because the handler of SIGBUS may read the
+ * list in any thread. While len is not 0, the entry does not change.
  */
 typedef struct entry {
     _Atomic uintptr_t begin;
@@ -38,7 +38,10 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
     return n;
 }
 
-/* Ends the program if the fault is in a mapped file, else restores the earlier handler. */
+/*
+ * Handler of SIGBUS. Ends the program with a message if the fault is in a mapped file, otherwise
+ * restores the earlier handler.
+ */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
     static atomic_flag first = ATOMIC_FLAG_INIT;
@@ -47,7 +50,10 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     const entry *e = atomic_load(&list);
     while (e && at - atomic_load(&e->begin) >= atomic_load(&e->len))
         e = e->next;
-    /* The processor repeats the access, and the restored handler receives SIGBUS. */
+    /*
+     * Returns from the handler, so that the processor repeats the access and the restored handler
+     * receives SIGBUS.
+     */
     if (!e) {
         (void)sigaction(signal, &earlier_action, NULL);
         return;
@@ -58,7 +64,7 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     char line[4608];
     const size_t size = sizeof line - 1;
     size_t n = 0;
-    /* Ends a progress line on the terminal. */
+    /* Begins a new line after the progress bar on the terminal. */
     if (on_terminal)
         line[n++] = '\n';
     n = append(line, size, n, program_invocation_short_name);
@@ -74,7 +80,7 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     _exit(1);
 }
 
-/* Installs the SIGBUS handler. The caller must hold list_lock. */
+/* Installs the handler of SIGBUS. The caller must hold list_lock. */
 static int install_handler(kvd_err *err)
 {
     struct sigaction now, action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};

@@ -18,7 +18,10 @@ enum { KVD_GGUF_NAME = 64 }; /* bytes of a tensor's name and terminating zero */
 typedef struct kvd_gguf kvd_gguf;
 
 kvd_gguf *kvd_gguf_open(const char *path, kvd_err *err);
-/* Opens a file from bytes, which must stay valid until kvd_gguf_close. `name` is for messages. */
+/*
+ * Opens a GGUF file from bytes in memory, which must stay valid until kvd_gguf_close. `name` is
+ * used in messages.
+ */
 kvd_gguf *kvd_gguf_parse(const char *name, const void *bytes, size_t len, kvd_err *err);
 void kvd_gguf_close(kvd_gguf *g);
 
@@ -34,10 +37,10 @@ int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *er
 /* Reads a number of type f32 or f64. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
-/* Finds a text, which may have any bytes and is not zero-terminated. */
+/* Finds a text value. It may contain any bytes and has no terminating zero. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
-/* Iterator over the items of a list; all zeros means the end. */
+/* Iterator over the items of a list in a GGUF file. If it is all zeros, it is at the end. */
 typedef struct {
     const unsigned char *at;
     uint32_t type;
@@ -47,7 +50,7 @@ typedef struct {
 int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
-/* Return the next item of a list, or false at the end. */
+/* Return the next item of a list of texts or numbers, or false at the end. */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
 bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
@@ -55,18 +58,18 @@ bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
 size_t kvd_gguf_count(const kvd_gguf *g);
 /* Returns the name of tensor i in file order, valid until kvd_gguf_close. */
 const char *kvd_gguf_name(const kvd_gguf *g, size_t i);
-/* Returns the index of a tensor, or kvd_gguf_count if there is none. */
+/* Returns the index of the tensor with this name, or kvd_gguf_count if there is none. */
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
-/* Fills *out with tensor i, [rows][columns]. Fails for unsupported types. */
+/* Describes tensor i, [rows][columns], in *out. Fails for unsupported types. */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
 /* A model in a GGUF file, with tensor names and row order as in Hugging Face files. */
 
 typedef struct kvd_gguf_model kvd_gguf_model;
 
-/* Opens a model and fills *c. On failure returns NULL and fills *err. */
+/* Opens a GGUF model and fills its configuration *c. On failure returns NULL and fills *err. */
 kvd_gguf_model *kvd_gguf_model_open(const char *path, kvd_config *c, kvd_err *err);
-/* Opens a model from bytes, which must stay valid. `name` is for messages. */
+/* Opens a GGUF model from bytes in memory, which must stay valid. `name` is used in messages. */
 kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t len, kvd_config *c,
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);
@@ -75,15 +78,24 @@ void kvd_gguf_model_close(kvd_gguf_model *m);
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 
-/* Finds a tensor. Returns 1 if there is none, -1 with *err for unsupported types. */
+/*
+ * Finds the tensor with a Hugging Face name. Returns 1 if there is none, -1 with *err for
+ * unsupported types.
+ */
 int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *out, kvd_err *err);
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
-/* Returns true for divisors of RoPE frequencies, which are no weights. */
+/*
+ * Returns true if a tensor of a GGUF file holds divisors of RoPE frequencies, which are settings
+ * and no weights.
+ */
 bool kvd_gguf_is_setting(const char *tensor);
 
-/* Reads the configuration; messages use the keys of config.json. Returns 0, or -1 with *err. */
+/*
+ * Reads the model's configuration from the metadata of a GGUF file. Messages use the keys of
+ * config.json. Returns 0, or -1 with *err.
+ */
 int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err);
 
 #endif

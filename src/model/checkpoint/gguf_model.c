@@ -10,15 +10,15 @@ typedef struct {
     char name[KVD_PART_NAME];
     size_t tensor;
     kvd_row_order order;
-    /* True for a matrix of one row, which GGUF may store as a vector. */
+    /* True if the weight is a matrix with one row, which GGUF may store as a vector. */
     bool column;
-    /* Index of the expert in a tensor of n_experts; 0 for other tensors. */
+    /* Number of the expert in a tensor that holds n_experts experts; 0 for other tensors. */
     size_t expert, n_experts;
 } entry;
 
 struct kvd_gguf_model {
     kvd_gguf *file;
-    /* Weights of the model, in the order of the GGUF tensors. */
+    /* Weights of the model, in the order of the tensors in the GGUF file. */
     entry *entries;
     const entry **by_name;
     size_t n;
@@ -59,7 +59,10 @@ static const struct {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/* In Falcon with two norms, "attn_norm" precedes the feed-forward block. */
+/*
+ * Finds the weight of a norm in Falcon. In models with two norms, "attn_norm" precedes the
+ * feed-forward block.
+ */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
     if (strcmp(c->family, "falcon") != 0 || c->order != KVD_ORDER_PARALLEL || c->shared_norm)
@@ -116,7 +119,10 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
                                                                   : KVD_ROWS_IN_ORDER;
 }
 
-/* Fills e[] with the Hugging Face names of a tensor, one per expert. Returns their number. */
+/*
+ * Fills e[] with the Hugging Face names of the weights in a GGUF tensor, one for each expert.
+ * Returns their number.
+ */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
     char text[KVD_GGUF_NAME];
@@ -187,7 +193,7 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads a model, and takes ownership of `file`, which may be NULL. */
+/* Reads a model from an open GGUF file, and takes ownership of `file`, which may be NULL. */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)
@@ -263,7 +269,7 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* If the key has a wrong type, there is a tokenizer, but reading it will fail. */
+    /* A key of a wrong type means that there is a tokenizer, although reading it will fail. */
     kvd_err ignored;
     const char *s;
     size_t len;

@@ -12,10 +12,13 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
 
-/* Reads the header of a file, which must have exactly the size that the header implies. */
+/*
+ * Reads the configuration from the header of a llama2.c file. The file must have exactly the size
+ * that the header implies.
+ */
 int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_config *c, kvd_err *err);
 
-/* Finds a tensor by its Hugging Face name. Returns 0, or 1 if there is none. */
+/* Describes the tensor with a Hugging Face name in *out. Returns 0, or 1 if there is none. */
 int kvd_llama2c_find(const char *file, const void *bytes, const kvd_config *c, const char *name,
                      kvd_tensor *out);
 

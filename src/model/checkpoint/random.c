@@ -24,7 +24,9 @@ static float float_of_bf16(uint32_t bits)
     return x;
 }
 
-/* Writes n pairs of elements, beginning with pair `first`; pair i is elements 2 i and 2 i + 1. */
+/*
+ * Writes n pairs of random elements, from pair `first` on. Pair i has the elements 2 i and 2 i + 1.
+ */
 static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++) {
@@ -37,7 +39,10 @@ static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n,
 
 #if defined(__x86_64__)
 
-/* Each word is in the lower half of a 64-bit lane, where vpmuludq reads its operands. */
+/*
+ * Writes n pairs of random elements with AVX2. Words are in the lower halves of 64-bit lanes, where
+ * vpmuludq reads its operands.
+ */
 __attribute__((target("avx2"))) static void read_pairs_avx2(uint64_t key, float unit,
                                                             uint64_t first, size_t n, float *out)
 {

@@ -24,7 +24,7 @@
 #define KVD_PHILOX_W1 0xbb67ae85u
 enum { KVD_PHILOX_ROUNDS = 10, KVD_RANDOM_MEAN = 131070 };
 
-/* Replaces the counter x by four random words. */
+/* Generator Philox: replaces the counter x by four random words. */
 KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -42,13 +42,19 @@ KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
     }
 }
 
-/* Returns the factor from an integer sum to an element: scale / sqrt((2^32 - 1) / 3). */
+/*
+ * Returns the factor that turns a sum of random integers into an element: scale / sqrt((2^32 - 1) /
+ * 3).
+ */
 KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
 {
     return scale * 2.64289979e-5f;
 }
 
-/* Returns an element as bits of bf16, from two random words, rounded to nearest even. */
+/*
+ * Returns a random element as bits of bf16, computed from two random words and rounded to nearest
+ * even.
+ */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;
@@ -58,7 +64,7 @@ KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
-/* Computes elements 2 * pair and 2 * pair + 1 as bits of bf16. */
+/* Computes random elements 2 * pair and 2 * pair + 1 as bits of bf16. */
 KVD_RANDOM_FUNCTION void kvd_random_pair(uint64_t key, float unit, uint64_t pair, uint32_t *even,
                                          uint32_t *odd)
 {

@@ -9,10 +9,13 @@
 
 #include "model/checkpoint/filemap.h"
 
-/* Bytes of the header's length, and largest header that the reference reader accepts. */
+/*
+ * Number of bytes in which the header's length is stored, and largest header that the reference
+ * reader accepts.
+ */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
-/* Data type of stored tensors, supported or not. */
+/* A data type that safetensors files may contain, supported or not. */
 typedef struct {
     const char *name;
     unsigned bits;
@@ -63,7 +66,7 @@ unsigned kvd_safetensors_bits(const char *dtype)
     return d ? d->bits : 0;
 }
 
-/* Reads an integer of 0 or more, else returns -1. */
+/* Reads an integer of 0 or more from JSON. Otherwise returns -1. */
 static int read_size(const json_t *value, size_t *out)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -147,7 +150,7 @@ static int by_offset(const void *a, const void *b)
     const entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* If two tensors begin at one byte, the empty one sorts first. */
+    /* Orders an empty tensor before another one that begins at the same byte. */
     return (x->end > y->end) - (x->end < y->end);
 }
 

@@ -13,7 +13,7 @@
 
 typedef struct kvd_safetensors kvd_safetensors;
 
-/* A tensor of a safetensors header, without its data offsets. */
+/* Description of a tensor in a safetensors header, without its position in the file. */
 typedef struct {
     const char *name;
     const char *dtype; /* "F32", "BF16", "I64", ... */
@@ -24,9 +24,14 @@ typedef struct {
 /* Returns the number of bits of one element, or 0 for an unknown dtype. */
 unsigned kvd_safetensors_bits(const char *dtype);
 
-/* Opens a file and lists tensors of all dtypes. On failure returns NULL and fills *err. */
+/*
+ * Opens a safetensors file and lists its tensors of all data types. On failure returns NULL and
+ * fills *err.
+ */
 kvd_safetensors *kvd_safetensors_open(const char *path, kvd_err *err);
-/* Opens a file from bytes, which must stay valid. `name` is for messages. */
+/*
+ * Opens a safetensors file from bytes in memory, which must stay valid. `name` is used in messages.
+ */
 kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size_t len,
                                        kvd_err *err);
 void kvd_safetensors_close(kvd_safetensors *s);
@@ -37,19 +42,34 @@ void kvd_safetensors_close(kvd_safetensors *s);
  */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
-/* Finds a tensor. Returns 1 if there is none, -1 with *err if its dtype is not supported. */
+/*
+ * Finds a tensor by name. Returns 1 if there is none, -1 with *err if its data type is not
+ * supported.
+ */
 int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor *out, kvd_err *err);
 
-/* Describes tensor i of any dtype; data [*bytes] is valid until kvd_safetensors_close. */
+/*
+ * Describes tensor i, of any data type, in *spec. *data receives the address of its *bytes bytes,
+ * which is valid until kvd_safetensors_close.
+ */
 void kvd_safetensors_stored(const kvd_safetensors *s, size_t i, kvd_tensor_spec *spec,
                             const void **data, size_t *bytes);
-/* Describes a tensor by name; *file is the path of its file. Returns 1 if there is none. */
+/*
+ * Describes the tensor `name`. *file receives the path of the file that holds it. Returns 1 if
+ * there is none.
+ */
 int kvd_safetensors_stored_of(const kvd_safetensors *s, const char *name, kvd_tensor_spec *spec,
                               const void **data, size_t *bytes, const char **file);
-/* Returns key i of the header's __metadata__, or NULL if there are fewer. */
+/*
+ * Returns key number i of __metadata__ in the header, and its value in *value, or NULL if there are
+ * fewer keys.
+ */
 const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const char **value);
 
-/* Writes a safetensors file, tensor after tensor, in the order of kvd_tensor_spec_order. */
+/*
+ * ---- Writing of a safetensors file, tensor after tensor, in the order of kvd_tensor_spec_order
+ * ----
+ */
 
 /* Returns the name of a data type: "F32", "F16" or "BF16". */
 const char *kvd_safetensors_dtype(kvd_dtype t);
@@ -58,11 +78,12 @@ const char *kvd_safetensors_dtype(kvd_dtype t);
 int kvd_tensor_spec_order(const void *a, const void *b);
 
 /*
- * Computes a tensor's bytes. Fails for unknown dtypes, overflow, or a size that is not whole bytes.
+ * Computes the number of bytes of a tensor. Fails for unknown data types, on overflow, and if the
+ * size is not a whole number of bytes.
  */
 int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *err);
 
-/* {key, value} of __metadata__; key NULL ends a list. */
+/* Entry {key, value} of __metadata__ in a safetensors file. A key of NULL ends a list. */
 typedef const char *kvd_safetensors_note[2];
 
 typedef struct kvd_safetensors_writer kvd_safetensors_writer;
@@ -77,13 +98,15 @@ kvd_safetensors_writer *kvd_safetensors_create(const char *path, const kvd_tenso
                                                size_t n, const kvd_safetensors_note *notes,
                                                kvd_err *err);
 
-/* Appends bytes to a tensor; tensors must come in the order of the header. */
+/* Appends n bytes to the data of a tensor. Tensors must be written in the order of the header. */
 int kvd_safetensors_append(kvd_safetensors_writer *w, const char *name, const void *bytes, size_t n,
                            kvd_err *err);
 
-/* Flushes the file to disk and frees the writer. Fails if data is missing. */
+/*
+ * Flushes the safetensors file to disk and frees the writer. Fails if data of a tensor are missing.
+ */
 int kvd_safetensors_finish(kvd_safetensors_writer *w, kvd_err *err);
-/* Frees the writer, which may be NULL, and leaves an incomplete file. */
+/* Frees the writer, which may be NULL. The file stays incomplete. */
 void kvd_safetensors_abandon(kvd_safetensors_writer *w);
 
 #endif

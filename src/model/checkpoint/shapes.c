@@ -4,7 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Parts of published config.json files. */
+/* Parts of the published config.json files of models. */
 #define LLAMA                                                                                      \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\","
 #define ROPE_31                                                                                       \

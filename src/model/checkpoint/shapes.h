@@ -1,4 +1,4 @@
-/* Published model shapes with random weights, to measure time and memory. */
+/* Shapes of published models. With random weights they serve to measure time and memory. */
 #ifndef KVD_MODEL_CHECKPOINT_SHAPES_H
 #define KVD_MODEL_CHECKPOINT_SHAPES_H
 
@@ -19,7 +19,9 @@ enum { KVD_SHAPE_SEED = 1 };
 
 size_t kvd_shape_count(void);
 const kvd_shape *kvd_shape_at(size_t i);
-/* Returns the shape called `name`, or NULL; *err then lists all names. */
+/*
+ * Returns the model shape called `name`. If there is none, returns NULL, and *err lists all names.
+ */
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
 /*

@@ -8,11 +8,11 @@
 #include "common/err.h"
 #include "model/checkpoint/safetensors.h"
 
-/* The functions for paths return text that the caller frees, or NULL with *err. */
+/* The following functions for paths return text that the caller frees, or NULL with *err. */
 
-/* Returns "folder/name". */
+/* Returns the path "folder/name", which the caller frees. */
 char *kvd_path_in_folder(const char *folder, const char *name, kvd_err *err);
-/* Returns the path of `name` in the folder of the file `path`. */
+/* Returns the path of file `name` in the folder that contains the file `path`. */
 char *kvd_path_beside(const char *path, const char *name, kvd_err *err);
 char *kvd_path_with_ending(const char *path, const char *old, const char *fresh, kvd_err *err);
 
@@ -22,10 +22,13 @@ bool kvd_path_ends_with(const char *path, const char *end);
 /* Returns 1 if the file exists, 0 if not, -1 with *err if this is unknown. */
 int kvd_path_exists(const char *path, kvd_err *err);
 
-/* Moves `path` to *found if the file exists and *found is NULL, otherwise frees `path`. */
+/* If *found is NULL and the file exists, moves `path` to *found. Otherwise frees `path`. */
 int kvd_path_take_existing(char *path, char **found, kvd_err *err);
 
-/* Finds the tokenizer NAME.tok*.bin of NAME.bin; *found is allocated or NULL. Two are an error. */
+/*
+ * Finds the tokenizer NAME.tok*.bin of the checkpoint NAME.bin. *found receives its allocated path
+ * or NULL. Two such files are an error.
+ */
 int kvd_path_tok_bin(const char *path, char **found, kvd_err *err);
 
 typedef struct {
@@ -35,29 +38,36 @@ typedef struct {
 
 typedef struct {
     kvd_safetensors **file;
-    /* File names in the folder; NULL for a single file. */
+    /* Names of the checkpoint's files in the folder; NULL if it is a single file. */
     char **name;
     size_t n_files;
     kvd_shard_entry *entries; /* sorted by name */
     size_t n_entries;
 } kvd_shards;
 
-/* Opens a file into the zeroed *s; call kvd_shards_release even on failure. */
+/*
+ * Opens a safetensors file in the zeroed *s. The caller must call kvd_shards_release even on
+ * failure.
+ */
 int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err);
 
-/* Opens the files in `folder` that an index names. Fails if index and files disagree. */
+/*
+ * Opens the safetensors files in `folder` that the index file names. Fails if index and files
+ * disagree.
+ */
 int kvd_shards_open_index(kvd_shards *s, const char *folder, const char *index_path, kvd_err *err);
 void kvd_shards_release(kvd_shards *s);
 
 /* Finds a tensor. Returns 1 if there is none, -1 with *err if its dtype is not supported. */
 int kvd_shards_find(const kvd_shards *s, const char *tensor, kvd_tensor *out, kvd_err *err);
 
-/* Describes a tensor of any dtype by name. Returns 1 if there is none. */
+/* Describes the tensor of this name, of any data type. Returns 1 if there is none. */
 int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *spec,
                       const void **data, size_t *bytes, const char **file);
 
 /*
- * Tensors that hold all experts, as in gpt-oss. Expert N's matrix has `in` columns and `out` rows:
+ * Tensors that hold the matrices of all experts of a layer, as in gpt-oss. Expert N's matrix has
+ * `in` columns and `out` rows:
  *
  *   "x.experts.N.y.weight"  is matrix N of "x.experts.y" [n_experts][in][out]. In MXFP4 files,
  *                           its codes are "x.experts.y_blocks" [n_experts][out][in / 32][16] (U8)
@@ -69,7 +79,10 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 int kvd_stacked_find(const kvd_shards *s, const char *name, size_t n_experts, kvd_tensor *out,
                      kvd_err *err);
 
-/* Writes the name of expert 0's tensor: "x.experts.0.y.weight" for "x.experts.y_blocks". */
+/*
+ * Writes to `name` the name that expert 0's part of a stored tensor has: "x.experts.0.y.weight" for
+ * "x.experts.y_blocks".
+ */
 bool kvd_stacked_name(const char *stored, char *name, size_t size);
 
 #endif

@@ -6,11 +6,14 @@
 
 typedef struct {
     const unsigned char *first;
-    /* Size of the pages in bytes, or 0 if the tensor is not in a mapped file. */
+    /* Number of bytes of the memory pages, or 0 if the tensor is not in a mapped file. */
     size_t bytes;
 } pages;
 
-/* Returns the whole memory pages around the data, all within the mapped file. */
+/*
+ * Returns the whole memory pages that contain the n bytes at `data`. They all belong to the mapped
+ * file.
+ */
 static pages pages_around(const void *data, size_t n)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -39,7 +42,7 @@ void kvd_mapped_drop(const void *data, size_t bytes)
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 
-/* Reads one byte of every page, because madvise reads too little ahead. */
+/* Thread function: reads one byte of every page, because madvise reads too little ahead. */
 static void *touch(void *of)
 {
     const kvd_prefetch *p = of;

@@ -1,4 +1,7 @@
-/* Reads checkpoints larger than memory: a thread reads ahead, and pages are dropped after use. */
+/*
+ * Reads checkpoints that are larger than memory: a thread reads weights ahead, and their pages are
+ * dropped after use.
+ */
 #ifndef KVD_MODEL_CHECKPOINT_STREAMING_H
 #define KVD_MODEL_CHECKPOINT_STREAMING_H
 
@@ -21,8 +24,8 @@ typedef struct {
 } kvd_prefetch;
 
 /*
- * Starts a thread that reads part[0] .. part[n - 1] ahead. *p must be zeroed or waited for; `part`
- * must stay valid until kvd_prefetch_wait.
+ * Starts a thread that reads the weights part[0] .. part[n - 1] into memory ahead of their use. *p
+ * must be zeroed or waited for; `part` must stay valid until kvd_prefetch_wait.
  */
 void kvd_prefetch_start(kvd_prefetch *p, const kvd_weight *part, size_t n);
 void kvd_prefetch_wait(kvd_prefetch *p);

@@ -40,13 +40,16 @@ static int as_signed(unsigned char byte)
     return byte < 128 ? byte : byte - 256;
 }
 
-/* Returns 4-bit code i: codes 0 to 15 are the low bits of q[16], 16 to 31 the high bits. */
+/*
+ * Returns the i-th 4-bit code of a block: codes 0 to 15 are the low bits of q[16], codes 16 to 31
+ * the high bits.
+ */
 static int nibble(const unsigned char *q, size_t i)
 {
     return i < HALF ? q[i] & 15 : q[i - HALF] >> 4;
 }
 
-/* Returns the top bit of 5-bit code i (Q5_0, Q5_1) as 0 or 16. */
+/* Returns the top bit of the i-th 5-bit code of a block (Q5_0, Q5_1) as 0 or 16. */
 static int fifth(const unsigned char *high, size_t i)
 {
     return (high[i / 8] >> (i % 8) & 1) << 4;
@@ -73,11 +76,11 @@ static float small_value(kvd_packing packing, const unsigned char *b, float d, s
     }
 }
 
-/* 4-bit float E2M1: a sign, two bits of exponent, one of mantissa. */
+/* Values of the 4-bit float E2M1: a sign, two bits of exponent, one bit of mantissa. */
 static const float e2m1[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-/* Returns the E8M0 scale 2^(scale - 127), or NaN for 255. */
+/* Returns the value of an 8-bit scale (E8M0): 2^(scale - 127), or NaN for 255. */
 static float power(unsigned char scale)
 {
     return scale == 255 ? NAN : ldexpf(1.0f, scale - 127);
@@ -91,7 +94,10 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
         out[i - first] = d * e2m1[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15];
 }
 
-/* Reads a Q2_K block: 16 bytes of scales and minima, 64 of 2-bit codes, two float16 factors. */
+/*
+ * Decodes a Q2_K block of 256 elements: 16 bytes of scales and minima, 64 of 2-bit codes, two
+ * float16 factors.
+ */
 static void read_q2_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 80), m = f16(b + 82);
@@ -102,7 +108,10 @@ static void read_q2_k(const unsigned char *b, float *out)
     }
 }
 
-/* Reads a Q3_K block: 32 bytes of top bits, 64 of lower bits, 12 of scales, a float16 factor. */
+/*
+ * Decodes a Q3_K block of 256 elements: 32 bytes of top bits, 64 of lower bits, 12 of scales, a
+ * float16 factor.
+ */
 static void read_q3_k(const unsigned char *b, float *out)
 {
     const unsigned char *packed = b + 96;
@@ -120,7 +129,7 @@ static void read_q3_k(const unsigned char *b, float *out)
     }
 }
 
-/* Unpacks the 6-bit scale and minimum of group g. */
+/* Unpacks the 6-bit scale and the 6-bit minimum of group g from the bytes p. */
 static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
 {
     if (g < 4) {
@@ -133,8 +142,8 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
 }
 
 /*
- * Reads a Q4_K block (two float16 factors, 12 bytes of scales, 128 of codes) or a Q5_K block, which
- * has 32 bytes of fifth bits before the codes.
+ * Decodes a Q4_K block of 256 elements (two float16 factors, 12 bytes of scales, 128 of codes) or a
+ * Q5_K block, which has 32 bytes of fifth bits before the codes.
  */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
@@ -153,7 +162,10 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
     }
 }
 
-/* Reads a Q6_K block: 128 bytes of bits 0 to 3, 64 of bits 4 and 5, scales, a float16 factor. */
+/*
+ * Decodes a Q6_K block of 256 elements: 128 bytes of bits 0 to 3, 64 of bits 4 and 5, scales, a
+ * float16 factor.
+ */
 static void read_q6_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 208);

@@ -22,8 +22,8 @@ cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size
                                 void *out, cudaStream_t stream);
 
 /*
- * Fills out [rows][cols], with rows out_stride elements apart; row r begins with element first + r
- * * stride. rows * cols < 2^40.
+ * Fills out [rows][cols] with random elements. Rows of `out` are out_stride elements apart. Row r
+ * has the elements from first + r * stride on. rows * cols < 2^40.
  */
 cudaError_t kvd_gpu_random_fill_rows(kvd_dtype type, const kvd_random_tensor *t, size_t first,
                                      size_t stride, size_t rows, size_t cols, void *out,

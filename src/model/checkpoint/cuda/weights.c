@@ -12,7 +12,7 @@
 enum {
     ALIGN = 256,
     CHUNK = 65536,
-    /* Bytes of each pinned buffer for copies. */
+    /* Bytes of each pinned host buffer through which weights are copied to the device. */
     BUFFER = 16 * 1024 * 1024,
     BUFFERS = 2,
     SLOTS = 2,
@@ -36,7 +36,10 @@ static const char *no_gradients(const kvd_config *c)
                                                           : NULL;
 }
 
-/* Returns the first feature of the model that the GPU code for `use` does not support. */
+/*
+ * Returns the name of the first feature of the model that the GPU code for purpose `use` does not
+ * support, or NULL.
+ */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     if (use == KVD_GPU_GRADIENTS)
@@ -99,7 +102,7 @@ typedef struct {
     void *pinned[BUFFERS];
     cudaEvent_t copied[BUFFERS];
     int turn;
-    /* Buffers for conversions, [threads][CHUNK]. */
+    /* [threads][CHUNK] Buffers in which elements are converted. */
     float *scratch;
 } loader;
 
@@ -134,16 +137,19 @@ static int loader_close(loader *l, kvd_err *err)
     return kvd_cuda_check(e, "loading weights", err);
 }
 
-/* Rectangle of a weight matrix, whose rows begin with first_row. */
+/* Rectangle of a weight matrix that is loaded. Its rows begin with first_row. */
 typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
     kvd_dtype type;
-    /* Elements in the mapped file, or NULL if they must be converted. */
+    /* The rectangle's elements in the mapped file, or NULL if they must be converted. */
     const char *stored;
 } cut;
 
-/* Converts elements first .. first + n - 1, counted in the whole matrix. */
+/*
+ * Converts elements first .. first + n - 1, counted in the whole weight matrix, to the number type
+ * on the GPU.
+ */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type);
@@ -157,7 +163,7 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/* Converts elements first .. first+n-1, counted row by row in the rectangle; n <= CHUNK. */
+/* Converts elements first .. first+n-1 of a rectangle, counted row by row; n <= CHUNK. */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), cols = c->weight.cols;
@@ -192,7 +198,10 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/* Copies n elements of the rectangle to the device, or generates random ones there. */
+/*
+ * Copies n elements of the rectangle to device memory `to`. If the weights are random, generates
+ * them there.
+ */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;
@@ -215,7 +224,10 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
     return 0;
 }
 
-/* State of placing weights from address `base` on. If base is NULL, only bytes are counted. */
+/*
+ * State of placing weights in device memory from address `base` on. If base is NULL, bytes are only
+ * counted.
+ */
 typedef struct {
     const kvd_config *c;
     const kvd_gpu_share *share;
@@ -234,7 +246,10 @@ typedef struct {
     int first, n;
 } piece;
 
-/* Places n pieces of weights one after another; *to becomes NULL if the model has none. */
+/*
+ * Places n parts of a layer's weights, or of its biases, one after another in device memory. *to
+ * receives their address, or NULL if the model does not have them.
+ */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
 {
@@ -280,7 +295,10 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
     return place(w, layer, bias, KVD_F32, p, n, to, err);
 }
 
-/* Loads hidden units first .. first + n - 1 of an expert; `part` is its gate matrix. */
+/*
+ * Loads a part of one expert: its hidden units first .. first + n - 1. `part` names the expert's
+ * gate matrix.
+ */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
 {
@@ -447,7 +465,7 @@ struct kvd_gpu_expert_stream {
     /* State of placing an expert in a buffer. */
     walk place;
     char *slot[SLOTS];
-    /* For each buffer, an event after the latest work that reads the buffer. */
+    /* CUDA event for each buffer: the end of the latest work that reads the buffer. */
     cudaEvent_t used[SLOTS];
     cudaEvent_t copied;
     int turn;
@@ -467,7 +485,7 @@ static void stream_close(kvd_gpu_expert_stream *s)
     free(s);
 }
 
-/* Prepares streaming of experts through two device buffers at `slots`. */
+/* Prepares streaming of experts through two buffers in device memory, at address `slots`. */
 static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
 {
     const size_t bytes = expert_bytes(&w->config, w->type, &w->share);

@@ -15,28 +15,31 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/family.h"
 
-/* Purpose of the weights; only KVD_GPU_PASS supports all models. */
+/*
+ * Purpose for which the weights are loaded: forward pass, gradients, or serving. Only KVD_GPU_PASS
+ * supports all models.
+ */
 typedef enum { KVD_GPU_PASS, KVD_GPU_GRADIENTS, KVD_GPU_SERVING } kvd_gpu_use;
 
-/* Heads and hidden units on one of `count` GPUs. */
+/* Part of a model that one of `count` GPUs holds: its heads and hidden units. */
 typedef struct {
     int index, count; /* index of this GPU, and number of GPUs */
     int first_head, n_heads;
     int first_kv_head, n_kv_heads;
     int first_ffn, n_ffn;
-    /* Hidden units of each routed expert on this GPU. */
+    /* First hidden unit of each routed expert on this GPU, and number of units. */
     int first_expert, n_expert;
-    /* Hidden units of the shared expert on this GPU. */
+    /* First hidden unit of the shared expert on this GPU, and number of units. */
     int first_shared, n_shared;
 } kvd_gpu_share;
 
-/* Weights of one expert on the device; n is its number of hidden units. */
+/* Weights of one expert in device memory. n is the number of its hidden units there. */
 typedef struct {
     /* Gate matrix followed by up matrix: [2 n][d_model]. */
     void *gate_up;
-    /* [d_model][n] */
+    /* Down matrix: [d_model][n]. */
     void *down;
-    /* bias_gate_up [2 n]; bias_down [d_model], not split among GPUs. */
+    /* Biases: bias_gate_up [2 n], bias_down [d_model]. The latter is not split among GPUs. */
     float *bias_gate_up, *bias_down;
 } kvd_gpu_expert;
 
@@ -54,11 +57,17 @@ typedef struct {
     void *up;
 } kvd_gpu_latent;
 
-/* Computes the share of GPU `index`. Fails if `count` does not divide heads or hidden units. */
+/*
+ * Computes which heads and hidden units GPU `index` of `count` holds. Fails if `count` does not
+ * divide their numbers.
+ */
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
                      kvd_err *err);
 
-/* Weights of one layer on one GPU, row-major [outputs][inputs]; NULL if absent. */
+/*
+ * Weights of one layer in the memory of one GPU, row-major [outputs][inputs]. NULL if the model
+ * does not have them.
+ */
 typedef struct {
     /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
     void *qkv;
@@ -66,12 +75,18 @@ typedef struct {
      * Output projection: [d_model][n_heads * d_head], with d_value for d_head in latent attention.
      */
     void *o;
-    /* Gate and up matrix, [2 n_ffn][d_model], or only the up matrix, [n_ffn][d_model]. */
+    /*
+     * Gate matrix followed by up matrix, [2 n_ffn][d_model]. If there is no gate, only the up
+     * matrix, [n_ffn][d_model].
+     */
     void *gate_up;
     void *down; /* [d_model][n_ffn] */
     /* Biases; bias_o and bias_down are not split among GPUs. */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
-    /* Norms before (KVD_ORDER_AFTER: after) attention [0] and feed-forward block [1]. */
+    /*
+     * Gains of the norms before attention [0] and feed-forward block [1]. With KVD_ORDER_AFTER
+     * these norms come after the blocks.
+     */
     float *norm[2], *norm_bias[2];
     /* Norms of the outputs of attention [0] and feed-forward block [1]. */
     float *branch[2], *branch_bias[2];
@@ -79,14 +94,17 @@ typedef struct {
     float *norm_q, *norm_k;
     float *sinks;          /* logits of the attention sinks: [n_heads] */
     kvd_gpu_latent latent; /* replaces qkv */
-    /* Router [n_experts][d_model], bias [n_experts], and bias for choosing only. */
+    /*
+     * Router matrix [n_experts][d_model], its bias [n_experts], and a bias that counts only for
+     * choosing experts.
+     */
     float *router, *bias_router, *bias_choice;
     /* Host array [n_experts] of device pointers, NULL if experts are streamed. */
     kvd_gpu_expert *expert;
     kvd_gpu_expert shared;
-    /* Vector w [d_model]: the shared expert's output is multiplied by sigmoid(x w). */
+    /* Vector w [d_model]: the output of the shared expert is multiplied by sigmoid(x w). */
     float *shared_scale;
-    /* Number of values of Q, K and V per token, and of columns of `o`. */
+    /* Number of elements of Q, K and V together per token, and number of columns of `o`. */
     int n_qkv, n_o;
 } kvd_gpu_layer;
 
@@ -102,9 +120,12 @@ typedef struct kvd_gpu_weights {
     void *head;
     /* Learned positions [max_positions + 2][d_model]; NULL with RoPE. */
     float *positions;
-    /* Projection of the embedding: [d_model][d_embed], or NULL. */
+    /* Matrix that projects the embedding to d_model: [d_model][d_embed], or NULL. */
     void *project_in;
-    /* Projection to the output head: [d_embed][d_model], or NULL; first GPU only. */
+    /*
+     * Matrix that projects d_model to the width of the output head: [d_embed][d_model], or NULL;
+     * first GPU only.
+     */
     void *project_out;
     float *norm_final, *norm_final_bias;
     size_t bytes;
@@ -124,7 +145,10 @@ int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype 
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);
 
-/* Copies an expert for use on `stream`; call kvd_gpu_expert_used before the next fetch. */
+/*
+ * Copies the weights of an expert into a buffer for use on `stream`. kvd_gpu_expert_used must be
+ * called before the next fetch.
+ */
 int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
                          kvd_gpu_expert *to, kvd_err *err);
 int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *err);

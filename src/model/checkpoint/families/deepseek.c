@@ -8,7 +8,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Fails if the key is present and its value is not `only`. */
+/* Fails if config.json has the key and its value is not `only`. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -19,7 +19,7 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
                     text ? text : "not a string", only);
 }
 
-/* Reads latent attention, which has one KV head. */
+/* Reads the sizes of latent attention, which has a single KV head. */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int kv_heads = c->n_heads, rope = 64;
@@ -55,7 +55,10 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Sets the score factor: 1 / sqrt(query dimensions), times YaRN's factor squared. */
+/*
+ * Computes the factor of attention scores: 1 / sqrt(query dimensions), times the square of YaRN's
+ * factor.
+ */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *rope = kvd_cfg_member(root, "rope_parameters");
@@ -68,7 +71,10 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads n_group and topk_group; `groups` and `chosen` are defaults, `least` experts a minimum. */
+/*
+ * Reads how experts are grouped, n_group and topk_group (`groups` and `chosen` if absent). Fails if
+ * a group has fewer than `least` experts.
+ */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
 {
@@ -89,7 +95,10 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
     return 0;
 }
 
-/* Reads experts; `shared`, `dense` and `scale` are defaults of absent keys. */
+/*
+ * Reads the settings of routed and shared experts. `shared`, `dense` and `scale` are the values of
+ * absent keys.
+ */
 static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                         double scale, kvd_config *c, kvd_err *err)
 {
@@ -114,7 +123,10 @@ static int read_experts(const json_t *root, const kvd_routed_keys *keys, int sha
     return 0;
 }
 
-/* Reads everything but experts, `tied` and special tokens of a model with latent attention. */
+/*
+ * Reads all settings of a model with latent attention except experts, tied output head and special
+ * tokens.
+ */
 static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->norm_eps = 1e-6;
@@ -130,7 +142,10 @@ static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads the keys that V2 and V3 share; `shared`, `dense` and `scale` are defaults. */
+/*
+ * Reads the settings that DeepSeek-V2 and V3 have in common. `shared`, `dense` and `scale` are the
+ * values of absent keys.
+ */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)
 {
@@ -164,7 +179,9 @@ static int read_v2(const json_t *root, kvd_config *c, kvd_err *err)
     return read_groups(root, 1, 1, 1, c, err);
 }
 
-/* Reads sigmoid routing and the number of multi-token prediction layers. */
+/*
+ * Reads the settings of routing by sigmoids, and the number of layers for multi-token prediction.
+ */
 static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const next = kvd_cfg_member(root, "num_nextn_predict_layers");
@@ -179,7 +196,7 @@ static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads whether the rotated dimensions of a stored key are in neighbouring pairs. */
+/* Reads if RoPE rotates neighbouring dimensions of the key together. */
 static int read_interleaved(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool interleaved = true;
@@ -199,7 +216,10 @@ static int read_v3(const json_t *root, kvd_config *c, kvd_err *err)
                : 0;
 }
 
-/* Reads the list mlp_layer_types, if there is one, into c->dense_layers. */
+/*
+ * Reads from the list mlp_layer_types, if there is one, which layers have no experts, into
+ * c->dense_layers.
+ */
 static int read_mlp_types(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const list = kvd_cfg_member(root, "mlp_layer_types");
@@ -219,7 +239,10 @@ static int read_mlp_types(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads GLM-4.7-Flash: the latent attention of DeepSeek-V3 with the experts of GLM-4.5. */
+/*
+ * Reads the configuration of GLM-4.7-Flash: latent attention of DeepSeek-V3 with experts of
+ * GLM-4.5.
+ */
 static int read_glm4_moe_lite(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
@@ -234,7 +257,7 @@ static int read_glm4_moe_lite(const json_t *root, kvd_config *c, kvd_err *err)
                : 0;
 }
 
-/* Reads Youtu-LLM: the latent attention of DeepSeek-V3 without experts. */
+/* Reads the configuration of Youtu-LLM: latent attention of DeepSeek-V3, no experts. */
 static int read_youtu(const json_t *root, kvd_config *c, kvd_err *err)
 {
     return read_latent_model(root, c, err) || read_interleaved(root, c, err) ||
@@ -243,7 +266,10 @@ static int read_youtu(const json_t *root, kvd_config *c, kvd_err *err)
                : 0;
 }
 
-/* Reads GLM-4.5 and 4.6: routing of DeepSeek-V3, ordinary keys and values, RoPE on half a head. */
+/*
+ * Reads the configuration of GLM-4.5 and 4.6: routing of DeepSeek-V3, ordinary keys and values,
+ * RoPE on half of a head.
+ */
 static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
@@ -267,7 +293,10 @@ static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
                : 0;
 }
 
-/* Reads dots.llm1 (arXiv:2506.05767): the attention of Qwen3, routed as in DeepSeek-V3. */
+/*
+ * Reads the configuration of dots.llm1 (arXiv:2506.05767): attention of Qwen3, routing of
+ * DeepSeek-V3.
+ */
 static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
@@ -282,7 +311,10 @@ static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads Solar Open: attention of Llama, routing of GLM-4.5, experts in every layer. */
+/*
+ * Reads the configuration of Solar Open: attention of Llama, routing of GLM-4.5, experts in every
+ * layer.
+ */
 static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
@@ -298,7 +330,10 @@ static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads MiniMax-M2: norms over all heads of Q and of K, RoPE on rotary_dim dimensions. */
+/*
+ * Reads the configuration of MiniMax-M2: norms over all heads of Q and of K, RoPE on rotary_dim
+ * dimensions.
+ */
 static int read_minimax_m2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

@@ -1,4 +1,7 @@
-/* Tables of the model families, one per file of this folder. A row without a name ends a table. */
+/*
+ * Tables of the supported model families. Each file in this folder defines one, which ends with a
+ * row without a name.
+ */
 #ifndef KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 #define KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 
@@ -14,10 +17,13 @@ extern const kvd_family kvd_glm_families[];
 extern const kvd_family kvd_gpt_oss_families[];
 extern const kvd_family kvd_deepseek_families[];
 
-/* Prefixes of tensor names in multimodal files: of the language model, and of other models. */
+/*
+ * Prefixes of tensor names in multimodal files: those of the language model, and those of other
+ * models.
+ */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
-/* Initialiser of a family with Llama's prefixes of tensor names. */
+/* Initialises a table row for a family whose tensor names have Llama's prefixes. */
 #define KVD_LLAMA_FAMILY(NAME, ARCHITECTURE, READ, STORED)                                         \
     .name = NAME, .architecture = ARCHITECTURE, .read = READ, .stored = STORED, .base = "model.",  \
     .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq",                   \

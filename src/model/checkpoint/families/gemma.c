@@ -8,7 +8,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads the bound c of a softcap c tanh(x / c); null means none. */
+/* Reads the bound c of a softcap c tanh(x / c). A null means that there is no softcap. */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
 {
@@ -16,7 +16,10 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
     return kvd_cfg_positive_or(root, key, out, err);
 }
 
-/* Reads the keys of Gemma 2 and 3; `softcap` has defaults for scores and logits. */
+/*
+ * Reads the settings that Gemma 2 and 3 have in common. `softcap` holds the default bounds for
+ * scores and logits.
+ */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
     double scalar = 256;
@@ -36,7 +39,7 @@ static int read_common(const json_t *root, const double softcap[2], kvd_config *
     return 0;
 }
 
-/* In Gemma's first files, "gelu" means gelu_pytorch_tanh. */
+/* Reads the activation. In Gemma's first files, "gelu" means gelu_pytorch_tanh. */
 static int read_gemma_activation(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const old = kvd_cfg_member(root, "hidden_act");
@@ -74,7 +77,10 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
 }
 
-/* Reads sizes, which multimodal files omit if equal to Hugging Face's defaults. */
+/*
+ * Reads the sizes of a Gemma 3 model. Multimodal files omit them if they equal Hugging Face's
+ * defaults.
+ */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->n_layers = 26;
@@ -125,7 +131,10 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /* Multimodal files have tie_word_embeddings and the ids of special tokens at the top level. */
+    /*
+     * In multimodal files, tie_word_embeddings and the ids of special tokens are at the top level
+     * of config.json.
+     */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 

@@ -2,7 +2,10 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads the window, which every second layer has, and the limits of the experts' activation. */
+/*
+ * Reads the configuration of gpt-oss: its sliding window in every second layer, and the limits of
+ * its experts' activation.
+ */
 static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

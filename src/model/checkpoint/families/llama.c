@@ -17,7 +17,7 @@ static int read_llama(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads the sliding window of all layers, by default `absent`; 0 or null means none. */
+/* Reads sliding_window for all layers, `absent` if the key is absent. 0 or null means no window. */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
     int window = 0;
@@ -27,7 +27,10 @@ static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *e
     return kvd_cfg_layer_types(root, window, false, c, err);
 }
 
-/* Reads Mistral, whose default window is that of Mistral 7B v0.1. */
+/*
+ * Reads the configuration of Mistral. Without sliding_window, the window is that of Mistral 7B
+ * v0.1.
+ */
 static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_refuse_true(root, "attention_bias", "which no Mistral model has", err) ||
@@ -36,7 +39,10 @@ static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
     return read_window(root, 4096, c, err);
 }
 
-/* Reads Ministral 8B, in which layer_types selects the layers with a window. */
+/*
+ * Reads the configuration of Ministral 8B, in which layer_types selects the layers with a sliding
+ * window.
+ */
 static int read_ministral(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = 0;
@@ -46,7 +52,10 @@ static int read_ministral(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_window_from(root, window, 0, c, err);
 }
 
-/* Reads Ministral 3, which multiplies queries beyond the original context by a factor. */
+/*
+ * Reads the configuration of Ministral 3, which multiplies queries beyond the original context by a
+ * factor.
+ */
 static int read_ministral3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_usual(root, &(kvd_usual){.kv_heads = 8, .d_head = 128}, c, err) ||
@@ -55,7 +64,10 @@ static int read_ministral3(const json_t *root, kvd_config *c, kvd_err *err)
     return read_window(root, 0, c, err);
 }
 
-/* Reads multimodal models around Mistral (Small 3.1 and 3.2) and Ministral 3. */
+/*
+ * Reads the configuration of multimodal models that contain Mistral (Small 3.1 and 3.2) or
+ * Ministral 3.
+ */
 static int read_mistral3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const text = kvd_cfg_text_config(root, err);
@@ -79,10 +91,15 @@ static int read_mistral3(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads Phi-3 and Phi-4. In Phi-4-mini, RoPE rotates only a part of each head. */
+/*
+ * Reads the configuration of Phi-3 and Phi-4. In Phi-4-mini, RoPE rotates only part of each head.
+ */
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    /* Default of original_max_position_embeddings, and the RoPE scalings that Phi-3 supports. */
+    /*
+     * Default of original_max_position_embeddings in tokens, and the RoPE scalings that Phi-3
+     * supports.
+     */
     enum {
         ORIGINAL = 4096,
         ROPE = 1 << KVD_ROPE_DEFAULT | 1 << KVD_ROPE_LONGROPE | KVD_CFG_ROPE_PARTIAL
@@ -102,7 +119,7 @@ static const kvd_stored phi3_stored[] = {
     {.name = NULL},
 };
 
-/* Reads StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173). */
+/* Reads the configuration of StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173). */
 static int read_starcoder2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {
@@ -140,7 +157,10 @@ static const kvd_stored mixtral_stored[] = {
     {.name = NULL},
 };
 
-/* Reads Arcee's AFM: Llama with squared ReLU in place of the gated feed-forward block. */
+/*
+ * Reads the configuration of Arcee's AFM: Llama with squared ReLU in place of the gated
+ * feed-forward block.
+ */
 static int read_arcee(const json_t *root, kvd_config *c, kvd_err *err)
 {
     return kvd_cfg_attention_bias(root, c, err) ||
@@ -151,8 +171,8 @@ static int read_arcee(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads InternLM 2 and 2.5 (Cai et al. 2024, arXiv:2403.17297). Rows of the tensor wqkv are ordered
- * by KV head.
+ * Reads the configuration of InternLM 2 and 2.5 (Cai et al. 2024, arXiv:2403.17297). Rows of the
+ * tensor wqkv are ordered by KV head.
  */
 static int read_internlm2(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -190,7 +210,7 @@ static int read_seed_oss(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads dense ERNIE 4.5, whose RoPE rotates dimension 2i with 2i + 1. */
+/* Reads the configuration of dense ERNIE 4.5, whose RoPE rotates dimension 2i with 2i + 1. */
 static int read_ernie(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {.kv_heads = 2, .d_head = 128, .theta = 500000, .tied = true};
@@ -202,7 +222,7 @@ static int read_ernie(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads a bool that is called `key` or, by Transformers 5, `other`. */
+/* Reads true or false from the key `key`, which Transformers 5 calls `other`. */
 static int read_renamed(const json_t *root, const char *key, const char *other, bool *out,
                         kvd_err *err)
 {
@@ -223,7 +243,7 @@ static int read_internlm3(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads SmolLM3, in which some layers have no RoPE (no_rope_layers). */
+/* Reads the configuration of SmolLM3, in which some layers have no RoPE (no_rope_layers). */
 static int read_smollm3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {.kv_heads = 4, .theta = 2e6, .tied = true};
@@ -244,7 +264,10 @@ static int read_smollm3(const json_t *root, kvd_config *c, kvd_err *err)
                : kvd_cfg_unrotated_every(interval, c, err);
 }
 
-/* Reads Granite 3, which scales the embedding, attention scores, block outputs and logits. */
+/*
+ * Reads the configuration of Granite 3, which has factors on embedding, attention scores, block
+ * outputs and logits.
+ */
 static int read_granite(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double divisor = 1;
@@ -260,7 +283,10 @@ static int read_granite(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads MiniCPM (Hu et al. 2024, arXiv:2404.06395), which scales block outputs and logits. */
+/*
+ * Reads the configuration of MiniCPM (Hu et al. 2024, arXiv:2404.06395), which has factors on block
+ * outputs and logits.
+ */
 static int read_minicpm(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double depth = 1;
@@ -281,7 +307,10 @@ static int read_minicpm(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads Cohere's models: one layer norm without bias, interleaved RoPE. */
+/*
+ * Reads the settings of all Cohere models: one layer norm without bias per layer, RoPE on adjacent
+ * dimensions.
+ */
 static int read_cohere_common(const json_t *root, double theta, kvd_config *c, kvd_err *err)
 {
     const kvd_usual usual = {.eps = "layer_norm_eps", .theta = theta, .tied = true};
@@ -305,7 +334,7 @@ static int read_cohere(const json_t *root, kvd_config *c, kvd_err *err)
                : 0;
 }
 
-/* Reads Command R7B, in which layers without a window have no RoPE. */
+/* Reads the configuration of Command R7B, in which layers without a sliding window have no RoPE. */
 static int read_cohere2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = 0, pattern = 4;

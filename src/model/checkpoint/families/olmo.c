@@ -29,7 +29,8 @@ static int read_olmo3(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads EXAONE 4. If some layers have a sliding window, the layers without a window have no RoPE.
+ * Reads the configuration of EXAONE 4. If some layers have a sliding window, the layers without a
+ * window have no RoPE.
  */
 static int read_exaone4(const json_t *root, kvd_config *c, kvd_err *err)
 {

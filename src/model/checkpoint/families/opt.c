@@ -1,4 +1,7 @@
-/* Configurations of OPT; norms come before the blocks, in OPT-350m after them. */
+/*
+ * Configurations of OPT. Norms come before attention and feed-forward block, but after them in
+ * OPT-350m.
+ */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 

@@ -2,7 +2,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads the sliding window of layers from max_window_layers on. */
+/* Reads sliding_window for the layers from max_window_layers on. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool used = false;
@@ -10,7 +10,10 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     if (kvd_cfg_bool(root, "use_sliding_window", &used, err) ||
         kvd_cfg_window(root, 4096, &window, err))
         return -1;
-    /* max_window_layers may be 0, but kvd_cfg_size refuses 0. */
+    /*
+     * Reads max_window_layers here and not with kvd_cfg_size, because it may be 0, which
+     * kvd_cfg_size refuses.
+     */
     const json_t *stated = kvd_cfg_member(root, "max_window_layers");
     if (stated && (!json_is_integer(stated) || json_integer_value(stated) < 0))
         return kvd_fail(err, "'max_window_layers' is not an integer from 0 on");
@@ -51,7 +54,7 @@ static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *key
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads Qwen2-MoE, which has a gated shared expert. */
+/* Reads the configuration of Qwen2-MoE, whose shared expert has a gate. */
 static int read_qwen2_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
@@ -73,7 +76,7 @@ static int read_qwen3_moe(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_attention_bias(root, c, err) || read_moe(root, 4, &keys, c, err) ? -1 : 0;
 }
 
-/* Reads OLMoE (Muennighoff et al. 2024, arXiv:2409.02060). */
+/* Reads the configuration of OLMoE (Muennighoff et al. 2024, arXiv:2409.02060). */
 static int read_olmoe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

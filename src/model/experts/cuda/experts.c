@@ -28,7 +28,7 @@ static int route(kvd_gpu_worker *w, kvd_err *err)
                   : kvd_cuda_check(cudaStreamSynchronize(w->stream), "routed experts", err);
 }
 
-/* Computes the output of expert x for n rows of `in`. */
+/* Computes the outputs of expert x for n rows of `in` on the device. */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
 {
@@ -65,7 +65,7 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
         if (streamed && kvd_gpu_expert_fetch(streamed, (int)(l - w->weights.layer), (int)i,
                                              w->stream, &here, err))
             return -1;
-        /* Outputs are summed over the GPUs, so only the first adds the bias. */
+        /* Only the first GPU adds the bias, because outputs are summed over the GPUs. */
         const float *const bias = w->weights.share.index == 0 ? here.bias_down : NULL;
         if (kvd_gpu_launched(w,
                              kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d,
@@ -108,7 +108,7 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
            (!w->weights.streamed && e->most_few && (n <= e->most_few || e->many));
 }
 
-/* Adds the outputs of the experts of n tokens, w->most_few tokens at a time. */
+/* Adds the outputs of the experts of n tokens. Processes w->most_few tokens at a time. */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
                    kvd_err *err)
 {

@@ -46,7 +46,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If fewer than n_chosen logits are not NaN, the factors of the missing experts are NaN. */
+        /*
+         * If fewer than n_chosen logits are numbers (not NaN), the factors of the missing experts
+         * become NaN.
+         */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -78,7 +81,7 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* Chooses the experts of one token as route_kernel does, by one warp. */
+/* Chooses the experts of one token with one warp, by the same rule as route_kernel. */
 __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token)
 {
     const uint32_t lane = threadIdx.x % 32, experts = (uint32_t)r.n_experts;
@@ -108,7 +111,10 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /* If fewer than n_chosen logits are not NaN, the factors of the missing experts are NaN. */
+        /*
+         * If fewer than n_chosen logits are numbers (not NaN), the factors of the missing experts
+         * become NaN.
+         */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -146,7 +152,7 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
     __syncwarp();
 }
 
-/* Chooses experts from the best groups of experts (kvd_route_groups). */
+/* Chooses the experts of a token from its best groups of experts (kvd_route_groups on the CPU). */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
     __shared__ float of_group[KVD_CONFIG_EXPERTS];
@@ -198,7 +204,7 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /* 1e-20 avoids 0 / 0, as on the CPU. */
+    /* Adds 1e-20 to the sum of scores to avoid 0 / 0, as the CPU does. */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -306,7 +312,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Loads the experts of PAIRS (token, expert) pairs at once. */
+/* Loads the numbers of the experts of PAIRS (token, expert) pairs at once. */
 __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
                                              uint32_t total, uint32_t (&x)[PAIRS])
 {
@@ -315,7 +321,10 @@ __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t f
         x[k] = first + k * KVD_FEW_EXPERTS < total ? r.expert[first + k * KVD_FEW_EXPERTS] : 0;
 }
 
-/* Lists (token, expert) pairs by expert. If ROUTE, first chooses the experts of up to 32 tokens. */
+/*
+ * Lists (token, expert) pairs sorted by expert. If ROUTE, chooses the experts of up to 32 tokens
+ * before.
+ */
 template <bool ROUTE>
 __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     few_plan_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -361,7 +370,10 @@ __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     }
 }
 
-/* Loads 16 bytes of weights, which this SM reads once. */
+/*
+ * Loads 16 bytes of weights without keeping them in the L1 cache, because this multiprocessor reads
+ * them only once.
+ */
 __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
 {
     uint4 v;
@@ -371,7 +383,10 @@ __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
     return v;
 }
 
-/* Rows of a tile of W that a lane loads. If UP, the tile has rows of the gate and the up matrix. */
+/*
+ * Rows of a tile of matrix W that one lane loads. If UP, the tile has rows of the gate matrix and
+ * of the up matrix.
+ */
 template <bool UP> struct tile_rows {
     const uint16_t *low, *high;
 
@@ -389,7 +404,8 @@ template <bool UP> struct tile_rows {
     }
 
     /*
-     * Loads 16 columns of two rows of a slab: first half to w[0] and w[1], second to w[2] and w[3].
+     * Loads this lane's 16 columns of two rows of W in a slab of 64 columns. Columns in the first
+     * half of the slab go to w[0] (first row) and w[1] (second row), the others to w[2] and w[3].
      */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
@@ -404,7 +420,10 @@ template <bool UP> struct tile_rows {
     }
 };
 
-/* Adds the products of a slab of W with n <= 32 tokens, in blocks of 8 tokens. */
+/*
+ * Adds the products of 64 columns (a slab) of a tile of W with n <= 32 tokens, in blocks of 8
+ * tokens.
+ */
 __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint4 (&w)[4],
                                          const uint16_t *x, const uint32_t (&first)[FEW_BLOCKS],
                                          int slab, int in, int n)
@@ -431,7 +450,7 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
 
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
-/* Returns one element of a product, summed over the warps in a fixed order. */
+/* Returns one element of the product of W and tokens, summed over the warps in a fixed order. */
 __device__ __forceinline__ float few_total(const few_sums &sums, uint32_t token, uint32_t row)
 {
     float s = 0;
@@ -462,7 +481,9 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
     }
 }
 
-/* Computes hidden units from x if UP, otherwise outputs from hidden units. */
+/*
+ * Computes hidden units of experts from token vectors x if UP, otherwise outputs from hidden units.
+ */
 template <bool UP>
 __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     few_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -477,13 +498,16 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
                        (uint32_t)(UP ? (out + TILE / 2 - 1) / (TILE / 2) : (out + TILE - 1) / TILE),
                    items = __ldcg(a.n_groups) * tiles;
     uint32_t item = blockIdx.x;
-    /* Next slabs of W; loads alternate between `even` and `odd`. */
+    /* Next parts of W in registers: `even` and `odd` are loaded in turn. */
     uint4 even[4], odd[4];
     kvd_gpu_expert_group g = load_group(a.group + (item < items ? item / tiles : 0));
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /* Waits for the kernel that writes the hidden units, which the second product reads. */
+    /*
+     * Waits for the preceding kernel if this is the second product: it reads the hidden units that
+     * the kernel writes.
+     */
     if (!UP)
         follow();
     if (item >= items)
@@ -585,7 +609,7 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
 }
 
-/* Queues the products of experts' matrices with groups of up to KVD_FEW_TOKENS tokens. */
+/* Queues the products of the experts' matrices with groups of up to KVD_FEW_TOKENS tokens. */
 static cudaError_t few_products(const kvd_gpu_few_experts &a, size_t groups, cudaStream_t stream)
 {
     const size_t up = smaller(groups * ceil_div(a.ffn, TILE / 2), (size_t)(FEW_CTAS * a.sms)),

@@ -8,7 +8,7 @@
 namespace
 {
 
-/* Waits for the previous kernel and lets the next start (programmatic dependent launch). */
+/* Waits for the preceding kernel and lets the next one start (programmatic dependent launch). */
 __device__ __forceinline__ void follow(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -17,7 +17,10 @@ __device__ __forceinline__ void follow(void)
 #endif
 }
 
-/* Returns the sum of x over the threads with lower numbers; part [32] is shared memory. */
+/*
+ * Returns the sum of x over the threads of the block with lower numbers. part [32] is shared
+ * memory.
+ */
 __device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t *part)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -39,11 +42,14 @@ __device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_
     return {__ldcg(word), __ldcg(word + 1), __ldcg(word + 2)};
 }
 
-/* Returns a hidden unit in bf16; fast exponential and division, with relative error 2^-16. */
+/*
+ * Returns a hidden unit of an expert in bf16, from its gate and up products. Uses fast exponential
+ * and division, with relative error 2^-16.
+ */
 __device__ __forceinline__ uint16_t hidden_unit(const kvd_gpu_few_experts &a, const float *bias,
                                                 uint32_t unit, float gate, float up)
 {
-    /* gate and up are rounded to bf16, as separate products store them. */
+    /* Rounds gate and up products to bf16, as separate products store them. */
     float g = rounded<bf16>(gate) + (bias ? bias[unit] : 0.0f),
           u = rounded<bf16>(up) + (bias ? bias[a.ffn + unit] : 0.0f), bend = 1;
     if (a.limit > 0) {

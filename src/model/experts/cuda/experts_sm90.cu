@@ -18,10 +18,10 @@ enum {
     ROWS = 256, /* rows of W in a tile, for gate and up 128 each */
     STEP = 64,  /* columns of a stage */
     STAGES = 4,
-    /* Number of stages loaded in advance. */
+    /* Number of shared memory stages that are loaded in advance. */
     AHEAD = STAGES - 2,
     CORE = 128, /* bytes of a core matrix */
-    /* Bytes between core matrices of neighbouring columns, padded against bank conflicts. */
+    /* Bytes between 8 x 8 core matrices of neighbouring columns, padded against bank conflicts. */
     X_LEAD = KVD_MANY_TOKENS / 8 * CORE + 16,
     W_LEAD = ROWS / 8 * CORE + 16,
     X_BYTES = STEP / 8 * X_LEAD,
@@ -30,7 +30,7 @@ enum {
     SMEM_BYTES = STAGES * STAGE_BYTES
 };
 
-/* Copies 16 bytes to shared memory, or zeros unless `there`. */
+/* Starts the copy of 16 bytes to shared memory, or of zeros unless `there`. */
 __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -38,10 +38,10 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
                  : "memory");
 }
 
-/* Position in the sequence of a thread's loads. */
+/* Progress of one thread in its sequence of loads. */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
-    /* First elements of this lane's rows of x and w, and tile number. */
+    /* Index of the first elements of this lane's rows of x and w, and number of the tile. */
     uint32_t x_row[4], w_row[8], item;
     int step;
 
@@ -75,7 +75,7 @@ template <bool UP> struct loads {
             begin(a, tiles);
     }
 
-    /* Starts this thread's loads of the next step into `stage`. */
+    /* Starts this thread's loads of the next 64 columns into the shared memory stage `stage`. */
     __device__ __forceinline__ void start(const kvd_gpu_few_experts &a, uint32_t stage,
                                           uint32_t tiles, uint32_t items, int steps)
     {
@@ -111,7 +111,9 @@ __device__ __forceinline__ void put(const kvd_gpu_few_experts &a, const float (&
     const float *const bias = UP ? a.expert[g.expert].bias_gate_up : NULL;
 #pragma unroll
     for (uint32_t high = 0; high < 2; high++) {
-        /* Warp i of the CTA has tokens 16 i .. 16 i + 15. */
+        /*
+         * Tokens of this lane: warp i of the block computes tokens 16 i .. 16 i + 15 of the tile.
+         */
         const uint32_t token = threadIdx.x / 32 * 16 + lane / 4 + 8 * high;
         if (token >= g.n)
             continue;
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int step = 0; step < steps; step++) {
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             fence_proxy_async();
-            /* After the barrier, no warp reads the stage that is loaded below. */
+            /* After this barrier no warp reads the stage any more that is overwritten below. */
             __syncthreads();
             const uint32_t at = ring + stage * STAGE_BYTES;
             const uint64_t x = wgmma_desc(at + group * (KVD_MANY_TOKENS / 16 * CORE), X_LEAD, CORE),
