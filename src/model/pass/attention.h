@@ -1,4 +1,7 @@
-/* Attention hook: the CPU forward pass gives Q, K and V to attention or a KV cache. */
+/*
+ * Interface of attention on the CPU: the forward pass gives Q, K and V to a hook, which computes
+ * dense attention or uses a KV cache.
+ */
 #ifndef KVD_MODEL_PASS_ATTENTION_H
 #define KVD_MODEL_PASS_ATTENTION_H
 
@@ -7,30 +10,38 @@
 #include "common/err.h"
 #include "model/checkpoint/config.h"
 
-/* Input of attention for one layer of one batch; row i of each array is token i. */
+/* Input of attention for one layer of one batch. Row i of each array belongs to token i. */
 typedef struct {
     const kvd_config *config;
     int layer;
     size_t n_sequences;
-    /* Sequence s is tokens offset[s] .. offset[s + 1] - 1; offset[n_sequences] = n_tokens. */
+    /*
+     * [n_sequences + 1] First token of each sequence. Sequence s has the tokens offset[s] ..
+     * offset[s + 1] - 1.
+     */
     const size_t *offset;
     size_t first_sequence; /* index in the corpus of the batch's first sequence */
     size_t n_tokens;
     const float *q; /* after RoPE: [n_tokens][n_heads][d_head] */
     const float *k; /* after RoPE: [n_tokens][n_kv_heads][d_head] */
     const float *v; /* [n_tokens][n_kv_heads][d_head] */
-    /* Q and K before RoPE, or NULL unless wants_pre is set. */
+    /* Q and K before RoPE. NULL if the hook does not set wants_pre. */
     const float *q_pre;
     const float *k_pre;
-    /* Input of the QKV projections, [n_tokens][d_model], or NULL unless wants_input is set. */
+    /*
+     * Input of the QKV projections, [n_tokens][d_model]. NULL if the hook does not set wants_input.
+     */
     const float *input;
-    /* Position of the first token of each sequence, or NULL if sequences are whole. */
+    /* Position of the first token of each sequence in its text, or NULL if sequences are whole. */
     const size_t *start;
-    /* Length of each complete sequence, or NULL if sequences are whole. */
+    /* Length of the whole text to which each sequence belongs, or NULL if sequences are whole. */
     const size_t *whole;
-    /* Position t attends to t - window + 1 .. t, or, if window is 0, to 0 .. t. */
+    /*
+     * Sliding window: position t attends to t - window + 1 .. t. If window is 0, it attends to 0 ..
+     * t.
+     */
     size_t window;
-    /* Logits of the attention sinks: [n_heads], or NULL. */
+    /* Logits of the attention sinks, [n_heads], or NULL. */
     const float *sinks;
 } kvd_attention_in;
 
@@ -47,7 +58,10 @@ struct kvd_attention {
     int wants_input;
 };
 
-/* Receives one head's attention probabilities; row i of prob [n][n] is query i. */
+/*
+ * Callback that receives the attention probabilities of one head and sequence. Row i of prob [n][n]
+ * belongs to query i.
+ */
 typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
                                  const float *prob, size_t n, kvd_err *err);
 
@@ -56,7 +70,7 @@ enum { KVD_ATTEND_ROWS = 128 };
 
 typedef struct {
     kvd_attention hook;
-    /* Receives attention probabilities of every head, or NULL. */
+    /* Callback that receives the attention probabilities of every head, or NULL. */
     kvd_probabilities probabilities;
     void *ctx;
     float *scratch;
@@ -86,8 +100,8 @@ void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);
 
 /*
- * Hook that runs the hook `inner`, and calls `record` with Q, K and V before and `output` with the
- * result after. `record` and `output` may be NULL.
+ * Hook that surrounds another hook, `inner`: calls `record` with Q, K and V before it, and `output`
+ * with its result after it. `record` and `output` may be NULL.
  */
 typedef struct {
     kvd_attention hook;

@@ -14,7 +14,7 @@
 #include "model/pass/layer_back.h"
 #include "model/pass/vector.h"
 
-/* Tokens whose logits are in memory at one time. */
+/* Number of tokens whose logits are in memory at one time. */
 enum { PIECE = 256 };
 
 struct kvd_backward {
@@ -22,15 +22,23 @@ struct kvd_backward {
     kvd_forward *forward;
     kvd_dense_attention dense;
     size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
-    /* Input of each layer, then the last output: [n_layers + 1][max_tokens][d_model]. */
+    /*
+     * [n_layers + 1][max_tokens][d_model] Input of each layer, then the output of the last layer.
+     */
     float *x;
-    /* Gradient of the residual stream: [max_tokens][d_model]. */
+    /* [max_tokens][d_model] Gradient of the loss by the residual stream. */
     float *dx;
-    /* Gradients of queries and of the attention output of a layer: [max_tokens][width_q]. */
+    /*
+     * [max_tokens][width_q] Gradients by a layer's queries (dq after RoPE, dq_pre before RoPE) and
+     * by its attention output (d_o).
+     */
     float *dq, *d_o, *dq_pre;
-    /* Gradients of keys and values in one layer: [max_tokens][width_k]. */
+    /*
+     * [max_tokens][width_k] Gradients by a layer's keys (after RoPE, before RoPE, before their
+     * norm) and values.
+     */
     float *dk, *dv, *dk_pre, *dk_raw;
-    /* Input of the QKV projections: [max_tokens][d_model]. */
+    /* [max_tokens][d_model] Input of the QKV projections of a layer. */
     float *in;
     float *minus_sine;
     uint32_t *target;
@@ -41,7 +49,7 @@ struct kvd_backward {
     size_t work_size, work_n;
     bool draws;
     uint64_t seed;
-    /* Random number in [0, 1) by which each token's target is drawn. */
+    /* Random number in [0, 1) for each token, by which its target is drawn. */
     double *drawn;
 };
 
@@ -170,7 +178,7 @@ static int give_up(const kvd_gradient_sink *sink, kvd_err *err)
     return sink->give_up ? sink->give_up(sink->ctx, err) : 0;
 }
 
-/* Runs a layer forward, or only up to its attention if `stop`. */
+/* Computes a layer forward. If `stop`, ends after its attention. */
 static int run_layer(kvd_backward *w, const kvd_batch *b, int layer, int stop,
                      kvd_layer_weights *weights, kvd_err *err)
 {
@@ -186,7 +194,7 @@ static void drop(const kvd_backward *w, int layer)
     kvd_layer_drop(kvd_forward_parts(w->forward, layer), false);
 }
 
-/* Computes the input of all layers and the last layer's output. */
+/* Runs the model forward and keeps the input of every layer and the last layer's output. */
 static int go_forward(kvd_backward *w, const kvd_batch *b, const kvd_gradient_sink *sink,
                       kvd_err *err)
 {
@@ -223,7 +231,7 @@ static uint32_t token_at(const float *logits, size_t vocab, double u)
     return (uint32_t)(vocab - 1);
 }
 
-/* Returns -log softmax(logits)[target]; the logits become its gradient. */
+/* Returns -log softmax(logits)[target]. Overwrites the logits with the gradient of this loss. */
 KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uint32_t target)
 {
     const float of_target = logits[target];
@@ -241,7 +249,10 @@ KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uin
 #pragma omp simd
     for (size_t j = 0; j < vocab; j++)
         logits[j] *= inverse;
-    /* The largest term is exp(0) = 1, so a sum below 1 is a rounding error. */
+    /*
+     * Loss of this token. The sum contains exp(0) = 1 for the largest logit, so a value below 1 is
+     * a rounding error.
+     */
     const double loss = log(fmax(sum, 1)) + (double)top - (double)of_target;
     logits[target] = (float)expm1(-loss); /* p(target) - 1 without cancellation */
     return loss;
@@ -253,7 +264,10 @@ static void through_softcap(const float *value, size_t n, float softcap, float *
         dx[i] *= 1.0F - value[i] / softcap * (value[i] / softcap);
 }
 
-/* Computes d_embedded [rows][d_embed] = d_logits [rows][vocab] times the output head. */
+/*
+ * Computes the gradient by the input of the output head, d_embedded [rows][d_embed] = d_logits
+ * [rows][vocab] times the head's matrix.
+ */
 static void head_back(kvd_backward *w, size_t rows)
 {
     const size_t threads = kvd_thread_count(), each = (rows + threads - 1) / threads;
@@ -272,7 +286,8 @@ static void head_back(kvd_backward *w, size_t rows)
 }
 
 /*
- * Adds losses of `rows` tokens to *loss. Writes the gradient of the last layer's output to w->dx.
+ * Adds the losses of `rows` tokens to *loss. Writes the gradient by the last layer's output for
+ * these tokens to w->dx.
  */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, double *loss, kvd_err *err)
 {
@@ -303,7 +318,7 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, double *loss, 
         if (w->capped)
             through_softcap(w->capped + i * w->vocab, w->vocab, (float)w->c->logit_softcap, row);
     }
-    /* Added in row order, so that the sum does not depend on threads. */
+    /* Losses are added in row order, so that the sum does not depend on threads. */
     for (size_t i = 0; i < rows; i++)
         sum += loss_of[i];
     *loss += sum;
@@ -361,7 +376,10 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
     }
 }
 
-/* Turns dx from the gradient of the layer's output into that of its input. */
+/*
+ * Computes one layer backward: turns w->dx from the gradient by the layer's output into that by its
+ * input.
+ */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {
     kvd_forward *const f = w->forward;

@@ -14,31 +14,31 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/pass/batch.h"
 
-/* Gradients of one layer of one batch; row i of each array belongs to token i. */
+/* Gradients of the loss in one layer of one batch. Row i of each array belongs to token i. */
 typedef struct {
     const kvd_config *config;
     int layer;
     size_t n_sequences;
-    /* First token of each sequence, then n_tokens: [n_sequences + 1]. */
+    /* [n_sequences + 1] First token of each sequence, then n_tokens. */
     const size_t *offset;
     size_t first_sequence, n_tokens;
-    /* Gradient of keys after RoPE, [n_tokens][n_kv_heads][d_head]. */
+    /* Gradient by keys after RoPE, [n_tokens][n_kv_heads][d_head]. */
     const float *k;
-    /* Gradient of keys before RoPE; equal to k without RoPE. */
+    /* Gradient by keys before RoPE. Equal to `k` in models without RoPE. */
     const float *k_pre;
-    /* Gradient of keys before their norm; equal to k_pre without a norm. */
+    /* Gradient by keys before their norm. Equal to k_pre in models that do not norm keys. */
     const float *k_raw;
     const float *v;
     /* Queries, attention outputs and their gradients: [n_tokens][n_heads][d_head]. */
     const float *q, *o, *dq, *d_o;
-    /* Input X of the QKV projections, [n_tokens][d_model]; k_raw^T X is the gradient of W_K. */
+    /* Input X of the QKV projections, [n_tokens][d_model]. The gradient by W_K is k_raw^T X. */
     const float *in;
 } kvd_gradients;
 
 typedef struct {
-    /* Receives the gradients of a layer, beginning with the last layer. */
+    /* Callback that receives the gradients of each layer, from the last layer to the first. */
     int (*take)(void *ctx, const kvd_gradients *g, kvd_err *err);
-    /* Called before every layer; an error ends the run. May be NULL. */
+    /* Callback before every layer. If it returns an error, the run ends. May be NULL. */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 } kvd_gradient_sink;
@@ -58,7 +58,10 @@ kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_
                                kvd_err *err);
 void kvd_backward_free(kvd_backward *w);
 
-/* Passes the gradients of layers n_layers - 1 .. first_layer to *sink, and adds to *loss. */
+/*
+ * Runs the model forward and backward. Passes the gradients of layers n_layers - 1 .. first_layer
+ * to *sink, and adds the loss of the batch to *loss.
+ */
 int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer,
                      const kvd_gradient_sink *sink, double *loss, size_t *n_predicted,
                      kvd_err *err);

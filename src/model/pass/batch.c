@@ -16,7 +16,10 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
     return 0;
 }
 
-/* Returns true if the RoPE tables need both sets of LongRoPE's frequencies. */
+/*
+ * Returns true if sequences up to max_len tokens need RoPE tables for both sets of LongRoPE's
+ * divisors.
+ */
 static bool two_tables(const kvd_config *c, size_t max_len)
 {
     return c->rope_scaling == KVD_ROPE_LONGROPE && max_len > (size_t)c->rope_original_positions;

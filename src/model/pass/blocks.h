@@ -1,5 +1,5 @@
 /*
- * Operations of the forward pass in float32 on the CPU; rows of x and y belong to tokens.
+ * Operations of the forward pass in float32 on the CPU. Each row of x and y belongs to a token.
  *
  * Products are divided among OpenMP threads. Equal calls with equal numbers of threads give equal
  * bits.
@@ -13,17 +13,20 @@
 
 #include "model/checkpoint/config.h"
 
-/* y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; y may be x. */
+/* Computes the RMS norm y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; y may be x. */
 void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_t d, float *y);
 
-/* y [n][d] = (x - mean(x)) / sqrt(variance(x) + eps) * gain [d] + bias [d]; y may be x. */
+/*
+ * Computes the layer norm y [n][d] = (x - mean(x)) / sqrt(variance(x) + eps) * gain [d] + bias [d];
+ * y may be x.
+ */
 void kvd_layer_norm(const float *x, const float *gain, const float *bias, double eps, size_t n,
                     size_t d, float *y);
 
 /* Computes y [n][out] = x [n][in] W^T, added to y if `add`; sizes are below 2^31. */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
-/* Like kvd_linear, but y is part of a wider matrix, with row i at y + i * ldy. */
+/* Computes kvd_linear into a wider matrix: row i of the result begins at y + i * ldy. */
 void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y,
                         size_t ldy, int add);
 
@@ -32,7 +35,8 @@ void kvd_scale(float *x, size_t n, float factor);
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
 /*
- * Fills `cosine` and `sine` [n_positions][d_head/2], for layers with a sliding window if `local`.
+ * Fills the RoPE tables `cosine` and `sine` [n_positions][d_head/2]. If `local`, fills those for
+ * layers with a sliding window.
  */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
@@ -40,7 +44,10 @@ void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_p
 /* Returns true if the layer uses the RoPE base of layers with a sliding window. */
 bool kvd_rope_local(const kvd_config *c, int layer);
 
-/* Returns RoPE frequency i, theta^(-2i/dims) without scaling, or 0 if not rotated. */
+/*
+ * Returns RoPE frequency i before scaling, theta^(-2i/dims), or 0 if these dimensions are not
+ * rotated.
+ */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 
 /*
@@ -50,7 +57,10 @@ double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
 
-/* Applies an activation to x [n] in place; if it has a gate, x is the gate, times `up` [n]. */
+/*
+ * Applies activation function `a` to x [n] in place. If the function has a gate, x is the gate and
+ * is then multiplied by `up` [n].
+ */
 void kvd_activate(kvd_activation a, float *x, const float *up, size_t n);
 
 /*
@@ -59,11 +69,12 @@ void kvd_activate(kvd_activation a, float *x, const float *up, size_t n);
  */
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
-/* x [n] = softcap * tanh(scale * x / softcap) in place; softcap > 0. */
+/* Replaces x [n] by softcap * tanh(scale * x / softcap); softcap must be above 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
 /*
- * Replaces a query's scores q . k by their softmax over keys from .. to-1. Other elements become 0.
+ * Replaces a query's scores q . k by their softmax over the keys from .. to-1. All other elements
+ * of the row become 0.
  */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 

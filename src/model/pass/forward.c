@@ -11,7 +11,7 @@
 #include "model/pass/latent.h"
 
 enum {
-    /* Bytes of the output head converted at a time. */
+    /* Number of bytes of the output head that are converted at a time. */
     HEAD_SLAB = 16 * 1024 * 1024,
     /*
      * Largest and smallest number of rows that a thread processes at a time. With 32 rows the speed
@@ -74,7 +74,7 @@ static size_t work_width(const kvd_forward *f)
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/* Returns the largest number of elements of a layer that are not float32 in the file. */
+/* Returns how many elements of a layer's weights the file does not store as float32, at most. */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
@@ -274,7 +274,10 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Computes Q, K and V of `rows` rows. Returns the first non-finite row, or SIZE_MAX. */
+/*
+ * Computes Q, K and V of `rows` rows. Returns the first row with a value that is not finite, or
+ * SIZE_MAX.
+ */
 static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_weights *w,
                                   const kvd_attention *hook, size_t first, size_t rows)
 {
@@ -294,14 +297,16 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
     kvd_layer_before_attention(&f->config, w, f->x + first * f->d_model, rows,
                                f->work + kvd_thread_index() * f->work_size, &out);
 
-    /* Checked before attention, because the softmax may hide an infinite key. */
+    /* Checks Q, K and V before attention, because the softmax may hide an infinite key. */
     const size_t bad = smaller(kvd_first_nonfinite_f32(out.q, rows * width_q) / width_q,
                                smaller(kvd_first_nonfinite_f32(out.k, rows * width_k) / width_k,
                                        kvd_first_nonfinite_f32(out.v, rows * width_k) / width_k));
     return bad < rows ? first + bad : SIZE_MAX;
 }
 
-/* Computes the steps after attention. Returns the first row that is not finite, or SIZE_MAX. */
+/*
+ * Computes a layer's steps after attention. Returns the first row that is not finite, or SIZE_MAX.
+ */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
     float *x = f->x + first * f->d_model;
@@ -372,7 +377,7 @@ int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_l
     return bad != SIZE_MAX ? kvd_batch_not_finite(b, where, bad, err) : 0;
 }
 
-/* Runs one layer; meanwhile the weights of layer `next` are read, unless it is -1. */
+/* Runs one layer. Meanwhile another thread reads the weights of layer `next`, unless it is -1. */
 static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kvd_attention *hook,
                      int stop, kvd_err *err)
 {
@@ -397,7 +402,10 @@ static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook
     return hook->wants_pre && rotates(f) ? reserve_pre(f, err) : 0;
 }
 
-/* Adds learned positions; position t reads row t + 2, the convention of OPT. */
+/*
+ * Adds the learned vector of each token's position. That of position t is row t + 2 of the table,
+ * as in OPT.
+ */
 static void add_positions(kvd_forward *f, size_t first, size_t rows)
 {
     float *row = f->work + kvd_thread_index() * f->work_size;
@@ -407,7 +415,10 @@ static void add_positions(kvd_forward *f, size_t first, size_t rows)
     }
 }
 
-/* Computes f->x = scale * W_in e(id) + p, with embeddings e and learned positions p. */
+/*
+ * Computes the residual stream f->x = scale * W_in e(id) + p, with embeddings e and learned
+ * positions p.
+ */
 static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
@@ -445,7 +456,7 @@ static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, i
     int status = 0;
     for (int l = first; l <= last && !status; l++)
         status = run_layer(f, b, l, l < last ? l + 1 : -1, hook, l == last && !whole, err);
-    /* The prefetch thread must end before the caller closes the checkpoint. */
+    /* Waits for the prefetch thread, which must end before the caller closes the checkpoint. */
     kvd_prefetch_wait(&f->prefetch);
     return status;
 }
@@ -496,7 +507,10 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
     return final_norm(f, b, hidden, err);
 }
 
-/* Returns the input of the output head: `hidden`, or its projection to d_embed. */
+/*
+ * Returns the input of the output head: `hidden`, or its projection to d_embed if the model has
+ * one.
+ */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
     const float *project_out = kvd_forward_once(f, KVD_PART_PROJECT_OUT, 0);
@@ -547,7 +561,10 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     return 0;
 }
 
-/* Returns how many keys a query sees on average; window 0 means no window. */
+/*
+ * Returns how many keys a query sees on average in a sequence of seq_len tokens. A window of 0
+ * means no window.
+ */
 static double mean_keys(double seq_len, double window)
 {
     if (window <= 0 || window >= seq_len)
@@ -580,7 +597,7 @@ double kvd_head_flop_per_token(const kvd_config *c)
 
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
-    /* 16 floats fill a cache line, so that each line is written once. */
+    /* Number of floats in a cache line. Each line of the result is written once. */
     enum { TILE = 16 };
     if (kvd_layer_check(&f->config, layer, err))
         return -1;

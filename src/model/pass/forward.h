@@ -24,7 +24,7 @@ kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t 
                              kvd_err *err);
 void kvd_forward_free(kvd_forward *f);
 
-/* Computes the bytes of float32 weights, and of activations with dense attention. */
+/* Computes how many bytes the float32 weights and the activations take, if attention is dense. */
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
 
@@ -37,7 +37,10 @@ int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
                     float *hidden, kvd_err *err);
 
-/* Writes the residual stream [n_tokens][d_model] that enters `layer`. */
+/*
+ * Writes to `residual` [n_tokens][d_model] the residual stream that enters layer `layer`.
+ * kvd_forward_run_from continues from it.
+ */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);
 int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first_layer,
@@ -46,7 +49,10 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 /* Writes logits [n][vocab_size] for n rows of `hidden`; fails if one is not finite. */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
-/* Returns flop per token in all layers; kvd_head_flop_per_token: in the output head. */
+/*
+ * Return the floating-point operations per token: kvd_forward_flop_per_token in all layers,
+ * kvd_head_flop_per_token in the output head.
+ */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 

@@ -1,4 +1,7 @@
-/* State of kvd_forward, which the gradients share; w->work of a thread holds block rows. */
+/*
+ * State of the CPU's forward pass, which the backward pass shares. w->work of a thread holds rows
+ * of one block.
+ */
 #ifndef KVD_MODEL_PASS_FORWARD_STATE_H
 #define KVD_MODEL_PASS_FORWARD_STATE_H
 
@@ -12,7 +15,7 @@ enum { KVD_N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
 struct kvd_forward {
     kvd_config config;
     const char *pass; /* precedes "layer" in messages */
-    /* width_q is n_heads * d_head, width_k is n_kv_heads * d_head. */
+    /* Sizes of the model. width_q is n_heads * d_head, width_k is n_kv_heads * d_head. */
     size_t d_model, d_ffn, d_embed, width_q, width_k;
     size_t max_tokens, max_len;
 
@@ -27,47 +30,53 @@ struct kvd_forward {
     size_t slab_rows;
     size_t slab_first;
 
-    /* Weights [0] and biases [1] outside the layers, or NULL. */
+    /* Weights [0] and biases [1] that belong to no layer, or NULL. */
     float *once[KVD_N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
-    /* Queries and attention output [max_tokens][width_q], keys and values [max_tokens][width_k]. */
+    /*
+     * Arrays of one layer: queries and attention output [max_tokens][width_q], keys and values
+     * [max_tokens][width_k].
+     */
     float *q, *k, *v, *o;
-    /* Arrays that only some hooks read, or NULL. */
+    /* Arrays that only some attention hooks read, or NULL. */
     float *q_pre, *k_pre, *input;
     float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position;
     uint32_t *rope_row;
 
-    /* Token rows that a thread processes at a time. */
+    /* Number of token rows that a thread processes at a time. */
     size_t block;
     size_t work_size;
     size_t work_n;
     float *work;
-    /* Input of the output head, projected to d_embed, or NULL. */
+    /* Input of the output head after its projection to d_embed, or NULL. */
     float *narrow;
     size_t narrow_n;
 };
 
-/* Returns an array of a x b floats, or NULL with *err. */
+/* Returns an array of a x b floats, or NULL with *err. `what` names it in the message. */
 float *kvd_floats(const char *what, size_t a, size_t b, kvd_err *err);
 
-/* Returns the tensors of a layer, [KVD_LAYER_WEIGHTS]. */
+/* Returns the weights of a layer as stored in the checkpoint, [KVD_LAYER_WEIGHTS]. */
 const kvd_weight *kvd_forward_parts(const kvd_forward *f, int layer);
 
-/* Returns weights or biases outside the layers, or NULL. */
+/* Returns a weight (or bias) that belongs to no layer, or NULL. */
 const float *kvd_forward_once(const kvd_forward *f, kvd_part part, int bias);
 
-/* Returns float32 rows `first` and following of the output head; *rows receives their number. */
+/* Returns float32 rows of the output head from row `first` on. *rows receives their number. */
 const float *kvd_forward_head(kvd_forward *f, size_t first, size_t *rows);
 
 /* Fails if a row of x [n_tokens][width] is not finite. */
 int kvd_batch_check_finite(const kvd_batch *b, const char *where, const float *x, size_t width,
                            kvd_err *err);
 
-/* Checks the batch, and computes the embedding f->x. */
+/* Checks the batch, and computes its embedding as the residual stream f->x. */
 int kvd_forward_begin(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook, kvd_err *err);
 
-/* Runs a layer on f->x with loaded weights; if `stop`, it ends after its attention f->o. */
+/*
+ * Runs one layer on the residual stream f->x with loaded weights. If `stop`, ends after its
+ * attention, whose output is f->o.
+ */
 int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_layer_weights *w,
                       kvd_attention *hook, int stop, kvd_err *err);
 

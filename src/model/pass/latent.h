@@ -12,17 +12,23 @@
 
 #include "model/pass/layer.h"
 
-/* Epsilon of the norms in latent attention, whatever rms_norm_eps is. */
+/* Epsilon of the norms inside latent attention. It does not depend on rms_norm_eps. */
 #define KVD_LATENT_EPS 1e-6
 
-/* Returns the floats of scratch per token that latent attention needs. */
+/* Returns how many floats of scratch memory latent attention needs per token. */
 size_t kvd_latent_scratch(const kvd_config *c);
 
-/* Computes Q, K and V before RoPE from x [rows][d_model], the layer's normed input. */
+/*
+ * Computes Q, K and V of latent attention before RoPE, from x [rows][d_model], the layer's input
+ * after its norm.
+ */
 void kvd_latent_project(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                         size_t rows, float *scratch, const kvd_layer_qkv *out);
 
-/* Computes values [rows][n_heads][d_value] from the attention output o, times W_UV. */
+/*
+ * Computes the values [rows][n_heads][d_value]: the attention output o of each head multiplied by
+ * W_UV.
+ */
 void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                        float *values);
 
@@ -37,7 +43,7 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
 int kvd_latent_weights(const kvd_config *c, const kvd_weight *part, float *w_o, float *w_v,
                        kvd_err *err);
 
-/* Returns the number of multiplications by weights per token and layer. */
+/* Returns how many multiplications by weights latent attention takes per token and layer. */
 double kvd_latent_multiplications(const kvd_config *c);
 
 #endif

@@ -10,27 +10,41 @@
 
 #include "model/checkpoint/weights.h"
 
-/* Weights of a layer: matrix or gain w[part], and bias b[part]; NULL if absent. */
+/*
+ * Weights of a layer in float32: matrix or gain w[part], and bias b[part]. NULL if the model does
+ * not have it.
+ */
 typedef struct {
     const float *w[KVD_N_LAYER_PARTS], *b[KVD_N_LAYER_PARTS];
 } kvd_layer_weights;
 
-/* Number of weights of a layer: matrix or gain at 2 * part, bias at 2 * part + 1. */
+/*
+ * Number of weights of a layer. The matrix or gain of a part is number 2 * part, its bias 2 * part
+ * + 1.
+ */
 enum { KVD_LAYER_WEIGHTS = 2 * KVD_N_LAYER_PARTS };
 
 /* Finds the weights of a layer, part [KVD_LAYER_WEIGHTS]. Returns 0, or -1 with *err. */
 int kvd_layer_find(const kvd_checkpoint *c, int layer, kvd_weight *part, kvd_err *err);
 
-/* Returns how many elements of the layer the file does not store as float32. */
+/* Returns how many elements of the layer's weights the file does not store as float32. */
 size_t kvd_layer_buffer_size(const kvd_weight *part);
 
-/* Sets pointers to weights in the mapped file, or to float32 copies in `buffer`. */
+/*
+ * Fills *w with pointers to float32 weights: to those in the mapped file, or to converted copies in
+ * `buffer`.
+ */
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
-/* Drops the memory pages of weights that are used in place, or of weights that were copied. */
+/*
+ * Drops the memory pages of a layer's weights: of those used in place if in_place, otherwise of
+ * those that were copied.
+ */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
-/* Computes the model's norm of x in y [rows][d_model]; y may be x. */
+/*
+ * Computes the norm of x that the model uses (RMS or layer norm) in y [rows][d_model]; y may be x.
+ */
 void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain, const float *bias,
                          size_t rows, float *y);
 
@@ -43,7 +57,7 @@ typedef struct {
     const uint32_t *rope_row;   /* row of the RoPE tables of each token, [rows] */
 } kvd_layer_qkv;
 
-/* Computes Q, K and V from the layer's input x [rows][d_model]. */
+/* Computes Q, K and V of a layer from its input x [rows][d_model]. */
 void kvd_layer_before_attention(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                                 size_t rows, float *scratch, const kvd_layer_qkv *out);
 
@@ -51,26 +65,35 @@ void kvd_layer_before_attention(const kvd_config *c, const kvd_layer_weights *w,
 void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part, size_t rows,
                        size_t in, size_t out, float *y, int add);
 
-/* Applies the norms of Q and K, and RoPE, in place; copies Q and K before RoPE if wanted. */
+/*
+ * Applies the norms of Q and K, and RoPE, in place. Copies Q and K before RoPE if the caller wants
+ * them.
+ */
 void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows,
                     const kvd_layer_qkv *out);
 
-/* Adds the feed-forward block of `in` [rows][d_model] to x; gate and up are scratch. */
+/*
+ * Adds the output of the feed-forward block for `in` [rows][d_model] to x. gate and up are scratch
+ * memory.
+ */
 void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                             size_t rows, float *gate, float *up, float *x);
 
-/* Returns the floats of scratch per token that the functions of this file need. */
+/* Returns how many floats of scratch memory per token the functions of this file need. */
 size_t kvd_layer_scratch(const kvd_config *c);
 
 /* Computes y [rows][d_model], the output projection of o, added to y if `add`. */
 void kvd_layer_output(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                       float *scratch, float *y, int add);
 
-/* Adds the norm of `out` [rows][d_model], a block's output, to x. Overwrites `out`. */
+/* Adds the norm of a block's output, `out` [rows][d_model], to x. Overwrites `out`. */
 void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                           size_t rows, float *out, float *x);
 
-/* Computes the steps after attention; x [rows][d_model] is input and output of the layer. */
+/*
+ * Computes a layer's steps after attention. x [rows][d_model] is the input of the layer and
+ * receives its output.
+ */
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o,
                                 size_t rows, float *scratch, float *x);
 
@@ -85,21 +108,27 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
 
 typedef struct kvd_experts kvd_experts;
 
-/* Creates buffers; *out is NULL without experts. The checkpoint must stay open. */
+/*
+ * Creates buffers for routed experts. *out is NULL if the model has none. The checkpoint must stay
+ * open.
+ */
 int kvd_experts_new(const kvd_checkpoint *c, size_t max_tokens, kvd_experts **out, kvd_err *err);
 void kvd_experts_free(kvd_experts *e);
 
-/* Computes the bytes that kvd_experts_new allocates for weights and for scratch. */
+/* Computes the bytes that kvd_experts_new allocates for weights and for scratch memory. */
 void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
                        double *activations);
 
-/* Computes the steps after attention; x [n][d_model] is input and output of the layer. */
+/*
+ * Computes the steps after attention of a layer with experts. x [n][d_model] is the input of the
+ * layer and receives its output.
+ */
 void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, int layer,
                                   const float *o, size_t n, float *x);
 
 /*
- * Gradient of kvd_experts_behind_attention: on entry dx is the gradient of the layer's output, on
- * return that of x, without the part through Q, K and V. d_o is the gradient of o.
+ * Computes kvd_experts_behind_attention backward: on entry dx is the gradient by the layer's
+ * output, on return that by x, without the part through Q, K and V. d_o is the gradient of o.
  */
 int kvd_experts_behind_back(kvd_experts *e, const kvd_layer_weights *w, int layer, const float *x,
                             const float *o, size_t n, float *dx, float *d_o, kvd_err *err);

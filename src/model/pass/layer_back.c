@@ -84,7 +84,7 @@ KVD_CLONES static void swiglu_back(float *restrict gate, const float *restrict u
     }
 }
 
-/* Gradient of kvd_swiglu_clamped, 0 where the forward pass clamped. */
+/* Computes the gradient of kvd_swiglu_clamped. It is 0 where the forward pass has clamped. */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
 {
@@ -164,7 +164,10 @@ void kvd_activate_back(kvd_activation a, float *x, const float *up, size_t n, fl
     }
 }
 
-/* Multiplies the gradient of capped scores s by 1 - (s / softcap)^2; product [keys] is q . k. */
+/*
+ * Multiplies the gradient by scores s with softcap by 1 - (s / softcap)^2. product [keys] holds the
+ * products q . k.
+ */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
     for (size_t t = 0; t < keys; t++) {
@@ -189,7 +192,10 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
         dprob[t] = prob[t] * (dprob[t] - mean) * scale;
 }
 
-/* Computes gradients of one query head for some queries: writes dq, adds to dk and dv. */
+/*
+ * Computes attention backward for one query head and some queries: writes dq, and adds to dk and
+ * dv.
+ */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows,
                        float *scratch)
 {
@@ -381,7 +387,10 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     }
 }
 
-/* Gradient of the norms of Q or K, whose input `raw` is recomputed from `in`. */
+/*
+ * Computes the gradient by the input of the norms of Q or K. This input, `raw`, is recomputed from
+ * `in`.
+ */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,
                                const float *dy, float *raw, float *d_raw)

@@ -1,4 +1,6 @@
-/* Gradients of one layer in float32; dy: gradient of a function's output, dx: of its input. */
+/*
+ * Computes a layer backward in float32. dy is the gradient by a function's output, dx by its input.
+ */
 #ifndef KVD_MODEL_PASS_LAYER_BACK_H
 #define KVD_MODEL_PASS_LAYER_BACK_H
 
@@ -7,22 +9,27 @@
 #include "model/checkpoint/config.h"
 #include "model/pass/layer.h"
 
-/* Adds the gradient of the input x [n][d] of a norm to dx, which must be neither x nor dy. */
+/* Adds the gradient by the input x [n][d] of a norm to dx, which must be neither x nor dy. */
 void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                        const float *dy, float *dx);
 void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                          const float *dy, float *dx);
 
-/* Computes dx [n][in] = dy [n][out] W, added to dx if `add`. */
+/*
+ * Computes dx [n][in] = dy [n][out] W, the gradient by the input of a product with W. If `add`,
+ * adds it to dx.
+ */
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add);
 
 /*
- * Gradient of kvd_activate with its input x [n] and, for a gate, `up`: without a gate, dy [n]
+ * Computes kvd_activate backward. Its input was x [n] and, for a gate, `up`. Without a gate, dy [n]
  * becomes dx. With a gate, dy becomes the gradient of `up`, and x that of the gate.
  */
 void kvd_activate_back(kvd_activation a, float *x, const float *up, size_t n, float *dy);
-/* Gradient of kvd_swiglu_clamped: dy [n] becomes that of up, gate [n] that of gate. */
+/*
+ * Computes kvd_swiglu_clamped backward: dy [n] becomes the gradient by up, gate [n] that by gate.
+ */
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
                              float *dy);
 
@@ -36,23 +43,23 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
 typedef struct {
     size_t n, window, group, d, ldq, ldk;
     kvd_scores score;
-    /* Attention sink logits [group], or NULL. */
+    /* Logits of the attention sinks, [group], or NULL. */
     const float *sinks;
     const float *q, *k, *v, *o, *d_o;
     float *dq, *dk, *dv;
 } kvd_attend_back_in;
 void kvd_attend_back(const kvd_attend_back_in *in, float *scratch);
 
-/* Returns the floats of scratch per token that the functions of this file need. */
+/* Returns how many floats of scratch memory per token the functions of this file need. */
 size_t kvd_layer_back_scratch(const kvd_config *c);
 
-/* Adds the gradient of the input x of kvd_layer_normalise to dx [rows][d_model]. */
+/* Adds the gradient by the input x of kvd_layer_normalise to dx [rows][d_model]. */
 void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *gain, size_t rows,
                               const float *dy, float *dx);
 
 /*
- * Gradient of the steps after attention: on entry dx is the gradient of the layer's output, on
- * return that of x, without the part through Q, K and V. d_o is the gradient of o.
+ * Computes a layer's steps after attention backward: on entry dx is the gradient by the layer's
+ * output, on return that by x, without the part through Q, K and V. d_o is the gradient of o.
  */
 void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            const float *o, size_t rows, float *scratch, float *dx, float *d_o);
@@ -62,13 +69,16 @@ typedef struct {
     const uint32_t *rope_row;
     const float *dq, *dk, *dv; /* input: gradients of Q and K after RoPE, and of V */
     float *dq_pre, *dk_pre;    /* output: gradients of Q and K before RoPE */
-    /* Output: gradient of the K projection, before the norm of K. */
+    /* Output: gradient by the K projection, before the norm of K. */
     float *dk_raw;
-    /* Output: recomputed input of the QKV projections, [rows][d_model]. */
+    /* Output: the input of the QKV projections, computed again, [rows][d_model]. */
     float *in;
 } kvd_layer_back_qkv;
 
-/* Fills the outputs of *g, and adds to dx, if not NULL, the gradient through Q, K and V. */
+/*
+ * Computes the steps before attention backward: fills the outputs of *g and adds to dx, unless
+ * NULL, the gradient through Q, K and V.
+ */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);
 

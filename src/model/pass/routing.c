@@ -28,7 +28,10 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/* Returns the largest value in a group of experts or, if `two`, the sum of the two largest. */
+/*
+ * Returns the value of a group of experts: its largest value or, if `two`, the sum of its two
+ * largest.
+ */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;
@@ -76,7 +79,7 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
         factor[j] = best < n ? (float)score[best] : NAN;
         sum += (double)factor[j];
     }
-    /* 1e-20 avoids 0 / 0, as in the Hugging Face library. */
+    /* Adds 1e-20 to the sum of scores to avoid 0 / 0, as the Hugging Face library does. */
     for (size_t j = 0; j < chosen; j++)
         factor[j] =
             (float)((double)factor[j] / (c->chosen_add_up ? sum + 1e-20 : 1) * c->expert_scale);

@@ -41,8 +41,8 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
 }
 
 /*
- * Chooses one token's experts in models with groups of experts, best first, ties to the lower
- * index. `factor` receives the factors on their outputs; `bias` may be NULL.
+ * Chooses the experts of one token in models whose experts form groups: best first, ties to the
+ * lower index. `factor` receives the factors on their outputs; `bias` may be NULL.
  */
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, size_t *expert,
                       float *factor);

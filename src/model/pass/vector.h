@@ -1,4 +1,4 @@
-/* Helpers of the vectorised loops of blocks.c. */
+/* Helpers for the vectorised loops of the CPU's forward pass (blocks.c). */
 #ifndef KVD_MODEL_PASS_VECTOR_H
 #define KVD_MODEL_PASS_VECTOR_H
 
@@ -6,8 +6,9 @@
 #include <string.h>
 
 /*
- * Compiles a function for the baseline, AVX2 and AVX-512. The function must not contain an OpenMP
- * parallel region, whose body would be compiled for the baseline only.
+ * Attribute that compiles a function three times, for x86-64's baseline, AVX2 and AVX-512. The
+ * function must not contain an OpenMP parallel region, whose body would be compiled for the
+ * baseline only.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
@@ -15,7 +16,7 @@
 #define KVD_CLONES
 #endif
 
-/* Under a sanitizer, clang would warn that it cannot vectorise loops. */
+/* Turns off a warning of clang, which cannot vectorise loops under a sanitizer. */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
@@ -29,9 +30,9 @@
  */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
-    /* Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits. */
+    /* Adding 1.5 * 2^23 rounds a number to an integer, which is then in the low bits of the sum. */
     const float round_to_int = 12582912.0f;
-    /* Bit masks keep NaN, and gcc does not vectorise `?:`. */
+    /* Bit masks are used instead of `?:`, which gcc does not vectorise. They keep NaN. */
     const uint32_t low = (uint32_t) - (x < -88.0f), high = (uint32_t) - (x > 89.0f);
     const float limits[2] = {-88.0f, 89.0f};
     uint32_t bits, limit_bits[2];

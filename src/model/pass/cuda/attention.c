@@ -7,10 +7,13 @@
 
 static const char what[] = "attention";
 
-/* Matrices of a unit, which is a query head of a sequence. */
+/* Matrices of a unit. A unit is one query head of one sequence. */
 enum { K, Q, SCORES, V, PROB, OUT };
 
-/* Returns bytes of scratch per score: 4 for float32, and 2 for a bf16 probability. */
+/*
+ * Returns the bytes of scratch memory per attention score: 4 for the score in float32 and, in a
+ * bf16 pass, 2 for the probability.
+ */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 4 : 6;
@@ -35,8 +38,8 @@ typedef struct {
 } call;
 
 /*
- * Computes attention of a block of queries for n units. In column-major order: scores^T
- * [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T.
+ * Computes attention of a block of queries for n units (heads of sequences). In column-major order:
+ * scores^T [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_units *units, size_t n,
                         kvd_err *err)
@@ -67,7 +70,10 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_units
                : 0;
 }
 
-/* Returns the addresses of the matrices for a block of queries in sequences of `len` tokens. */
+/*
+ * Returns the addresses of the units' matrices for a block of queries. The sequences have `len`
+ * tokens each; the first one begins at token `at`.
+ */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
     const size_t e = x->bytes, head = x->d * e, n_heads = (size_t)x->in->share->n_heads,

@@ -1,4 +1,4 @@
-/* Attention hook on the GPU: interface by which the forward pass gives Q, K and V to attention. */
+/* Interface of attention on the GPU: the forward pass gives Q, K and V to a hook. */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_H
 
@@ -18,21 +18,26 @@ typedef struct {
     const kvd_gpu_share *share;
     int layer;
     size_t n_sequences;
-    /* Host array: first token of each sequence, then n_tokens. */
+    /* Host array [n_sequences + 1]: first token of each sequence, then n_tokens. */
     const size_t *offset;
     size_t first_sequence; /* index in the corpus of the batch's first sequence */
-    /* Tokens of the batch, and of its longest sequence. */
+    /* Number of tokens of the batch, and of its longest sequence. */
     size_t n_tokens, longest;
-    /* First position and complete length of each sequence (host arrays), or NULL. */
+    /*
+     * Position of the first token of each sequence in its text, and length of the whole text (host
+     * arrays), or NULL.
+     */
     const size_t *start, *whole;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
-    /* Q, K and V after RoPE or, if wants_raw is set, without bias, norm and RoPE. */
+    /* Q, K and V after RoPE. If the hook sets wants_raw, without bias, norm and RoPE. */
     const void *q, *k, *v;
     size_t ld;
-    /* Q and K before RoPE, or NULL unless wants_pre is set. */
+    /* Q and K before RoPE. NULL if the hook does not set wants_pre. */
     const void *q_pre, *k_pre;
     size_t ld_pre;
-    /* Input of the QKV projections, [n_tokens][d_model], or NULL unless wants_input is set. */
+    /*
+     * Input of the QKV projections, [n_tokens][d_model]. NULL if the hook does not set wants_input.
+     */
     const void *input;
     size_t window; /* sliding window in tokens, or 0 for none */
     /* Attention sink logits of this GPU's query heads (device array), or NULL. */
@@ -42,7 +47,7 @@ typedef struct {
     cublasHandle_t blas;
 } kvd_gpu_attention_in;
 
-/* Attention hook on one GPU. On several GPUs, each hook runs in its own thread. */
+/* Attention hook of one GPU. If there are several GPUs, each hook runs in its own host thread. */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
     /*
@@ -51,7 +56,7 @@ struct kvd_gpu_attention {
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
     int wants_input;
-    /* True if `run` adds bias, norms and RoPE itself. */
+    /* True if `run` applies bias, norms and RoPE to Q, K and V itself. */
     int wants_raw;
 };
 
@@ -69,7 +74,9 @@ void kvd_gpu_dense_free(kvd_gpu_dense *d);
 size_t kvd_gpu_dense_bytes(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
                            size_t max_tokens, size_t max_len);
 kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d);
-/* Returns "sm_90a kernel", "mma.sync kernel" or "cuBLAS products". */
+/*
+ * Returns the name of the implementation: "sm_90a kernel", "mma.sync kernel" or "cuBLAS products".
+ */
 const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 
 /*
@@ -85,7 +92,10 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
                    const void *k, size_t ldk, const void *v, size_t ldv, void *out, size_t ldo,
                    void *scratch, kvd_err *err);
 
-/* Hook that calls `record` with Q, K and V, then the hook `inner`, then `output`. */
+/*
+ * Hook that surrounds another hook, `inner`: calls `record` with Q, K and V before it, and `output`
+ * after it.
+ */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_gpu_attention *inner;
@@ -95,21 +105,24 @@ typedef struct {
 } kvd_gpu_capture;
 void kvd_gpu_capture_init(kvd_gpu_capture *t, kvd_gpu_attention *inner);
 
-/* Gradient of exact attention (kvd_attend_back on the CPU), with float32 sums. */
+/* ---- Gradient of exact attention with float32 sums (kvd_attend_back on the CPU) ---- */
 
-/* Input and output of kvd_gpu_attend_back; rows are tokens, and heads are contiguous. */
+/*
+ * Input and output of kvd_gpu_attend_back. Rows belong to tokens, and the heads of a row are
+ * contiguous.
+ */
 typedef struct {
     /* `window` is the sliding window in tokens, or 0 for none. */
     size_t n_sequences, longest, window;
-    /* Host array: first token of each sequence, then the number n of tokens. */
+    /* Host array [n_sequences + 1]: first token of each sequence, then the number n of tokens. */
     const size_t *offset;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype type;
     const void *q, *k, *v; /* of `type`; tokens are ld elements apart */
     size_t ld;
-    /* Gradient of the attention output, [n][n_heads * d_head] of `type`. */
+    /* Gradient by the attention output, [n][n_heads * d_head] of number type `type`. */
     const void *d_o;
-    /* Gradients; dq is overwritten, dk and dv are added to. */
+    /* Gradients by Q, K and V. dq is overwritten; dk and dv are added to. */
     float *dq, *dk, *dv;
     size_t ld_d;
     cudaStream_t stream;
@@ -117,7 +130,10 @@ typedef struct {
     cublasHandle_t blas;
 } kvd_gpu_attention_back_in;
 
-/* Returns bytes of scratch: about 256 MiB, or what one query of one head needs. */
+/*
+ * Returns the bytes of scratch memory of kvd_gpu_attend_back: about 256 MiB, or what one query of
+ * one head needs if that is more.
+ */
 size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_heads);
 
 int kvd_gpu_attend_back(const kvd_gpu_attention_back_in *in, void *scratch, kvd_err *err);

@@ -9,7 +9,7 @@
 
 static const char what[] = "gradient of attention";
 
-/* Matrices of a unit, which is a KV head of a sequence with one of its query heads. */
+/* Matrices of a unit. A unit is a KV head of a sequence with one of its query heads. */
 enum {
     Q,
     K,
@@ -24,7 +24,10 @@ enum {
     DS      /* gradients of scores in the type of the pass */
 };
 
-/* Returns bytes of scratch per score: 8 for float32 score and gradient, and 4 for bf16 copies. */
+/*
+ * Returns the bytes of scratch memory per attention score: 8 for score and gradient in float32, and
+ * 4 for bf16 copies.
+ */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 8 : 12;
@@ -41,7 +44,10 @@ typedef struct {
     kvd_unit_blas blas;
     size_t d, bytes, group;
     size_t n_scores;
-    /* [0] scores, [1] gradients of probabilities, [2] probabilities, [3] gradients of scores. */
+    /*
+     * Arrays in scratch memory: [0] scores, [1] gradients of probabilities, [2] probabilities, [3]
+     * gradients of scores.
+     */
     char *score[4];
 } call;
 
@@ -86,7 +92,7 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_units *
     return 0;
 }
 
-/* Returns the addresses of the matrices for a block of queries. */
+/* Returns the addresses of the units' matrices for a block of queries. */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                           size_t member)
 {

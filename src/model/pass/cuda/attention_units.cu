@@ -1,4 +1,7 @@
-/* Writes addresses of attention matrices for batched cuBLAS products, one per thread. */
+/*
+ * Kernel that writes the addresses of attention matrices for batched cuBLAS products, one per
+ * thread.
+ */
 #include "model/pass/cuda/attention_units.h"
 
 enum { THREADS = 256 };

@@ -21,15 +21,24 @@ extern "C" {
 /* Largest number of matrices per unit, and of units in one batched product. */
 enum { KVD_UNIT_MATRICES = 11, KVD_SCORE_UNITS = 4096 };
 
-/* Place of one matrix of every unit; all numbers are bytes except `share`. */
+/*
+ * Position of one matrix in memory for every unit (head of a sequence). All numbers are bytes
+ * except `share`.
+ */
 typedef struct {
     char *base;
     size_t sequence, head; /* from one sequence, or head, to the next */
-    /* Number of consecutive units that share a head; if 0, unit u is at (u - first) * head. */
+    /*
+     * Number of consecutive units that share a matrix, such as query heads of one KV head. If 0,
+     * the matrix of unit u is at (u - first) * head.
+     */
     size_t share;
 } kvd_unit_place;
 
-/* Unit u belongs to sequence u / n_heads; the first unit of a product is `first`. */
+/*
+ * Units of a batched product. Unit u belongs to sequence u / n_heads. `first` is the first unit of
+ * the product.
+ */
 typedef struct {
     kvd_unit_place at[KVD_UNIT_MATRICES];
     size_t first, n_heads;
@@ -43,14 +52,19 @@ static inline KVD_ANYWHERE char *kvd_unit_matrix(const kvd_units *a, int m, size
                     : p->base + (u - a->first) * p->head;
 }
 
-/* Fills the device array `at` [KVD_UNIT_MATRICES][n] for units first .. first + n - 1. */
+/*
+ * Fills the device array `at` [KVD_UNIT_MATRICES][n] with the addresses of the matrices of units
+ * first .. first + n - 1.
+ */
 cudaError_t kvd_unit_pointers(const kvd_units *a, size_t n, void **at, cudaStream_t stream);
 
 #ifdef __cplusplus
 }
 #else
 
-/* Product of every unit in column-major order, c (m x n) = op(a) op(b), added to c if `add`. */
+/*
+ * Matrix product of every unit in column-major order, c (m x n) = op(a) op(b), added to c if `add`.
+ */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
@@ -64,30 +78,38 @@ typedef struct {
     const kvd_cublas *lib;
     cublasHandle_t blas;
     kvd_dtype type; /* of a and b */
-    /* Array of kvd_unit_pointers; NULL if an address is no multiple of 16 bytes. */
+    /* Addresses written by kvd_unit_pointers, or NULL if an address is no multiple of 16 bytes. */
     void **pointers;
     const char *what; /* for messages */
 } kvd_unit_blas;
 
-/* Multiplies for n units, in one call of cuBLAS, or in one per unit without pointers. */
+/*
+ * Computes the product for n units: in one call of cuBLAS, or in one call per unit if there are no
+ * pointers.
+ */
 int kvd_unit_multiply(const kvd_unit_blas *x, const kvd_unit_product *p, const kvd_units *units,
                       size_t n, kvd_err *err);
 
-/* Returns how many sequences from s on have the length of sequence s. */
+/* Returns how many consecutive sequences, from s on, have the same length as sequence s. */
 size_t kvd_equal_lengths(const size_t *offset, size_t s, size_t n_sequences);
 
-/* Scores of queries first .. first + rows - 1 with keys from .. from + keys - 1. */
+/*
+ * Block of attention scores: queries first .. first + rows - 1 with keys from .. from + keys - 1.
+ */
 typedef struct {
     size_t first, rows, from, keys, ld;
 } kvd_score_block;
 
-/* Returns the number of scores for which to allocate scratch, at most 256 MiB if possible. */
+/* Returns for how many scores to allocate scratch memory, at most 256 MiB if possible. */
 size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 
-/* Advances *b, zeroed at first, to the next 1 to 256 queries; false at the end. */
+/*
+ * Advances *b, zeroed at first, to the next block of 1 to 256 queries. Returns false at the end of
+ * the sequence.
+ */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
-/* Returns how many units fit into `room` scores, at least 1. */
+/* Returns for how many units a block's scores fit into `room` scores, at least 1. */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 
 #endif

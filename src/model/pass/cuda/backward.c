@@ -148,7 +148,10 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
     return w->engine;
 }
 
-/* Returns the index of the first check for non-finite values in the backward pass. */
+/*
+ * Returns the number of the first check for non-finite values that belongs to the backward pass.
+ * Lower numbers belong to the forward pass.
+ */
 static unsigned stage_behind(const kvd_config *c)
 {
     return kvd_gpu_stage_final(c) + 1;
@@ -172,7 +175,7 @@ static void stage_name(const kvd_config *c, unsigned stage, char *to, size_t siz
     }
 }
 
-/* Copies each position's next token and random number to the device. */
+/* Copies the target token and the random number of each position to the device. */
 static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
@@ -186,7 +189,8 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * Replaces hidden states in w->dx, from row `first` on, by the gradient of the last layer's output.
+ * Computes the output head backward for a piece of the batch: replaces the hidden states in w->dx,
+ * from row `first` on, by the gradient by the last layer's output.
  */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {

@@ -143,7 +143,7 @@ cudaError_t choose_activation(kvd_activation kind, void *in, const float *bias, 
     }
 }
 
-/* Elements i and j of a head that RoPE rotates together. */
+/* Elements i and j of a head, which RoPE rotates together. */
 struct couple {
     int i, j;
     bool pair;

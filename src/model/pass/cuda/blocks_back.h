@@ -13,16 +13,19 @@
 extern "C" {
 #endif
 
-/* Computes dx [n][d], the gradient of a norm of x [n][d], added to dx if `add`. */
+/* Computes dx [n][d], the gradient by the input x [n][d] of a norm. If `add`, adds it to dx. */
 cudaError_t kvd_gpu_norm_back(kvd_norm kind, const float *x, const float *gain, double eps,
                               size_t n, size_t d, const float *dy, float *dx, int add,
                               cudaStream_t stream);
 
-/* Overwrites `in`, the input of kvd_gpu_activate, with its gradient, from dy [n][ffn]. */
+/*
+ * Computes the gradient by the input of kvd_gpu_activate from dy [n][ffn]. It overwrites this
+ * input, `in`.
+ */
 cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in, const float *bias,
                                   size_t n, size_t ffn, const float *dy, cudaStream_t stream);
 
-/* Arrays of the gradient of kvd_gpu_qkv_finish. */
+/* Arrays for the gradient of kvd_gpu_qkv_finish, which applies bias, norms and RoPE. */
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
@@ -35,12 +38,14 @@ typedef struct {
     const float *cosine, *sine; /* NULL without RoPE */
     const uint32_t *rope_row;
     kvd_rope_layout layout;
-    /* Input: gradients of Q and K after RoPE, and of V. */
+    /* Input: gradients by Q and K after RoPE, and by V. */
     const float *d;
-    /* Output: gradients of Q and K before RoPE, and of Q, K and V before norms. */
+    /* Output: gradients by Q and K before RoPE, and by Q, K and V before norms. */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
-/* Computes the gradient of n rows; non-finite rows of a->d are recorded in *bad. */
+/*
+ * Computes the gradient for n rows. The first row of a->d that is not finite is recorded in *bad.
+ */
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);
 

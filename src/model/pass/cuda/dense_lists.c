@@ -57,7 +57,9 @@ static size_t pages_of(size_t tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Writes the entry of sequence i, which has `len` tokens from token `at` of the batch on. */
+/*
+ * Writes entry i of the lists: a sequence of `len` tokens, which begins at token `at` of the batch.
+ */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {
     if (i % l->run_sequences == 0) {

@@ -1,4 +1,4 @@
-/* Lengths and positions of the sequences of a batch, for the attention kernels. */
+/* Lists of the lengths and positions of a batch's sequences, which the attention kernels read. */
 #ifndef KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 #define KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 
@@ -13,30 +13,30 @@ typedef struct {
     /* First token of the sequence, counted from the first token of the launch. */
     int32_t *start;
     int32_t *len;
-    /* First row in the blocked layout of Q and O (kernels/layout.h). */
+    /* First row of the sequence in the blocked layout of Q and of the output (kernels/layout.h). */
     int32_t *q_start;
     int32_t *first_page; /* first page of K and V; the other pages follow */
 } kvd_dense_columns;
 
-/* Consecutive sequences that one launch processes. */
+/* Consecutive sequences that one launch of a kernel processes. */
 typedef struct {
-    /* First index in kvd_dense_columns, and number of sequences. */
+    /* First index of these sequences in kvd_dense_columns, and their number. */
     size_t first, n;
-    /* First token in the batch, and number of tokens. */
+    /* First token of these sequences in the batch, and their number of tokens. */
     size_t row, n_tokens;
     size_t n_q8; /* rows of Q in the blocked layout, with padding */
     size_t max_pages;
-    /* 1 if O has no padding rows between sequences. */
+    /* 1 if the output has no padding rows between sequences. */
     int no_gaps;
 } kvd_dense_run;
 
 typedef struct {
-    /* Arrays in pinned host memory, and their device copy. */
+    /* Arrays in pinned host memory, and their copies in device memory. */
     kvd_dense_columns host, device;
     kvd_dense_run *run;
     size_t n_runs;
     size_t max_sequences, run_sequences, n_sequences;
-    /* Copy of `offset` of the latest upload, [n_sequences + 1]. */
+    /* [n_sequences + 1] Offsets of the sequences for which the arrays were last uploaded. */
     size_t *offset;
     int described;
     void *pinned, *array;
@@ -59,18 +59,21 @@ void kvd_dense_lists_release(kvd_dense_lists *l);
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);
 
-/* Kernels that fill page tables and remove padding. The functions return the launch's error. */
+/*
+ * Kernels that fill page tables and remove padding rows. The functions return the error of the
+ * launch.
+ */
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Fills table [n][max_pages]: entry j of sequence b is first_page[b] + j. */
+/* Fills the page table [n][max_pages]: entry j of sequence b is first_page[b] + j. */
 cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t max_pages,
                                  int32_t *table, cudaStream_t stream);
 
 /*
- * Copies the rows of tokens, of `bytes` bytes each, from row q_start[b] to row start[b] for
- * sequence b. Rows and addresses are multiples of 16 bytes.
+ * Removes padding: copies the rows of tokens, of `bytes` bytes each, from row q_start[b] to row
+ * start[b] for sequence b. Rows and addresses are multiples of 16 bytes.
  */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
                                 int32_t n, size_t n_tokens, size_t bytes, void *to,

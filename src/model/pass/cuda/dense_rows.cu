@@ -1,4 +1,6 @@
-/* Kernels of dense_lists.h: a warp copies a row, a thread writes a page table entry. */
+/*
+ * Kernels of dense_lists.h: copying of rows (a warp per row), and page tables (a thread per entry).
+ */
 #include "model/pass/cuda/dense_lists.h"
 
 namespace
@@ -22,7 +24,10 @@ __global__ void __launch_bounds__(THREADS)
     const size_t token = (size_t)blockIdx.x * ROWS + threadIdx.x / 32;
     if (token >= n_tokens)
         return;
-    /* Always: start[low] <= token < start[high]. */
+    /*
+     * Searches the sequence of a token by bisection: start[low] <= token < start[high] at all
+     * times.
+     */
     int low = 0, high = n;
     while (high - low > 1) {
         const int middle = (low + high) / 2;

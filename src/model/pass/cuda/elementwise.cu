@@ -1,4 +1,6 @@
-/* Activations and conversions. Bound by memory, except GELU on bf16. */
+/*
+ * Kernels for activation functions and conversions. They are bound by memory, except GELU on bf16.
+ */
 #include "model/pass/cuda/blocks.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * The forward pass on one or several GPUs. KVD_F32 computes without TF32, KVD_BF16 with float32
- * sums. Equal batches on equal GPUs give equal bits, other batches differ by rounding.
+ * The forward pass on one or several GPUs. Number type KVD_F32 computes without TF32, KVD_BF16 with
+ * float32 sums. Equal batches on equal GPUs give equal bits, other batches differ by rounding.
  */
 #ifndef KVD_MODEL_PASS_CUDA_FORWARD_H
 #define KVD_MODEL_PASS_CUDA_FORWARD_H
@@ -14,16 +14,21 @@ typedef struct kvd_gpu_forward kvd_gpu_forward;
 
 typedef struct {
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
-    /* First CUDA device number, and number of devices. */
+    /* Number of the first CUDA device, and number of devices. */
     int first_gpu, n_gpus;
     size_t max_tokens, max_len;
-    /* Borrowed weights on the device (one GPU only); NULL means to load the weights. */
+    /*
+     * Weights that are in device memory already, borrowed (one GPU only). NULL means to load the
+     * weights.
+     */
     const kvd_gpu_weights *weights;
-    /* Largest number of bytes to use on a GPU; 0 means all that are free. */
+    /* Largest number of bytes to use on a GPU. 0 means all free memory. */
     size_t memory;
-    /* Largest number of decode steps in a batch of the serving engine; 0 outside the engine. */
+    /* Largest number of decode steps in a batch of the serving engine. 0 outside of the engine. */
     size_t steps;
-    /* True if experts that do not fit are an error, false if they are streamed. */
+    /*
+     * True if experts must fit into device memory, false if experts that do not fit are streamed.
+     */
     bool resident;
 } kvd_gpu_forward_spec;
 
@@ -40,11 +45,11 @@ void kvd_gpu_forward_free(kvd_gpu_forward *f);
 
 const kvd_gpu_weights *kvd_gpu_forward_weights(const kvd_gpu_forward *f, int gpu);
 cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
-/* Returns the hook for exact attention on GPU `gpu`, owned by the forward pass. */
+/* Returns the hook that computes exact attention on GPU `gpu`. The forward pass owns it. */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
- * Returns "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel", for
- * example.
+ * Returns a description such as "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention:
+ * sm_90a kernel".
  */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
@@ -61,11 +66,11 @@ int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_att
                              int layer, float *residual, kvd_err *err);
 int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                              int first_layer, const float *residual, float *hidden, kvd_err *err);
-/* Queues the computation of logits; the caller must check that they are finite. */
+/* Queues the computation of logits for n rows. The caller must check that the logits are finite. */
 int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, float *logits,
                            kvd_err *err);
 
-/* Phases of a forward pass that can be timed; KVD_GPU_SUM is the sum over GPUs. */
+/* Phases of a forward pass that can be timed. KVD_GPU_SUM is the summation over GPUs. */
 typedef enum {
     KVD_GPU_EMBED,
     KVD_GPU_NORM,
@@ -82,7 +87,9 @@ typedef enum {
 } kvd_gpu_phase;
 const char *kvd_gpu_phase_name(kvd_gpu_phase p);
 
-/* Callback when the work of a phase is queued, set by kvd_gpu_forward_watch. */
+/*
+ * Callback that kvd_gpu_forward_watch sets. It is called when the work of a phase has been queued.
+ */
 typedef void (*kvd_gpu_queued)(void *ctx, kvd_gpu_phase p, cudaStream_t stream);
 void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx);
 

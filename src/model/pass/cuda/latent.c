@@ -1,4 +1,4 @@
-/* Latent attention on the device (model/pass/latent.h). */
+/* Latent attention on the GPU (model/pass/latent.h). */
 #include "model/pass/latent.h"
 
 #include "model/pass/cuda/layer.h"
@@ -19,7 +19,7 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
                                   .narrow = (heads * query_width(c) + rank) * bytes};
 }
 
-/* Product of every head in column-major order, c [m][n] = op(a) [m][k] b [k][n]. */
+/* Matrix product of every head in column-major order, c [m][n] = op(a) [m][k] b [k][n]. */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
@@ -35,7 +35,10 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/* Uses one cuBLAS call if addresses are multiples of 16 bytes, else one per head. */
+/*
+ * Computes the product of every head: with one cuBLAS call if addresses are multiples of 16 bytes,
+ * otherwise with one call per head.
+ */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -80,7 +83,7 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                : 0;
 }
 
-/* Multiplies the unrotated dimensions of each query head by W_UK. */
+/* Multiplies the dimensions of each query head that RoPE does not rotate by the matrix W_UK. */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

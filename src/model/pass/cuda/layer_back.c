@@ -55,7 +55,9 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
                : w->narrowed;
 }
 
-/* Adds `bias` to x, and writes the norm of x, or a copy if there is no gain, to y. */
+/*
+ * Adds `bias` to x and writes the norm of x to y. If there is no gain, writes a copy of x instead.
+ */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
 {
@@ -88,7 +90,10 @@ static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void
                            w->w.weights.type, 0, err);
 }
 
-/* Computes d_in, the gradient of the feed-forward block's input, from dy, that of its output. */
+/*
+ * Computes the feed-forward block backward: d_in, the gradient by its input, from dy, the gradient
+ * by its output.
+ */
 static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                              const float *dy, float *d_in, int add, kvd_err *err)
 {
@@ -118,7 +123,10 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/* Gradient of output = x1 + ffn(norm(x1)) and x1 = x + W_O o, with the attention output o. */
+/*
+ * Computes the gradient of output = x1 + ffn(norm(x1)) with x1 = x + W_O o, where o is the
+ * attention output.
+ */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return add_attention(w, l, n, err) ||
@@ -131,7 +139,7 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
                : 0;
 }
 
-/* Gradient of output = x + W_O o + ffn(norm(x)), where o is the attention output. */
+/* Computes the gradient of output = x + W_O o + ffn(norm(x)), where o is the attention output. */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {
@@ -144,7 +152,10 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/* Gradient of output = norm'(y + ffn(y)) and y = norm(x + W_O o), with the attention output o. */
+/*
+ * Computes the gradient of output = norm'(y + ffn(y)) with y = norm(x + W_O o), where o is the
+ * attention output.
+ */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;

@@ -1,4 +1,7 @@
-/* Attention by bf16 kernels on pages of K and V; one launch per run of sequences. */
+/*
+ * Attention by bf16 kernels on K and V stored in pages. One launch processes a run of consecutive
+ * sequences.
+ */
 #include "model/pass/cuda/paged.h"
 
 #include <limits.h>
@@ -18,12 +21,12 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /* Discarded Q output of a second launch of kvd_append, or NULL. */
+    /* Array for the Q output of a second launch of kvd_append, which is not used, or NULL. */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /* Run for which `table`, `tile` and `args` were filled, or NULL. */
+    /* Run of sequences for which `table`, `tile` and `args` were filled last, or NULL. */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };
@@ -56,7 +59,7 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns buffer sizes that suffice for any number of kept dimensions per head. */
+/* Returns buffer sizes that suffice whatever numbers of dimensions the heads keep. */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;
@@ -159,7 +162,10 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
            (const uint16_t *)in->k + k == in->v && (uintptr_t)in->q % 16 == 0;
 }
 
-/* Fills the page table and the list of tiles of run *r, if not filled already. */
+/*
+ * Fills the page table and the list of tiles for the sequences of run *r, unless they are filled
+ * already.
+ */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
 {
@@ -192,7 +198,10 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
     return 0;
 }
 
-/* Stores Q, K and V. If Q and K have different matrices, kvd_append is launched twice. */
+/*
+ * Rotates and stores Q, K and V of new tokens. If Q and K have different projection matrices,
+ * launches kvd_append twice.
+ */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)
 {

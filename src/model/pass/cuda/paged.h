@@ -20,8 +20,8 @@ typedef struct {
 } kvd_paged_layer;
 
 /*
- * Describes the heads of this GPU; d_qk and d_v are numbers of kept dimensions. Returns -1 if the
- * heads are not supported.
+ * Describes the heads of this GPU in *map. d_qk and d_v give how many dimensions each KV head
+ * keeps. Returns -1 if such heads are not supported.
  */
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map);
@@ -34,9 +34,12 @@ size_t kvd_gpu_paged_bytes(const kvd_config *c, const kvd_gpu_share *share, size
                            size_t max_len);
 const char *kvd_gpu_paged_engine(const kvd_gpu_paged *p);
 
-/* Returns 1 if Q, K and V of a token follow one another, as kvd_append requires. */
+/* Returns 1 if Q, K and V of each token follow one another in memory, as kvd_append requires. */
 int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in);
-/* Computes attention into the bf16 device array out [n_tokens][layer->map.o_pitch]. */
+/*
+ * Computes attention of one layer and writes it to the bf16 device array out
+ * [n_tokens][layer->map.o_pitch].
+ */
 int kvd_gpu_paged_run(kvd_gpu_paged *p, const kvd_paged_layer *layer,
                       const kvd_gpu_attention_in *in, void *out, kvd_err *err);
 

@@ -12,11 +12,11 @@
 namespace
 {
 
-/* Number of tokens up to which several blocks divide the heads of a token. */
+/* Number of tokens up to which the heads of one token are divided among several blocks. */
 enum { THREADS = 128, FEW = 32 };
 
 struct geometry {
-    /* Offsets of the token's first element in the arrays qkv and pre. */
+    /* Offsets of the first elements of a token in the arrays qkv and pre. */
     size_t row, token;
     int heads;
 };
@@ -86,7 +86,10 @@ __global__ void __launch_bounds__(THREADS)
     const bool mine = lane * N < half && token < n;
     const int at[2] = {lane * N, half + lane * N};
 
-    /* Angle i rotates (x[i], y[i]) with KVD_ROPE_HALF, else adjacent elements of x, then of y. */
+    /*
+     * Cosines and sines. Angle i rotates (x[i], y[i]) with KVD_ROPE_HALF, otherwise adjacent
+     * elements of x, then of y.
+     */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
     if (a.cosine && mine) {
@@ -178,7 +181,7 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
     return a.bias ? x[0] + a.bias[before + (size_t)i] : x[0];
 }
 
-/* Computes 1 / rms over all heads of a token, of Q in block (t, 0), of K in block (t, 1). */
+/* Computes 1 / rms over all heads of a token: block (t, 0) for Q, block (t, 1) for K of token t. */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
     __shared__ double part[32];
@@ -195,7 +198,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
         a.factor[2 * token + blockIdx.y] = (float)(1.0 / sqrt(sum / (double)width + a.eps));
 }
 
-/* Applies norm and RoPE in place; all lanes read a head before any lane writes. */
+/* Applies norm and RoPE to a head in place. All lanes read the head before any lane writes. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     finish_any(const kvd_gpu_qkv a, size_t n, unsigned stage, kvd_gpu_bad *bad)
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(THREADS)
         __syncwarp();
     }
     bool wrong = false;
-    /* Each step handles two dimensions; the last one of an odd d_head is alone. */
+    /* Each step handles two dimensions. If d_head is odd, the last dimension is handled alone. */
     for (int p = lane; p < half + d % 2; p += 32) {
         const bool pair = p < pairs, turns = pair && a.cosine && head < turned;
         const int i = pair && a.layout == KVD_ROPE_HALF ? p : 2 * p;
@@ -288,7 +291,7 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
                             THREADS, 0, stream, a, n, stage, bad);
 }
 
-/* Writes K, V and the rotated dimensions of Q of one token per block. */
+/* Writes K, V and the rotated dimensions of Q in latent attention. One block handles one token. */
 template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(const kvd_gpu_latents a)
 {
     __shared__ double part[32];

@@ -1,4 +1,7 @@
-/* Helpers of kernels: float16, bf16 and float32 elements as float32, and sums over threads. */
+/*
+ * Helpers of kernels: load and store float16, bf16 and float32 elements as float32, and sum over
+ * threads.
+ */
 #ifndef KVD_MODEL_PASS_CUDA_ROWS_CUH
 #define KVD_MODEL_PASS_CUDA_ROWS_CUH
 
@@ -47,7 +50,7 @@ struct bf16 {
     }
 };
 
-/* N neighbouring elements, loaded and stored together. */
+/* N neighbouring elements of type T, which are loaded and stored together. */
 template <class T, int N>
 struct alignas(N * sizeof(typename T::raw) < 16 ? N * sizeof(typename T::raw) : 16) pack {
     typename T::raw v[N];
@@ -97,7 +100,9 @@ __device__ __forceinline__ float gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
 }
 
-/* Records a token row that is not finite; *bad keeps the smallest. */
+/*
+ * Records that a token row has a value that is not finite. *bad keeps the smallest stage and row.
+ */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);
@@ -111,7 +116,7 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
     return x;
 }
 
-/* Returns the sum of x over a block, equal in every thread; part [32] is shared memory. */
+/* Returns the sum of x over all threads of a block, in every thread. part [32] is shared memory. */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {
     const int warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(const scores_args a)
     __shared__ double part[32];
     const size_t row = (size_t)blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM, at = row * a.ld;
     if (row >= a.n_rows)
-        /* All threads of a row return together, so no barrier misses one. */
+        /* No barrier is missed, because all threads of a row return here together. */
         return;
     double sum = 0;
     for (size_t j = threadIdx.x % TEAM; j < a.n_keys; j += TEAM)

@@ -17,7 +17,7 @@ enum {
     TEAM = 256,
     WARP_KEYS = 1024,
     BLOCK_KEYS = 8192,
-    /* Groups of scores that a thread loads at a time. */
+    /* Number of groups of scores that a thread loads at a time. */
     CHUNK = 4
 };
 
@@ -25,10 +25,13 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /* n_rows is the number of queries of all units, `rows` that of one unit. */
+    /*
+     * n_rows is the number of queries of all units together, `rows` that of one unit (head of a
+     * sequence).
+     */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
-    /* A capped score is softcap * tanh(inner * product), inner = scale / softcap. */
+    /* A score with softcap is softcap * tanh(inner * product), where inner = scale / softcap. */
     float softcap, inner;
     const float *sinks;
     uint32_t first_head, n_heads;
@@ -68,7 +71,8 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
 }
 
 /*
- * Loads N scores and applies the softcap. Scores of keys that the query does not see are arbitrary.
+ * Loads N scores of a row and applies the softcap. Scores of keys that the query does not see have
+ * arbitrary values.
  */
 template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
@@ -83,7 +87,10 @@ __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place
     }
 }
 
-/* Returns exp(sink - top * scale), the sink's term in the denominator; 0 without sinks. */
+/*
+ * Returns exp(sink - top * scale), the term of the attention sink in the denominator, or 0 if there
+ * are no sinks.
+ */
 __device__ __forceinline__ float sink_term(const softmax_args &a, uint32_t row, float top)
 {
     return a.sinks ? expf(a.sinks[(a.first_head + row / a.rows) % a.n_heads] - top * a.scale)
@@ -144,14 +151,17 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
     return THREADS == 32 ? warp_sum(x) : block_sum(x, part);
 }
 
-/* Softmax of a row of up to 4 * PIECES * THREADS scores in the registers of a warp or block. */
+/*
+ * Computes the softmax of a row of up to 4 * PIECES * THREADS scores, which the registers of a warp
+ * or block hold.
+ */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
 {
     __shared__ float tops[32], sums[32];
     const uint32_t row = blockIdx.x * (TEAM / THREADS) + threadIdx.x / THREADS;
     if (row >= a.n_rows)
-        /* All threads of a row return together, so no barrier misses one. */
+        /* No barrier is missed, because all threads of a row return here together. */
         return;
     const row_place r = place_of(a, row);
     const uint32_t first = threadIdx.x % THREADS * 4;
@@ -190,7 +200,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/* Merges the maxima and the sums of exponentials of two parts of a row. */
+/* Merges two parts of a row: their largest scores and their sums of exponentials. */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {

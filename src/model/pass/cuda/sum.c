@@ -46,8 +46,8 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
-     * NCCL uses no multicast, because hosts have few multicast groups, and connects all GPUs now.
-     * Sums in CUDA graphs never run at the same time as sums outside of graphs.
+     * Sets NCCL's options. It uses no multicast, because hosts have few multicast groups, and
+     * connects all GPUs now. Sums inside CUDA graphs never run at the same time as sums outside.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -94,7 +94,10 @@ static int lives(int device)
     return asked == cudaSuccess || asked == cudaErrorNotReady;
 }
 
-/* Aborts a communicator, unless its CUDA context is lost, as that would wait for ever. */
+/*
+ * Aborts a GPU's NCCL communicator. Does not if the CUDA context is lost, because aborting would
+ * then wait for ever.
+ */
 static void end(const kvd_gpu_sum *s, member *m)
 {
     if (!m->comm || !lives(m->device))
@@ -158,7 +161,7 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
                : 0;
 }
 
-/* All sends and receives are in one NCCL group, because single calls could deadlock. */
+/* Puts all sends and receives into one NCCL group, because single calls could deadlock. */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
 {
@@ -174,10 +177,13 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
     return check(s, r == ncclSuccess ? ended : r, err);
 }
 
-/* Polls the stream, at first without sleeping, for about two decode steps. */
+/*
+ * Waits for the stream by polling: at first without sleeping, for about the time of two decode
+ * steps.
+ */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* Polls before the first sleep; each takes about a microsecond. */
+    /* Number of polls before the first sleep. Each poll takes about a microsecond. */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

@@ -14,33 +14,43 @@
 
 typedef struct kvd_gpu_sum kvd_gpu_sum;
 
-/* Prepares sums over GPUs first_gpu .. first_gpu + n - 1; NULL with *err on failure. */
+/*
+ * Prepares sums over GPUs first_gpu .. first_gpu + n - 1. On failure returns NULL and fills *err.
+ */
 kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err);
 void kvd_gpu_sum_free(kvd_gpu_sum *s);
-/* Returns a text such as "NCCL 2.28.7". */
+/* Returns the library's name and version, such as "NCCL 2.28.7". */
 const char *kvd_gpu_sum_engine(const kvd_gpu_sum *s);
 
-/* Queues a sum on GPU `index`: x [n] becomes the sum over GPUs, bitwise equal on each. */
+/*
+ * Queues a sum over all GPUs on GPU `index`: x [n] becomes the sum of all GPUs' arrays x, equal bit
+ * for bit on each.
+ */
 int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                     kvd_err *err);
 /* Queues a broadcast on GPU `index`: x [n] becomes a copy of GPU 0's array. */
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                        kvd_err *err);
 
-/* Memory to send to, or receive from, another GPU; all GPUs must queue the exchange. */
+/*
+ * A block of memory to send to, or to receive from, another GPU. All GPUs must queue the exchange.
+ */
 typedef struct {
-    /* GPU that receives or sends the block */
+    /* GPU that receives or sends the block. */
     int gpu;
     void *at;
-    /* Bytes of the block, equal on both GPUs. */
+    /* Number of bytes of the block, equal on both GPUs. */
     size_t bytes;
 } kvd_gpu_piece;
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err);
 
-/* Waits for the work on `stream`; an error in this work is a failure of GPU `index`. */
+/* Waits for the work on `stream`. An error in this work counts as a failure of GPU `index`. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
-/* Registers a callback that destroys CUDA graphs with sums after an error. */
+/*
+ * Registers a callback that destroys the CUDA graphs that contain sums. It is called after an
+ * error.
+ */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
 /* Records that GPU `index` failed; kvd_gpu_sum_failed returns the first GPU that failed, or -1. */
 void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index);

@@ -4,7 +4,7 @@
 
 #include "model/pass/cuda/layer.h"
 
-/* Bytes of cuBLAS's workspace, twice the default. */
+/* Bytes of the workspace given to cuBLAS, twice its default. */
 enum { WORKSPACE = 64 * 1024 * 1024 };
 
 typedef struct {
@@ -37,14 +37,17 @@ static bool on_hopper(void)
            major == 9;
 }
 
-/* Returns true if kvdim's own kernels compute the experts of large batches, instead of cuBLAS. */
+/* Returns true if kvdim's own kernels, instead of cuBLAS, compute the experts of large batches. */
 static bool takes_many(const kvd_config *c)
 {
     enum { EXPERTS = 64 };
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/* For more than 32 tokens per expert cuBLAS is faster, unless takes_many returns true. */
+/*
+ * Without takes_many, limits kvdim's own kernels to 32 tokens per expert, because cuBLAS is faster
+ * for more.
+ */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
@@ -212,7 +215,7 @@ static int fill_table(const kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/* Opens cuBLAS. Products use float32 sums, even if cuBLAS divides a sum into several. */
+/* Opens cuBLAS. Products add in float32, also where cuBLAS divides a sum into several. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
@@ -225,7 +228,10 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
                : 0;
 }
 
-/* Creates the second stream, with priority because other GPUs wait for its sums. */
+/*
+ * Creates the second stream, for sums over GPUs. It has priority, because other GPUs wait for these
+ * sums.
+ */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
     int least = 0, most = 0;
@@ -242,7 +248,10 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/* Sets *streamed if experts do not fit into device memory; fails if other weights do not. */
+/*
+ * Sets *streamed if the experts do not fit into device memory. Fails if the other weights do not
+ * fit.
+ */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
                          bool *streamed, kvd_err *err)
