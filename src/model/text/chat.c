@@ -243,7 +243,10 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/* Brings a chat template into a form in which equal templates compare equal. */
+/*
+ * Removes differences from a chat template that do not matter, so that equal templates compare
+ * equal.
+ */
 static void normalise(char *s)
 {
     static const char joint[] = "' + '";
@@ -306,7 +309,7 @@ static char *read_text(const char *path, kvd_err *err)
     return text;
 }
 
-/* Returns the template in tokenizer_config.json, or NULL with *err. */
+/* Returns the chat template in tokenizer_config.json, or NULL with *err. */
 static const char *template_of(const json_t *root, const char *path, kvd_err *err)
 {
     const json_t *x = json_object_get(root, "chat_template"), *entry;
@@ -368,7 +371,7 @@ static json_t *load(const char *path, kvd_err *err)
     kvd_filemap map;
     if (kvd_filemap_load(&map, path, err))
         return NULL;
-    /* Integers are read as real numbers, because model_max_length is often 10^30. */
+    /* Reads integers as real numbers, because model_max_length is often 10^30. */
     json_t *const root =
         json_loadb(map.bytes, map.len, JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &where);
     kvd_filemap_release(&map);

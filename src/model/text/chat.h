@@ -20,16 +20,19 @@ typedef struct {
     const char *bos;   /* beginning-of-text token, or "" */
     const char *start; /* default system message, or "" */
     const char *user;
-    /* Text between a user's message and the answer. */
+    /* Text between a user's message and the assistant's answer. */
     const char *header;
     const char *end;
     /* Token with which the model ends an answer. */
     const char *stop;
     bool trim; /* removes white space at both ends of user messages */
-    /* True if the format is only correct for one turn. */
+    /* True if the format is correct only for conversations of one turn. */
     bool one_turn;
     bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
-    /* Strings that a template with this format has, and lacks; NULL ends a list. */
+    /*
+     * Strings that a chat template of this format contains, and strings that it does not contain.
+     * NULL ends a list.
+     */
     const char *has[KVD_CHAT_MARKS], *lacks[KVD_CHAT_MARKS];
 } kvd_chat;
 
@@ -37,10 +40,13 @@ typedef struct {
 extern const char *const kvd_chat_words[];
 enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 
-/* Returns the chat format called kvd_chat_words[word], or NULL for "none" and "auto". */
+/*
+ * Returns the chat format that the option value kvd_chat_words[word] names, or NULL for "none" and
+ * "auto".
+ */
 const kvd_chat *kvd_chat_form(int word);
 
-/* Returns the chat format of a template, or NULL if none matches. */
+/* Returns the chat format to which a Jinja template belongs, or NULL if it belongs to none. */
 const kvd_chat *kvd_chat_recognise(const char *template_text);
 
 /*
@@ -51,11 +57,13 @@ const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err);
 
 /* One turn of a conversation, as strings that are tokenized separately. */
 typedef struct {
-    /* Texts before the message: beginning-of-text token, system message, begin of a message. */
+    /*
+     * Texts before the user's message: begin-of-text token, system message, begin of the message.
+     */
     const char *before[3];
     const char *text; /* user's message, part of the caller's text */
     size_t len;
-    /* Text between the user's message and the answer. */
+    /* Text between the user's message and the assistant's answer. */
     const char *after;
 } kvd_chat_pieces;
 

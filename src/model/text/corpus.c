@@ -18,16 +18,22 @@
 struct kvd_corpus {
     FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
-    /* Number of tokens before each sequence; the last element counts all tokens (mapped file). */
+    /*
+     * [n_sequences + 1] Number of tokens before each sequence, then the number of all tokens. In a
+     * mapped file.
+     */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
-    /* Number of sequences before each text and, as last element, number of all sequences. */
+    /*
+     * Number of texts. text_first [n_texts + 1]: number of sequences before each text, then the
+     * number of all sequences.
+     */
     size_t n_texts, *text_first;
     char hash[40];
 };
 
-/* State while documents are cut into windows of at most seq_len tokens. */
+/* State while documents are cut into windows (sequences) of at most seq_len tokens. */
 typedef struct {
     const kvd_corpus_spec *spec;
     const kvd_tokenizer *tok;
@@ -36,12 +42,12 @@ typedef struct {
     uint32_t *window;
     size_t n_window;
     kvd_ids ids;
-    /* Tokens left out, because a window has at least 2 tokens. */
+    /* Number of tokens that were left out, because a window must have at least 2 tokens. */
     size_t passed_over;
-    /* True if the last window left one token to the next window. */
+    /* True if the last window left one of its tokens to the next window. */
     bool shortened;
     bool full;
-    /* Tokens of earlier texts, if max_tokens limits each text. */
+    /* Number of tokens of earlier texts, needed if max_tokens limits each text. */
     size_t before;
 } cutter;
 
@@ -113,7 +119,7 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Writes the current window; tokens beyond max_tokens begin the next one. */
+/* Ends the current window and writes it. Tokens beyond max_tokens begin the next window. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
@@ -124,7 +130,7 @@ static int cut(cutter *k, kvd_err *err)
         if (take > left)
             take = left;
         if (left - take == 1) {
-            /* The last window would have 1 token, but a window has at least 2. */
+            /* Avoids a last window of 1 token, because a window must have at least 2. */
             if (take == 2) {
                 k->passed_over += k->n_window;
                 k->n_window = 0;
@@ -178,8 +184,8 @@ static int push_document(cutter *k, kvd_err *err)
 }
 
 /*
- * Appends the ids of a document, or of its beginning. Skips the first *pushed ids, which earlier
- * calls appended.
+ * Appends the ids of a document, or of its beginning. Leaves out the first *pushed ids, which
+ * earlier calls have appended.
  */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
@@ -192,7 +198,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* The first ids of a document do not change when more text follows. */
+    /* Ids of a document that are known do not change when more text follows. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -200,7 +206,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
     return 0;
 }
 
-/* Estimates how many bytes of text the missing tokens need. */
+/* Estimates how many more bytes of text are needed for the tokens that are still missing. */
 static size_t likely_bytes(const cutter *k)
 {
     const size_t missing = k->spec->max_tokens - (k->c->n_tokens - k->before) + k->spec->seq_len;
@@ -312,7 +318,7 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* Returning -1 stops the CSV reader, which is no error if k->full is true. */
+    /* Stops the CSV reader by returning -1, which is no error if k->full is true. */
     return k->full ? -1 : 0;
 }
 

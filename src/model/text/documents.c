@@ -27,7 +27,7 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    /* Column number of each field of a CSV file. */
+    /* Column number of each wanted field in a CSV file. */
     int column[MAX_FIELDS];
     size_t n_columns;
 } reader;
@@ -78,7 +78,7 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
     return 0;
 }
 
-/* Passes one document to the callback. Returns 0, 1 to stop, or -1 with *err. */
+/* Passes one document to the callback. Returns 0 to continue, 1 to stop, or -1 with *err. */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
 {
@@ -169,7 +169,7 @@ static int read_jsonl(reader *r, FILE *f, kvd_err *err)
         status = json_row(r, row, "line", number, err);
         json_decref(row);
     }
-    /* getline also fails if memory runs out, without a stream error. */
+    /* Reports missing memory, because getline then fails without a stream error. */
     if (!status && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", r->path);
     free(line);
@@ -242,7 +242,7 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     size_t text_len;
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
-    /* Returning -1 ends the CSV reader, which is no error if r->stopped is true. */
+    /* Ends the CSV reader by returning -1, which is no error if r->stopped is true. */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
 
@@ -253,7 +253,7 @@ static int read_csv(reader *r, kvd_err *err)
     return 0;
 }
 
-/* Reads a plain text file, mapped so that only the used part is read. */
+/* Reads a plain text file as one document. It is mapped, so that only the used part is read. */
 static int read_plain(reader *r, kvd_err *err)
 {
     kvd_filemap map;
@@ -279,7 +279,7 @@ bool kvd_documents_have_fields(const char *path)
     return ends_with(path, ".jsonl") || ends_with(path, ".json") || ends_with(path, ".csv");
 }
 
-/* Fails if the ending shows a format that is no plain text. */
+/* Fails if a file's ending shows that it is no plain text. */
 static int check_ending(const char *path, kvd_err *err)
 {
     static const struct {

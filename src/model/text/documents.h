@@ -22,7 +22,7 @@ typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *er
 int kvd_documents_read(const char *path, const char *field, kvd_document document, void *ctx,
                        kvd_err *err);
 
-/* Returns true for .jsonl, .json and .csv files, whose documents have fields. */
+/* Returns true if the path ends in .jsonl, .json or .csv. Documents of such files have fields. */
 bool kvd_documents_have_fields(const char *path);
 int kvd_documents_no_field(const char *path, const char *field, kvd_err *err);
 

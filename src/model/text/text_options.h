@@ -12,7 +12,7 @@ enum { KVD_LABEL_BYTES = 63 };
                  .help = "Local Hugging Face folder, NAME.safetensors, NAME.gguf or llama2.c's "   \
                          "NAME.bin"                                                                \
     }
-/* Options for texts; `others` names the options that exclude --text. */
+/* Rows of an option table for texts. `others` names the options that cannot be used with --text. */
 #define KVD_OPTIONS_TEXT(T, others)                                                                \
     {"text",                                                                                       \
      .type = KVD_OPT_TEXTS,                                                                        \

@@ -12,7 +12,7 @@
 #include "model/text/tokenizer/json_fields.h"
 #include "model/text/tokenizer/steps.h"
 
-/* Buffers of one call of encode, kept for later calls. */
+/* Buffers that one call of encode uses. They are kept for later calls. */
 typedef struct {
     kvd_pieces pieces;
     kvd_bpe_work *bpe;
@@ -32,7 +32,7 @@ struct kvd_tokenizer {
     kvd_template around;
     kvd_token_decoder *decoder;
     size_t size;
-    /* N_IDLE pointers to unused buffers of encode, or NULL. */
+    /* [N_IDLE] Pointers to buffers of encode that are not in use, or NULL. */
     _Atomic(encode_work *) *idle;
 };
 
@@ -92,7 +92,7 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* Buffers that grew beyond 4 MiB are not kept. */
+    /* Frees buffers that grew beyond 4 MiB instead of keeping them. */
     if (w->pieces.text.capacity > (size_t)4 << 20) {
         work_free(w);
         return;
@@ -187,7 +187,10 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
         return parse_gguf(t, bytes, len, vocab_size, err);
     while (i < len && (bytes[i] == ' ' || bytes[i] == '\t' || bytes[i] == '\n' || bytes[i] == '\r'))
         i++;
-    /* A llama2.c binary may also begin with '{', but then zero bytes follow. */
+    /*
+     * Tells if the file is JSON. A llama2.c binary may also begin with '{', but zero bytes follow
+     * it.
+     */
     const bool is_json = i < len && bytes[i] == '{' && !(len - i >= 4 && memchr(bytes + i, 0, 4));
     if (!is_json && !vocab_size)
         return kvd_fail(
@@ -330,7 +333,7 @@ static int encode(const kvd_tokenizer *t, const char *text, size_t len, bool ope
     const size_t bad = kvd_utf8_first_bad(text, len);
     int rc;
     if (open && bad < len && kvd_utf8_bad_width(text + bad, len - bad) == len - bad)
-        /* Later text may complete the incomplete character at the end. */
+        /* Leaves out the incomplete character at the end, because later text may complete it. */
         len = bad;
     if (bad < len)
         return kvd_fail(err, "text is not valid UTF-8 at byte %zu", bad);

@@ -26,7 +26,7 @@
 
 typedef struct kvd_tokenizer kvd_tokenizer;
 
-/* List of token ids, empty if zeroed. */
+/* List of token ids. It is empty if zeroed. */
 typedef struct {
     uint32_t *id;
     size_t n, capacity;
@@ -48,10 +48,13 @@ kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t l
                                    size_t vocab_size, kvd_err *err);
 void kvd_tokenizer_free(kvd_tokenizer *t);
 
-/* Returns the largest token id + 1; some smaller ids may be unused. */
+/* Returns the largest token id + 1. Some smaller ids may be unused. */
 size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 
-/* Returns true, with a warning in *note, if there are much fewer ids than in the model. */
+/*
+ * Returns true, and a warning in *note, if the tokenizer has far fewer ids than the model
+ * (vocab_size).
+ */
 bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *note);
 
 /*
@@ -61,13 +64,13 @@ bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *
 int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, bool add_special,
                          kvd_ids *ids, kvd_err *err);
 
-/* Tokenizes the beginning of a document; appends only ids that no following text can change. */
+/* Tokenizes the beginning of a document. Appends only ids that no following text can change. */
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);
 
 /*
- * Returns *len bytes, allocated and zero-terminated, with the text of special tokens. On failure
- * returns NULL and fills *err.
+ * Returns the text of n token ids, *len allocated bytes and a zero byte. It includes the text of
+ * special tokens. On failure returns NULL and fills *err.
  */
 char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, size_t *len,
                            kvd_err *err);

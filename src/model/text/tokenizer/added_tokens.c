@@ -1,4 +1,7 @@
-/* Vocabulary, and tokens that are found in the text before all steps (steps.h). */
+/*
+ * Vocabulary of a tokenizer, and added tokens, which are found in the text before all other steps
+ * (steps.h).
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -85,7 +88,7 @@ const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len)
 {
     const kvd_vocab_entry key = {.id = id};
     const kvd_vocab_entry *e = NULL;
-    /* Usually the entry of token `id` is entry[id]. */
+    /* Tries entry[id] first, because usually it is the entry of token `id`. */
     if (id < v->n && v->entry[id].id == id)
         e = &v->entry[id];
     else if (v->n)
@@ -116,7 +119,7 @@ typedef struct {
     char byte;
 } node;
 
-/* Prefix tree with root node[0]. */
+/* Prefix tree of token texts. Its root is node[0]. */
 typedef struct {
     node *node;
     size_t n, capacity;
@@ -127,7 +130,7 @@ typedef struct {
 struct kvd_added_tokens {
     token *token;
     size_t n, capacity;
-    /* Tokens that are matched before the normalizer [0] and after the normalizer [1]. */
+    /* Added tokens that are matched before [0] and after [1] the normalizer. */
     tree tree[2];
     kvd_regex *word;
 };
@@ -160,7 +163,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
                : 0;
 }
 
-/* Fails if the id is not the one that Hugging Face tokenizers would assign. */
+/* Fails if a token's id is not the one that Hugging Face tokenizers would assign. */
 static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
 {
     uint32_t id;

@@ -16,7 +16,7 @@ typedef struct {
 } rule_slot;
 #define EMPTY UINT64_MAX /* marks a free slot: ids are at most 2^31 - 1 */
 
-/* Initial symbols of a character: one token, one token per byte, or the unknown token. */
+/* Kind of a character: it is one token, one token per byte, or the unknown token. */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
     unit_kind kind;
@@ -32,13 +32,16 @@ struct kvd_bpe {
     uint32_t unk;
     bool byte_known[256];
     uint32_t byte_id[256];
-    /* Initial symbols of every byte (byte-level BPE) or ASCII character. */
+    /* Initial symbols of every byte (byte-level BPE) or of every ASCII character. */
     unit start[256];
     kvd_pair_set *pairs;
     kvd_merge_model merge;
 };
 
-/* Cache of token ids of words up to 30 bytes and 24 ids. */
+/*
+ * Number of entries in the cache of token ids of words. It holds words of up to 30 bytes and 24
+ * ids.
+ */
 #define CACHE_SLOTS 16384
 typedef struct {
     uint8_t len, n;
@@ -96,7 +99,7 @@ static int parse_options(kvd_bpe *m, const json_t *model, const char **unk, size
                          kvd_err *err)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    /* Older files lack the field "type". */
+    /* Accepts files without the field "type", which older files do not have. */
     if (kvd_json_known(
             model, "model",
             "type vocab merges dropout unk_token continuing_subword_prefix end_of_word_suffix "
@@ -202,7 +205,7 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     kvd_pair_set_add(m->pairs, p, product->n);
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
-                        /* Replaces an earlier rule for the same two tokens. */
+                        /* The new rule replaces an earlier rule for the same two tokens. */
                         joined};
     return 0;
 }
@@ -328,7 +331,7 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         *pending = true;
         return 0;
     }
-    /* A pending unk_token precedes the next known character, as in Hugging Face. */
+    /* Writes a pending unk_token before the next known character, as Hugging Face tokenizers do. */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
         if (kvd_merge_add(w, m->unk, err))
@@ -392,7 +395,9 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     cached *slot = NULL;
     if (!len)
         return 0;
-    /* More text could make a longer word, which may be in the vocabulary. */
+    /*
+     * A longer word may be in the vocabulary, so the word is not looked up while text may follow.
+     */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest
                    ? 0

@@ -117,7 +117,7 @@ json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd
     return v;
 }
 
-/* Returns the string in the field "type", or NULL with *err. */
+/* Returns the string in the field "type" of a JSON object, or NULL with *err. */
 static const char *type_of(const json_t *o, const char *what, kvd_err *err)
 {
     size_t len;

@@ -1,4 +1,7 @@
-/* Reads fields of JSON objects; unknown fields are errors. Messages name object and field. */
+/*
+ * Reads fields of the JSON objects in tokenizer.json. Unknown fields are errors. Messages name
+ * object and field.
+ */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 #define KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 
@@ -9,15 +12,17 @@
 
 #include "common/err.h"
 
-/* Fails unless `o` is an object whose fields are in `known`, separated by spaces. */
+/*
+ * Fails unless `o` is a JSON object whose fields are all in the list `known`, separated by spaces.
+ */
 int kvd_json_known(const json_t *o, const char *what, const char *known, kvd_err *err);
 
-/* Reads an optional field; if it is absent, *value does not change. */
+/* Reads an optional field that is true or false. If it is absent, *value does not change. */
 int kvd_json_bool(const json_t *o, const char *what, const char *field, bool *value, kvd_err *err);
 int kvd_json_count(const json_t *o, const char *what, const char *field, uint32_t *value,
                    kvd_err *err);
 
-/* Returns the value of a required field, which the object owns, or NULL with *err. */
+/* Returns the text of a required field, or NULL with *err. The JSON object owns the text. */
 const char *kvd_json_text(const json_t *o, const char *what, const char *field, size_t *len,
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
@@ -30,14 +35,22 @@ int kvd_json_steps(const json_t *spec, const char *what, const char *list,
                    int (*step)(void *ctx, const char *type, const json_t *spec, kvd_err *err),
                    void *ctx, kvd_err *err);
 
-/* Returns the value of a required field, one character of *len bytes, or NULL with *err. */
+/*
+ * Returns the text of a required field that must be one character, of *len bytes. On failure
+ * returns NULL and fills *err.
+ */
 const char *kvd_json_character(const json_t *o, const char *what, const char *field, size_t *len,
                                kvd_err *err);
 
-/* Pieces that get a sign before their text: all, a document's first, or none. */
+/*
+ * Pieces of a document before which a sign for a space is put: all pieces, the first one, or none.
+ */
 typedef enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } kvd_prepend;
 
-/* The step Metaspace of pre-tokenizers and decoders, which writes a sign for each space. */
+/*
+ * The step Metaspace of tokenizer.json, which writes a sign for each space (or turns signs into
+ * spaces).
+ */
 typedef struct {
     const char *sign;
     size_t len;
@@ -47,7 +60,7 @@ typedef struct {
 /* Reads and checks a Metaspace step. m->sign belongs to `spec`. */
 int kvd_json_metaspace(const json_t *spec, const char *what, kvd_metaspace *m, kvd_err *err);
 
-/* Reads a token id, an integer from 0 to 2^31 - 1. */
+/* Reads a token id from JSON, an integer from 0 to 2^31 - 1. */
 int kvd_json_id(const json_t *v, const char *what, uint32_t *id, kvd_err *err);
 
 #endif

@@ -11,9 +11,9 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-/* Normal forms of UTF-8 text (UAX #15): NFC, NFD, NFKC and NFKD of Unicode 9.0. */
+/* ---- Normal forms of UTF-8 text (UAX #15): NFC, NFD, NFKC and NFKD of Unicode 9.0 ---- */
 
-/* Characters that have a decomposition or combining class only since Unicode 10.0. */
+/* Characters that got a decomposition or combining class only with Unicode 10.0 or later. */
 static const struct {
     uint32_t first, last;
 } later[] = {{0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
@@ -34,7 +34,7 @@ typedef struct {
     uint8_t combining;
 } mark;
 
-/* Latest characters, whose normal form may still change. */
+/* The latest characters of the text, whose normal form may still change. */
 typedef struct {
     mark *c;
     size_t n, capacity;
@@ -61,7 +61,7 @@ static int by_class(const void *a, const void *b)
     return x->combining - y->combining;
 }
 
-/* Sorts combining marks by their class; marks of equal class keep their order. */
+/* Sorts combining marks by their class. Marks of equal class keep their order. */
 static int order(run *r, kvd_err *err)
 {
     for (size_t i = 0; i < r->n;) {
@@ -156,13 +156,16 @@ static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, 
     return 0;
 }
 
-/* Appends a normal form of s: composed (NFC, NFKC) if `compose`, NFKC or NFKD if `compatible`. */
+/*
+ * Appends a normal form of text s: composed (NFC, NFKC) if `compose`, compatible (NFKC, NFKD) if
+ * `compatible`.
+ */
 static int kvd_normal_form(const char *s, size_t len, bool compose, bool compatible,
                            kvd_buffer *out, kvd_err *err)
 {
     run r = {0};
     int rc = -1;
-    /* Characters below `inert` do not change, unless a combining mark follows. */
+    /* Code point below which characters do not change, unless a combining mark follows. */
     const uint32_t inert = compatible ? 0xa0 : compose ? 0x300 : 0xc0;
     size_t i = 0, plain = 0;
     while (i < len) {
@@ -172,7 +175,10 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             i += width;
             continue;
         }
-        /* The character at byte i may combine with the character before it. */
+        /*
+         * The character at byte i may combine with the character before it, so both are normalised
+         * together.
+         */
         size_t from = i;
         if (from > plain)
             from = kvd_utf8_before(s, from);
@@ -200,7 +206,9 @@ done:
     return rc;
 }
 
-/* Returns the offset of the last character that cannot combine with characters before it. */
+/*
+ * Returns the byte offset of the last character of s that cannot combine with characters before it.
+ */
 static size_t kvd_normal_boundary(const char *s, size_t len)
 {
     while (len) {
@@ -226,12 +234,12 @@ typedef struct {
     kind kind;
     kvd_regex *pattern;
     kvd_buffer content;
-    /* For Strip: ends of the text at which white space is removed. */
+    /* For Strip: the ends of the text at which white space is removed. */
     bool left, right;
 } step;
 
 struct kvd_normalizer {
-    /* Steps in the order of execution, including those of a Sequence. */
+    /* Steps of the normalizer in the order of execution, including those inside a Sequence. */
     step *step;
     size_t n, capacity;
 };
@@ -344,7 +352,7 @@ static int too_long(const step *s, size_t before, kvd_err *err)
         kind_names[s->kind], before, growth_limit(before), GROWTH, GROWTH_BASE >> 10);
 }
 
-/* Replaces the matches of s->pattern by s->content. Fails if the text grows too much. */
+/* Replaces the matches of s->pattern in a text by s->content. Fails if the text grows too much. */
 static int replace(const step *s, const char *text, size_t len, bool open, size_t before,
                    kvd_buffer *out, size_t *first, kvd_err *err)
 {
@@ -356,7 +364,7 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
     kvd_scan_text(&scan, text, len, open);
     while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
         if (begin == end) {
-            /* Hugging Face tokenizers may crash on an empty match. */
+            /* Refuses an empty match, at which Hugging Face tokenizers may crash. */
             rc = kvd_fail(err, "normalizer Replace: its pattern matches the empty text at byte %zu",
                           begin);
             break;
@@ -402,7 +410,10 @@ static int strip(const step *s, const char *text, size_t len, kvd_buffer *out, s
     return kvd_buffer_add(out, text + begin, end - begin, err);
 }
 
-/* Converts each character separately; a final Greek sigma becomes an ordinary one. */
+/*
+ * Converts each character of a text to lower case on its own. A final Greek sigma becomes an
+ * ordinary one.
+ */
 static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     const size_t limit = *first;
@@ -427,7 +438,10 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/* Writes a normal form of *in to *out; *first counts bytes of the document's first character. */
+/*
+ * Writes a normal form of *in to *out. *first counts the bytes that come from the document's first
+ * character.
+ */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {
@@ -448,7 +462,9 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
             break;
         same += width;
     }
-    /* If no character kept its form, the first one was composed with the characters after it. */
+    /*
+     * If no character kept its form, the first character was composed with the characters after it.
+     */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
     return rc;

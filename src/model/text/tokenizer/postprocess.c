@@ -1,4 +1,4 @@
-/* Templates that add special tokens around a text (steps.h). */
+/* Post-processors of tokenizer.json: templates that add special tokens around a text (steps.h). */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static int parse_template(kvd_template *t, const json_t *spec, kvd_err *err)
     return 0;
 }
 
-/* State while the steps are read; `done` after the template. */
+/* State while the steps are read. `done` is true after the template. */
 typedef struct {
     kvd_template *t;
     bool done;
@@ -73,7 +73,10 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /* Hugging Face would read the output of a first template as a pair of texts for the second. */
+    /*
+     * Refuses a second template. Hugging Face would read the output of the first one as a pair of
+     * texts.
+     */
     if (r->done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     r->done = true;

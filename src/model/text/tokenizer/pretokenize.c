@@ -9,7 +9,10 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-/* GPT-2's pieces: contractions, and runs of letters, digits, other characters or space. */
+/*
+ * GPT-2's pattern of words: contractions, and runs of letters, of digits, of other characters or of
+ * space.
+ */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
@@ -17,20 +20,23 @@ typedef enum { SPLIT, SPACE_BEFORE, METASPACE } kind;
 
 typedef struct {
     kind kind;
-    /* For Split: pattern at whose matches the text is cut. */
+    /* For Split: the pattern at whose matches the text is cut. */
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
-    /* True for steps after ByteLevel, whose output writes each byte as a character. */
+    /* True for steps after ByteLevel, where each byte of the text is written as a character. */
     bool spelled;
     char replacement[4];
     unsigned width;
-    /* For Metaspace: pieces that get a sign, all or a document's first one. */
+    /*
+     * For Metaspace: true if all pieces, or only the first one of a document, get a sign for a
+     * space before them.
+     */
     bool always, first;
 } step;
 
 struct kvd_pretokenizer {
-    /* Steps in the order of execution, including those of a Sequence. */
+    /* Steps of the pre-tokenizer in the order of execution, including those inside a Sequence. */
     step *step;
     size_t n, capacity;
     bool byte_level;
@@ -88,7 +94,7 @@ static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
     return s->pattern ? 0 : kvd_in(err, "%s", what);
 }
 
-/* Adds a step that cuts at Unicode's punctuation and the ASCII symbols. */
+/* Adds a step that cuts the text at Unicode's punctuation characters and at the ASCII symbols. */
 static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
 {
     const char *what = "pre_tokenizer Punctuation", *name = "Isolated";
@@ -160,7 +166,7 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /* Other steps would not understand the alphabet of ByteLevel's output. */
+    /* Refuses other steps after ByteLevel, which would not understand its alphabet. */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))
@@ -169,7 +175,7 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
         return parse_punctuation(p, spec, err);
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(p, spec, err);
-    /* Hugging Face's \w also matches the join controls U+200C and U+200D. */
+    /* Uses Hugging Face's \w, which also matches the join controls U+200C and U+200D. */
     if (!strcmp(type, "Whitespace"))
         return kvd_json_known(spec, type, "type", err) ||
                        add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
@@ -214,7 +220,7 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
-/* A piece in the alphabet of ByteLevel; byte i comes from byte byte[i] of the original. */
+/* A piece in the alphabet of ByteLevel. Its byte i comes from byte byte[i] of the original text. */
 typedef struct {
     kvd_buffer text;
     size_t *byte;
@@ -270,7 +276,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             }
             done = end;
         }
-        /* If more text may follow, the text after the last match is not cut yet. */
+        /* Cuts the text after the last match, unless more text may follow. */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
              kvd_splitter_end(&cut, err)))
@@ -284,7 +290,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
     return rc;
 }
 
-/* Puts a space before each piece that does not begin with one. */
+/* Puts a space before each piece that does not begin with a space. */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {
     for (size_t i = 0; i < p->n; i++) {

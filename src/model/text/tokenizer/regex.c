@@ -5,12 +5,15 @@
 
 #include "model/text/tokenizer/pieces.h"
 
-/* Translates regular expressions from Oniguruma's syntax into PCRE2's, and runs them. */
+/* ---- Translation of regular expressions from Oniguruma's syntax into PCRE2's ---- */
 
-/* Unicode's White_Space, as the inside of a character class. */
+/* Unicode's property White_Space, written for the inside of a character class. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
-/* Characters that Oniguruma's \w matches (UTS #18), inside and outside a character class. */
+/*
+ * Characters that Oniguruma's \w matches (UTS #18), written for the inside and the outside of a
+ * character class.
+ */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
@@ -54,7 +57,7 @@ static bool is_letter_or_digit(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Translates \p{...}; PCRE2's \p{Name} would mean the script extensions. */
+/* Translates a property \p{...}. In PCRE2, \p{Name} would mean script extensions. */
 static int property(walk *w)
 {
     static const char categories[][3] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -105,7 +108,7 @@ static int hex_escape(walk *w, bool u)
     for (size_t k = 0; k < want; k++)
         if (!is_hex(w->p[w->i + 2 + k]))
             return refuse(w, "this hexadecimal escape");
-    /* For Oniguruma, \x above 7f is a raw byte, not a character. */
+    /* Refuses \x above 7f, which for Oniguruma is a raw byte and not a character. */
     if (!u && w->p[w->i + 2] > '7')
         return refuse(w, "a raw byte above 7f");
     if (puts_to(w, "\\x{") || put(w, w->p + w->i + 2, want) || puts_to(w, "}"))
@@ -204,7 +207,7 @@ static int open_group(walk *w)
             w->i += strlen(same[k]);
             return puts_to(w, same[k]);
         }
-    /* (?i) is accepted only at the beginning; elsewhere Ruby and Perl differ. */
+    /* Accepts (?i) only at the beginning of the pattern. Elsewhere Ruby and Perl differ. */
     if (ahead(w, "(?i)") && !w->i) {
         w->caseless = true;
         w->i = 4;
@@ -212,7 +215,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* Groups do not capture, because back references are not supported. */
+    /* Writes a group that does not capture, because back references are not supported. */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -236,7 +239,10 @@ static int interval(walk *w)
     return 0;
 }
 
-/* Fails on letters that match text of another length if case is ignored, such as U+00DF and ss. */
+/*
+ * Fails if the pattern has letters that match text of another length when case is ignored, such as
+ * U+00DF and ss.
+ */
 static int no_multiple_folds(walk *w)
 {
     static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
@@ -252,7 +258,9 @@ static int no_multiple_folds(walk *w)
     return 0;
 }
 
-/* Writes the pattern in PCRE2's syntax. Fails if a construct has no equivalent. */
+/*
+ * Writes an Oniguruma pattern in PCRE2's syntax. Fails if one of its constructs has no equivalent.
+ */
 static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, kvd_err *err)
 {
     walk w = {.p = pattern, .n = len, .out = out, .err = err};
@@ -298,10 +306,10 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
-/* Matches between two checks of the speed and of a request to stop. */
+/* Number of matches between two checks of the speed and of a request to stop. */
 #define SEARCHES 1024
 
-/* Limit of processor time for a text: SLOW_S seconds plus one per SLOW_BYTES bytes. */
+/* Limit of the processor time for one text: SLOW_S seconds plus one second per SLOW_BYTES bytes. */
 #define SLOW_S     2.0
 #define SLOW_BYTES 100000.0
 
@@ -343,7 +351,7 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
                  text.s ? text.s : "");
         goto done;
     }
-    /* If the JIT compiler fails, pcre2_match interprets the pattern. */
+    /* Errors of the JIT compiler are ignored, because pcre2_match then interprets the pattern. */
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
 done:
     pcre2_compile_context_free(ctx);
@@ -438,7 +446,9 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     const size_t left = s->len - s->at;
     const char *hit = memmem(s->text + s->at, left, r->pattern, r->len);
     if (!hit) {
-        /* If more text follows, a literal match may begin in the last r->len - 1 bytes. */
+        /*
+         * If more text follows, a match of a literal text may begin in the last r->len - 1 bytes.
+         */
         s->known = s->len - (left < r->len - 1 ? left : r->len - 1);
         while (s->known > s->at && s->known < s->len &&
                ((unsigned char)s->text[s->known] & 0xc0) == 0x80)
@@ -457,7 +467,10 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Fails if the search was too slow or interrupted; otherwise adapts s->window. */
+/*
+ * Fails if the search takes too long or the user interrupts. Otherwise adapts s->window to the
+ * speed.
+ */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
     const double now = processor_seconds();
@@ -532,7 +545,10 @@ int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err)
         const int rc = search(s, begin, end, err);
         if (rc <= 0)
             return rc;
-        /* If more text follows, an empty match at the end may become longer. */
+        /*
+         * If more text follows, an empty match at the end is not final, because it may become
+         * longer.
+         */
         if (s->open && *begin == s->len) {
             s->known = s->len;
             return 0;

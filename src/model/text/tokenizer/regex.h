@@ -13,13 +13,19 @@
 
 typedef struct kvd_regex kvd_regex;
 
-/* Compiles a pattern, or if `literal` a text. On failure returns NULL and fills *err. */
+/*
+ * Compiles a pattern. If `literal`, matches the text itself. On failure returns NULL and fills
+ * *err.
+ */
 kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err *err);
-/* Compiles the pattern {"String": ...} or {"Regex": ...}; NULL with *err on failure. */
+/*
+ * Compiles a pattern of tokenizer.json, {"String": ...} or {"Regex": ...}. On failure returns NULL
+ * and fills *err.
+ */
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
 
-/* Iterator over the matches in one text; kvd_scan_text starts the next text. */
+/* Iterator over the matches of a pattern in one text. kvd_scan_text starts the next text. */
 typedef struct {
     const kvd_regex *regex;
     void *match_data, *limits;
@@ -30,16 +36,19 @@ typedef struct {
     size_t known;
     size_t window;
     size_t searches;
-    /* Processor time at the first check of the speed, in seconds, or 0. */
+    /* Processor time in seconds at the first check of the search's speed, or 0. */
     double clock;
-    /* Byte that the search had reached at the first check of the speed. */
+    /* Byte that the search had reached at the first check of its speed. */
     size_t clock_at;
-    /* Processor time at the last check of the speed, in seconds. */
+    /* Processor time in seconds at the last check of the search's speed. */
     double checked;
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
-/* Begins a search in `text`, which must be UTF-8 and stay allocated; more may follow if `open`. */
+/*
+ * Begins a search in `text`, UTF-8 that must stay allocated. `open` means that more text may
+ * follow.
+ */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
 /* Finds the next match, bytes [*begin, *end). Returns 1, 0 if none is left, or -1 with *err. */
 int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err);

@@ -14,7 +14,7 @@
 #include "model/text/tokenizer.h"
 #include "model/text/tokenizer/pieces.h"
 
-/* Vocabulary: the strings of tokens (pieces) and their ids, which may have gaps. */
+/* Vocabulary: texts of the tokens (pieces) and their ids, which may have gaps. */
 
 typedef struct {
     size_t begin;
@@ -25,42 +25,52 @@ typedef struct {
     kvd_buffer text;
     kvd_vocab_entry *entry; /* sorted by id after kvd_vocab_build */
     size_t n, capacity;
-    /* Hash table: 1 + index of an element of `entry`, or 0. */
+    /* Hash table of the pieces: 1 + index of an element of `entry`, or 0. */
     uint32_t *slot;
     size_t n_slots;
     size_t longest;
 } kvd_vocab;
 
-/* Adds a piece. kvd_vocab_build, called after the last piece, fails if a piece or id repeats. */
+/*
+ * Adds a piece to the vocabulary. kvd_vocab_build must be called after the last piece; it fails if
+ * a piece or id repeats.
+ */
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err);
 int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
 void kvd_vocab_release(kvd_vocab *v);
 
 bool kvd_vocab_find(const kvd_vocab *v, const char *piece, size_t len, uint32_t *id);
-/* Returns the string of a token, not zero-terminated, or NULL if there is no such id. */
+/* Returns the text of a token, without terminating zero, or NULL if there is no such id. */
 const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
-/* Returns the largest id + 1, or 0 if there is none. */
+/* Returns the largest id of the vocabulary + 1, or 0 if it is empty. */
 size_t kvd_vocab_end(const kvd_vocab *v);
 
-/* The "normalizer" of tokenizer.json, by Unicode 9.0, applied to the text between added tokens. */
+/*
+ * The "normalizer" of tokenizer.json (Unicode 9.0). It is applied to the text between added tokens.
+ */
 
 typedef struct kvd_normalizer kvd_normalizer;
 
-/* Reads a normalizer; JSON null means that there is none. */
+/* Reads a normalizer from JSON. A null means that there is none. */
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
-/* Normalizes *text; *first counts bytes of the document's first character. */
+/*
+ * Normalizes *text in place. *first counts the bytes that come from the document's first character.
+ */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
 
 int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err *err);
 
-/* "added_tokens" of tokenizer.json: the leftmost, longest match becomes one id before BPE. */
+/*
+ * The "added_tokens" of tokenizer.json. The leftmost, longest match in a text becomes one id before
+ * BPE.
+ */
 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
-/* Reads added tokens, with ids as Hugging Face would assign them. `spec` may be NULL. */
+/* Reads the added tokens, with ids as Hugging Face would assign them. `spec` may be NULL. */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
@@ -78,11 +88,11 @@ size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 typedef struct kvd_pretokenizer kvd_pretokenizer;
 
-/* Reads a pre-tokenizer; with JSON null, a whole document is one word. */
+/* Reads a pre-tokenizer from JSON. With null, a whole document is one word. */
 kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err);
 void kvd_pretokenizer_free(kvd_pretokenizer *p);
 
-/* Returns true if ByteLevel is a step, so that BPE works on bytes. */
+/* Returns true if ByteLevel is one of the steps, so that BPE works on bytes. */
 bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p);
 
 int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_err *err);
@@ -92,11 +102,11 @@ int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_er
 typedef struct kvd_bpe kvd_bpe;
 typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and word cache of one thread */
 
-/* Reads a BPE model; if `byte_level`, words are given as bytes. */
+/* Reads a BPE model from JSON. `byte_level` means that words are given as bytes. */
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
 
-/* Returns the vocabulary, which the model owns. */
+/* Returns the vocabulary of a BPE model, which the model owns. */
 const kvd_vocab *kvd_bpe_vocab(const kvd_bpe *m);
 
 kvd_bpe_work *kvd_bpe_work_new(const kvd_bpe *m, kvd_err *err);
@@ -109,7 +119,7 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
 /* The "post_processor" of tokenizer.json, which adds special tokens. */
 
 typedef struct {
-    /* True for the ids of the text, false for the special token `id`. */
+    /* True for the ids of the text itself, false for the special token `id`. */
     bool is_text;
     uint32_t id;
 } kvd_template_part;
@@ -119,7 +129,7 @@ typedef struct {
     size_t n, capacity;
 } kvd_template;
 
-/* Reads a post-processor; JSON null means none. Release t even on failure. */
+/* Reads a post-processor from JSON. A null means none. The caller releases *t even on failure. */
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
@@ -131,7 +141,7 @@ int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bo
 
 typedef struct kvd_token_decoder kvd_token_decoder;
 
-/* List of strings; string i is bytes end[i - 1] .. end[i] - 1 of text.s. */
+/* List of texts. Text i has the bytes end[i - 1] .. end[i] - 1 of text.s. */
 typedef struct {
     kvd_buffer text;
     size_t *end;
@@ -141,11 +151,11 @@ typedef struct {
 int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err);
 void kvd_strings_release(kvd_strings *l);
 
-/* Reads a decoder; with JSON null, strings are joined with spaces. */
+/* Reads a decoder from JSON. With null, token texts are joined with spaces. */
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err);
 void kvd_token_decoder_free(kvd_token_decoder *d);
 
-/* Appends the decoded text to *out, and overwrites *strings. */
+/* Appends the text that a decoder makes from the tokens' texts to *out. Overwrites *strings. */
 int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out,
                             kvd_err *err);
 
@@ -162,11 +172,11 @@ typedef struct kvd_llama2c kvd_llama2c;
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err);
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
-/* Appends the ids of a space and the text, after id 1 if `bos`. */
+/* Appends the ids of a space and of the text, after id 1 (begin of text) if `bos`. */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
 
-/* Appends the text of n ids; a piece "<0xNN>" becomes one byte. */
+/* Appends the text of n ids to *out. A piece "<0xNN>" becomes one byte. */
 int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out,
                            kvd_err *err);
 
@@ -194,7 +204,7 @@ typedef struct {
     bool gone;
 } kvd_symbol;
 
-/* Candidate in the heap: two neighbouring symbols that may be joined. */
+/* Candidate for a merge, in the heap: two neighbouring symbols that may be joined. */
 typedef struct {
     uint64_t order; /* merge priority in the high bits, position in the low bits */
     uint32_t id;
@@ -204,7 +214,10 @@ typedef struct {
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
-/* Set of pairs of neighbouring characters in merged tokens; may report absent pairs. */
+/*
+ * Set of pairs of neighbouring characters in merged tokens. It may also report pairs that are not
+ * in it.
+ */
 typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
@@ -214,7 +227,7 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 typedef struct {
     kvd_merge_rule rule;
     const void *context;
-    /* Strings of the symbols, including joined ones. */
+    /* Texts of all symbols, including joined ones. */
     const kvd_vocab *vocab;
     /* Pairs of neighbouring characters in joined symbols. */
     const kvd_pair_set *pairs;
@@ -231,13 +244,19 @@ typedef struct {
     size_t n_heap, heap_capacity;
 } kvd_merge_work;
 
-/* Starts a word, whose ids will be appended to *ids. */
+/* Starts a word. Its ids will be appended to *ids. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/* Appends a symbol to the word. May already merge the symbols before a boundary. */
+/*
+ * Appends a symbol to the word. May already merge the symbols before a boundary that no merge
+ * crosses.
+ */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
-/* Joins symbols, smallest priority first, leftmost on ties, and appends their ids. */
+/*
+ * Ends the word: joins its symbols, smallest priority first and leftmost on ties, and appends their
+ * ids.
+ */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 
 void kvd_merge_release(kvd_merge_work *w);

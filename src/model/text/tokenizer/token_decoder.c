@@ -1,4 +1,4 @@
-/* Decoders of tokenizer.json, from tokens back to text (steps.h). */
+/* Decoders of tokenizer.json, which turn tokens back into text (steps.h). */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
@@ -16,10 +16,13 @@ typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind
 typedef struct {
     kind kind;
     kvd_regex *pattern;
-    /* New text (Replace), removed character (Strip), or sign for a space (Metaspace). */
+    /*
+     * Text of the step: the new text (Replace), the removed character (Strip), or the sign for a
+     * space (Metaspace).
+     */
     kvd_buffer content;
     uint32_t start, stop;
-    /* Metaspace: true if the first token loses its leading sign. */
+    /* For Metaspace: true if the first token loses its leading sign. */
     bool drop_first;
 } step;
 
@@ -159,7 +162,7 @@ void kvd_token_decoder_free(kvd_token_decoder *d)
     free(d);
 }
 
-/* Appends s to *out; each invalid UTF-8 sequence becomes U+FFFD. */
+/* Appends s to *out. Each invalid UTF-8 sequence becomes U+FFFD. */
 static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
 {
     while (len) {
@@ -189,7 +192,10 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            /* Only added tokens have characters outside ByteLevel's alphabet. */
+            /*
+             * Characters outside of ByteLevel's alphabet occur only in added tokens, which are
+             * copied.
+             */
             if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))
@@ -245,7 +251,10 @@ static int replace(const step *s, kvd_scan *scan, const char *text, size_t len, 
     return end_string(out, err);
 }
 
-/* Replaces consecutive strings "<0xNN>" by their bytes, or by U+FFFD if these are invalid. */
+/*
+ * Replaces consecutive texts "<0xNN>" by their bytes, or by U+FFFD if the bytes are not valid
+ * UTF-8.
+ */
 static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
 {
     kvd_buffer bytes = {0};

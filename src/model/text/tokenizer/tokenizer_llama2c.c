@@ -1,4 +1,4 @@
-/* Tokenizers of llama2.c files. */
+/* Tokenizers of llama2.c (files tokenizer.bin). */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
@@ -8,18 +8,18 @@
 
 #define BOS        1
 #define FIRST_BYTE 3
-/* Two pieces are joined only if the score of the result is higher. */
+/* Least score: two pieces are joined only if the score of the result is higher. */
 #define WORST_SCORE (-1e10f)
 
 struct kvd_llama2c {
     kvd_vocab vocab;
-    /* Merge priority of each id, smallest first; UINT32_MAX means never. */
+    /* Priority with which each id is merged, smallest first. UINT32_MAX means never. */
     uint32_t *priority;
     uint32_t space;
     kvd_pair_set *pairs;
 };
 
-/* Returns an unsigned number that is smaller for higher scores. */
+/* Returns the merge priority for a score: an unsigned number that is smaller for higher scores. */
 static uint32_t priority_of(float score)
 {
     uint32_t bits;
@@ -67,7 +67,7 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
 
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
-    /* Every piece takes at least nine bytes of the file. */
+    /* Refuses sizes that do not fit, because every piece takes at least nine bytes of the file. */
     if (vocab_size <= BOS || vocab_size > len / 9) {
         kvd_fail(err, "%zu bytes cannot hold a llama2.c tokenizer of %zu pieces", len, vocab_size);
         return NULL;
@@ -103,7 +103,7 @@ void kvd_llama2c_tok_free(kvd_llama2c *t)
 
 typedef struct {
     const kvd_llama2c *t;
-    /* Scratch for the concatenated strings of two symbols. */
+    /* Scratch memory for the joined texts of two symbols. */
     char *both;
 } pair_room;
 
