@@ -1,6 +1,6 @@
 /*
- * Counters of a cache: stored numbers, bits and bytes, numbers of changed tokens. Functions return
- * nonzero and fill *err on failure.
+ * Counters of a compressed KV cache: stored numbers, bits and bytes, and numbers of changed tokens.
+ * Functions return nonzero and fill *err on failure.
  */
 #ifndef KVD_METHODS_ACCOUNT_H
 #define KVD_METHODS_ACCOUNT_H
@@ -13,29 +13,35 @@ typedef enum {
     KVD_STEPWISE_PROJECT,
     KVD_STEPWISE_APPEND,
     KVD_STEPWISE_ATTEND,
-    /* time of choosing tokens and channels, and of quantising */
+    /* Time for choosing tokens and channels, and for quantising. */
     KVD_STEPWISE_COMPRESS,
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
 
 /*
- * Counters of a token-by-token cache: bits summed over steps. A step is one token after the prompt
- * in one KV head of one layer.
+ * Counters of a cache that is filled token by token. Bits are summed over steps. A step is one
+ * token after the prompt in one KV head of one layer.
  */
 typedef struct {
     size_t rows;
-    /* bits of codes and of unquantised numbers */
+    /* Bits of codes and of numbers that are not quantised. */
     double payload;
     double side;
-    /* bits of scores, positions and summaries of keys of the cached tokens */
+    /*
+     * Bits stored for cached tokens in addition to K and V: scores, positions and summaries of
+     * keys.
+     */
     double entries;
-    /* bits that attention read, including the new token's */
+    /* Bits that attention read, including those of the new token. */
     double read;
-    /* bits of an uncompressed cache */
+    /* Bits of an uncompressed cache at the same steps. */
     double dense;
     /* Most bits held at once, after a token is appended and before tokens are dropped. */
     double peak;
-    /* Numbers of cached tokens dropped, stored at KVD_LEVEL_LOW, quantised, merged, pruned. */
+    /*
+     * Numbers of cached tokens that were dropped, lowered to KVD_LEVEL_LOW, quantised, merged, and
+     * pruned.
+     */
     size_t dropped, lowered, coded, merged, pruned;
     size_t unread;
     double seconds[KVD_STEPWISE_PARTS];
@@ -46,7 +52,10 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
 typedef struct {
     size_t calls;
     size_t tokens;
-    /* Tokens held at the end, within attention windows, summed over sequences and layers. */
+    /*
+     * Number of tokens that the cache holds at the end, within attention windows, summed over
+     * sequences and layers.
+     */
     size_t tokens_held;
     size_t elements_kept;
     size_t elements_dense;
@@ -55,41 +64,56 @@ typedef struct {
 } kvd_cache_account;
 
 /*
- * Fails unless the cache was called for each sequence in layers first_layer .. n_layers-1 and
- * stored all n_tokens. Also checks the number of stored elements or, if the plan is stepwise,
- * n_steps per KV head.
+ * Checks the counters of a cache after a batch. Fails unless it was called for each sequence in
+ * layers first_layer .. n_layers-1 and stored all n_tokens. Also checks the number of stored
+ * elements or, if the plan is stepwise, n_steps per KV head.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
-/* Fails unless `a` counted `rows` steps and every method of the plan changed a token. */
+/* Fails unless `a` has counted `rows` steps and every method of the plan has changed a token. */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
 
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
-/* Returns a layer's tokens at the end. offset [n_sequences + 1]: first tokens. window 0: none. */
+/*
+ * Returns how many tokens one layer holds at the end of all sequences. offset [n_sequences + 1] are
+ * their first tokens. A window of 0 means no attention window.
+ */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
-/* Returns (tokens that all layers hold after n) / (tokens held without attention windows). */
+/*
+ * Returns which fraction of the tokens the layers' attention windows leave in the cache, over all
+ * layers, after n tokens.
+ */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/* Adds an uncompressed cache's counters. offset [n_sequences + 1]: each sequence's first token. */
+/*
+ * Adds the counters that an uncompressed cache would have. offset [n_sequences + 1]: first token of
+ * each sequence.
+ */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 
-/* Cache bytes per token of the whole model, without attention windows. */
+/* Bytes per token of the whole model's cache, without regard to attention windows. */
 typedef struct {
-    /* uncompressed: 2 * n_layers * n_kv_heads * d_head * element_bytes */
+    /* Bytes of an uncompressed cache: 2 * n_layers * n_kv_heads * d_head * element_bytes. */
     double dense;
-    /* compressed: sum of (d_qk + d_v) * element_bytes over all KV heads of all layers */
+    /*
+     * Bytes of a compressed cache: sum of (d_qk + d_v) * element_bytes over all KV heads of all
+     * layers.
+     */
     double nominal;
-    /* `nominal` with dimensions rounded up to multiples of 16 */
+    /* Bytes of a compressed cache whose kept dimensions are rounded up to multiples of 16. */
     double padded;
     /* Bytes of the matrices that project Q and K; 0 if folded into the weights. */
     double basis;
-    /* Fractions of elements removed, without and with rounding up to multiples of 16. */
+    /*
+     * Fraction of the cache's elements that are not stored, without and with rounding up of
+     * dimensions to multiples of 16.
+     */
     double overall_p, overall_p16;
 } kvd_cache_bytes;
 void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,

@@ -21,13 +21,13 @@
 
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
-/* Precision level of a cached token, assigned by the method that selects tokens. */
+/* Precision level of a cached token. The method that selects tokens assigns it. */
 enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
 
 /* Parameter of a method, such as "p" of "zack,p=0.5". */
 typedef struct kvd_parameter {
     const char *key;
-    /* Default value. NaN: no default. */
+    /* Default value of the parameter. NaN means that it has none. */
     double value;
     /* Allowed range, ends included. */
     double lo, hi;
@@ -35,18 +35,27 @@ typedef struct kvd_parameter {
     const char *meaning;
 } kvd_parameter;
 
-/* Parameter that trades bytes for quality. `most` stores the most bytes, `least` the fewest. */
+/*
+ * Parameter that trades stored bytes for quality. At the value `most` most bytes are stored, at
+ * `least` fewest.
+ */
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;
-    /* Spacing of a sweep: geometric if true, else arithmetic. */
+    /*
+     * How values are spaced in a sweep of this parameter: geometrically if true, otherwise
+     * arithmetically.
+     */
     bool geometric;
-    /* Parameter whose default becomes `at` + `slope` * (value of `key`) in a sweep, or NULL. */
+    /*
+     * Second parameter, whose default becomes `at` + `slope` * (value of `key`) in a sweep, or
+     * NULL.
+     */
     const char *with;
     double at, slope;
 } kvd_tradeoff;
 
-/* Parameter `key` has no effect while parameter `by` is in the range lo .. hi. */
+/* Parameter that has no effect while another parameter, `by`, is in the range lo .. hi. */
 typedef struct kvd_idle_key {
     const char *key, *by;
     double lo, hi;
@@ -72,39 +81,57 @@ typedef enum {
     KVD_NEEDS_INPUT = 128 /* inputs of the layers, and the weights that multiply them */
 } kvd_needs;
 
-/* Common part of all methods: the first field of every method's structure. */
+/* Common part of all compression methods: the first field of every method's structure. */
 typedef struct kvd_method_info {
     const char *name;
     const char *summary;
-    /* Ends with key NULL. NULL: the parameters shared by methods with spectrum rotations. */
+    /*
+     * List of the method's parameters, ended by key NULL. NULL means the parameters that all
+     * methods with rotations from a spectrum file have.
+     */
     const kvd_parameter *parameter;
-    /* trade-off of bytes against quality, or NULL */
+    /* Parameter that trades stored bytes for quality, or NULL. */
     const kvd_tradeoff *tradeoff;
-    /* List that ends with key NULL. NULL: every parameter always has an effect. */
+    /*
+     * List of parameters that can be without effect, ended by key NULL. NULL means that every
+     * parameter always has one.
+     */
     const kvd_idle_key *idle;
-    /* Name of the parameter whose value is a file path, and its --help text; NULL: none. */
+    /*
+     * Name of the parameter whose value is a file path, and its text for --help; NULL if there is
+     * none.
+     */
     const char *text_key, *text_meaning;
     unsigned needs;
-    /* GPU code that runs plans with this method. NULL: none, or CUDA is not linked. */
+    /*
+     * GPU code that runs plans with this method. NULL if there is none, or if CUDA is not linked.
+     */
     const struct kvd_gpu_kind *gpu;
 } kvd_method_info;
 
 /* Declares a symbol whose address is NULL if its object file is not linked. */
 #define KVD_IF_LINKED __attribute__((weak))
 
-/* Inputs that a program passes when it opens a plan. Pointers are borrowed; NULL: not given. */
+/*
+ * Inputs that a program passes when it opens a plan. Pointers are borrowed. NULL means that an
+ * input is not given.
+ */
 typedef struct kvd_method_setup {
     const kvd_config *config;
     const kvd_model_info *model;
     const char *model_path;
     const kvd_checkpoint *checkpoint;
-    /* Projections applied before quantisation. NULL: heads keep all dimensions. */
+    /*
+     * Projections that are applied before quantisation. NULL means that heads keep all dimensions.
+     */
     const struct kvd_dims *dims;
     const kvd_spectrum *spectrum;
     kvd_activations *calibration;
     kvd_fisher *fisher;
     uint64_t seed;
-    /* True if the model's weights are random: methods may draw random matrices and tables. */
+    /*
+     * True if the model's weights are random, so that methods may draw random matrices and tables.
+     */
     bool drawn;
 } kvd_method_setup;
 

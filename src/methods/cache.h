@@ -19,25 +19,28 @@
 typedef struct {
     kvd_attention hook;
     const kvd_plan *plan; /* borrowed, open */
-    /* Prompts of the batch; borrowed. Required if kvd_plan_first_pass(plan) is true. */
+    /*
+     * Prompts of the batch, borrowed. Required if the plan needs a first pass over them
+     * (kvd_plan_first_pass).
+     */
     const kvd_prompts *prompts;
     kvd_cache_account account;
     /* The following fields are private. */
-    /* K and V of one layer of one sequence, in the plan's data type */
+    /* K and V of one layer of one sequence, in the number type of the plan. */
     void *store;
     size_t store_n;
     /* K and V in float32 as attention reads them, then scratch memory of every thread. */
     float *work;
     size_t work_n;
-    /* RoPE tables [rope_len], followed by those of sliding-window layers. */
+    /* RoPE tables [rope_len], followed by those for layers with a sliding window. */
     float *cosine, *sine;
     uint32_t *position;
     size_t rope_len;
 } kvd_cache;
 
 /*
- * Initialises *c for sequences of at most max_len tokens. The plan must be open. Numbers beyond the
- * range of plan->type become infinite.
+ * Initialises the cache *c for sequences of at most max_len tokens. The plan must be open. Numbers
+ * beyond the range of plan->type become infinite.
  */
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err);

@@ -1,4 +1,7 @@
-/* Folds projections into the weights of a checkpoint, and streams the changed tensors in blocks. */
+/*
+ * Multiplies projections into the weights of a checkpoint ("folds" them), and passes on the changed
+ * tensors block by block.
+ */
 #ifndef KVD_METHODS_FOLDED_H
 #define KVD_METHODS_FOLDED_H
 
@@ -8,14 +11,17 @@
 #include "model/checkpoint/weights.h"
 
 /*
- * Folds a projection A, and a matrix B that undoes A, into weights W [out][in], in double precision
- * (P: attention probabilities):
+ * A projection A, and a matrix B that undoes A, are folded (multiplied) into weights W [out][in] in
+ * double precision. P are the attention probabilities:
  *   v' = v A = (x W^T + b) A, so W' = A^T W, b' = A^T b
  *   out = (P v') B, y = out W_O^T, so W_O' = W_O B^T
  * Weights beyond the kept dimensions are zero.
  */
 
-/* Returns the doubles of scratch for kvd_fold_rows (n columns) and kvd_fold_columns (n rows). */
+/*
+ * Returns how many doubles of scratch memory kvd_fold_rows (n columns) and kvd_fold_columns (n
+ * rows) need.
+ */
 size_t kvd_fold_scratch(size_t d, size_t n);
 
 /*
@@ -28,13 +34,13 @@ void kvd_fold_rows(size_t d, size_t m, const float *a, size_t cols, float *w, do
 void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld, float *w,
                       double *scratch);
 
-/* Largest number of weight matrices (Q, K, V) in one tensor. */
+/* Largest number of weight matrices (Q, K and V) that one tensor holds. */
 enum { KVD_FOLDED_PARTS = 3 };
 
 typedef struct {
     const char *name;
     int layer;
-    /* True: columns of W_O change. False: rows of W_Q, W_K, W_V or their biases change. */
+    /* True if columns of W_O change, false if rows of W_Q, W_K or W_V or their biases change. */
     bool output;
     kvd_tensor tensor;
     size_t cols; /* columns of the weight; 1 for a bias */
@@ -59,16 +65,22 @@ int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_
                          kvd_err *err);
 void kvd_folded_list_release(kvd_folded_list *l);
 
-/* Returns true if neither RoPE nor a norm follows W_Q and W_K. */
+/*
+ * Returns true if projections of Q and K can be folded: neither RoPE nor a norm may follow W_Q and
+ * W_K.
+ */
 bool kvd_folds_qk(const kvd_config *c);
 
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 
-/* Receives the next n elements of a tensor. stored: the unchanged elements in the file, or NULL. */
+/*
+ * Callback that receives the next n elements of a tensor. `stored` points to the elements in the
+ * file if they are unchanged, otherwise it is NULL.
+ */
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);
 
-/* Passes all elements of tensor `f` to `sink` in order, in blocks. */
+/* Passes all elements of the changed tensor `f` to `sink`, in order and in blocks. */
 int kvd_folded_run(const kvd_folded_list *l, const kvd_folded *f, kvd_folded_sink sink, void *ctx,
                    kvd_err *err);
 

@@ -1,4 +1,4 @@
-/* Splits the value of option --method into single methods, and prints the list of methods. */
+/* Splits the value of option --method into single methods, and prints the list of known methods. */
 #ifndef KVD_METHODS_GRID_H
 #define KVD_METHODS_GRID_H
 
@@ -18,7 +18,7 @@
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 
-/* Records each plugin and file that the n methods name as an input of the run. */
+/* Records as inputs of the run all plugins and files that the n methods name. */
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
 void kvd_method_print_all(void);
@@ -41,7 +41,10 @@ void kvd_method_print_all(void);
                        .help = "Measured error of cutting each head (kvdim-eval --scan-errors), "  \
                                "for ranks=error"                                                   \
     }
-/* Options that name the files of methods. T: struct with a field for each option. */
+/*
+ * Rows of an option table for options that name input files of methods. T is the structure with
+ * their fields.
+ */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \
      .help = "Rotations or projections of every head (kvdim-spectrum, kvdim-sensitivity). Of "     \

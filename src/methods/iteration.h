@@ -8,35 +8,47 @@
 /* Tokens of one request in one iteration: n tokens from index `before` of the sequence on. */
 typedef struct {
     uint32_t request;
-    /* cache slot of the request, below max_batch */
+    /* Cache slot of the request, below max_batch. */
     uint32_t slot;
-    /* number of the request's tokens already in the cache */
+    /* Number of the request's tokens that are already in the cache. */
     uint32_t before;
     uint32_t n;
-    /* Input and output tokens, for token budgets and longrope. 0: the engine's max_len. */
+    /*
+     * Input and output tokens of the request together, for token budgets and LongRoPE. 0 means the
+     * engine's max_len.
+     */
     uint32_t whole;
-    /* 1 if a token is sampled after the slice */
+    /* 1 if a token is sampled after the last token of this slice. */
     int emits;
-    /* 1 if the sampled token is the request's last; the slot is then free */
+    /* 1 if the sampled token is the last of the request, whose slot is then free. */
     int last;
 } kvd_slice;
 
 typedef struct {
     size_t n_slices;
-    /* The first n_steps slices are decode steps (n = 1), the rest parts of prompts. */
+    /*
+     * Number of decode steps: the first n_steps slices (n = 1). The other slices are parts of
+     * prompts.
+     */
     size_t n_steps;
-    /* [n_slices] valid until the next iteration */
+    /* [n_slices] Slices of the iteration, valid until the next one. */
     const kvd_slice *slice;
     size_t n_tokens;
 } kvd_iteration;
 
-/* Attention kernels of a CUDA engine. */
+/* Attention kernels that a CUDA engine uses. */
 typedef enum {
-    /* kernels that support a different width of each head; CTAs get equal estimated cost */
+    /*
+     * Kernels that support heads of different widths. The work is divided so that all thread blocks
+     * have the same estimated cost.
+     */
     KVD_ATTENTION_OURS,
-    /* same kernels, but work divided as the ZACK and FDC papers describe */
+    /*
+     * Kernels as with KVD_ATTENTION_OURS, but the work is divided as the ZACK and FDC papers
+     * describe.
+     */
     KVD_ATTENTION_PAPERS,
-    /* heads padded to the widest of the layer, as unmodified kernels require */
+    /* All heads of a layer are padded to the widest, as unmodified kernels require. */
     KVD_ATTENTION_STOCK
 } kvd_attention_choice;
 enum { KVD_N_ATTENTIONS = 3 };

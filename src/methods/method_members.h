@@ -1,12 +1,14 @@
-/* Setting and writing of a parsed method's parameters. Private to method.c and method_keys.c. */
+/*
+ * Sets and writes the parameters of a parsed method. Only method.c and method_keys.c use this file.
+ */
 #ifndef KVD_METHODS_METHOD_MEMBERS_H
 #define KVD_METHODS_METHOD_MEMBERS_H
 
 #include "methods/method.h"
 
 /*
- * Sets the parameters in `text`, "KEY=VALUE,..." or NULL, then missing defaults of a named
- * combination, and checks all. Modifies `text`. Fails as kvd_method_parse does.
+ * Sets the method's parameters as `text` says, "KEY=VALUE,..." or NULL, then missing defaults of a
+ * named combination, and checks all. Modifies `text`. Fails as kvd_method_parse does.
  */
 int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err);
 

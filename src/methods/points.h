@@ -1,6 +1,6 @@
 /*
- * Settings (kvd_point) at which a method is evaluated: every head's kept dimensions and projection
- * matrices.
+ * Settings (kvd_point) at which a method is evaluated: how many dimensions each head keeps, and
+ * projection matrices.
  */
 #ifndef KVD_METHODS_POINTS_H
 #define KVD_METHODS_POINTS_H
@@ -15,7 +15,7 @@ typedef struct {
     kvd_rates *rates;
     const char *const *rates_path;
     size_t n_rates;
-    /* losses measured for each head and number of dimensions, or NULL */
+    /* Losses measured for each head and number of kept dimensions, or NULL. */
     kvd_error_table *table;
     const char *table_path;
 } kvd_method_files;
@@ -27,38 +27,47 @@ typedef struct {
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
 /*
- * Warns on stderr of files (paths or NULL) that no method reads. Call kvd_method_find_files for all
- * methods first.
+ * Warns on stderr about files (paths or NULL) that no method reads. Must be called after
+ * kvd_method_find_files for all methods.
  */
 void kvd_method_files_say_unused(const kvd_method_files *files, const char *calibration,
                                  const char *fisher, const kvd_method *method, size_t n,
                                  const char *program);
 
-/* Warns on stderr if kept dimensions or error table were made for other rotations. */
+/*
+ * Warns on stderr if the file of kept dimensions or the error table was made for other rotations.
+ */
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err);
 
 typedef struct {
     const kvd_method *method;
-    /* Rule of the kept dimensions: "none", "eq6", "eq6-energy", "error", "loss" or "uniform". */
+    /*
+     * Rule by which kept dimensions were chosen: "none", "eq6", "eq6-energy", "error", "loss" or
+     * "uniform".
+     */
     const char *rule;
-    /* removal rate r of Eq. 6 of the ZACK paper, or NaN */
+    /* Removal rate r of Eq. 6 of the ZACK paper, or NaN if it was not used. */
     double removal_rate;
-    /* fraction of dimensions to remove, as requested; NaN if the user gave r */
+    /* Fraction of dimensions that the user wants to remove; NaN if the user gave r. */
     double p_wanted;
     double overall_p;
-    /* fractions of elements of Q and K, and of V, not stored */
+    /* Fractions of the elements of Q and K, and of V, that are not stored. */
     double side_p[2];
-    /* Fractions not stored at KVD_LEVEL_LOW, for Q and K, and V; NaN: no such level. */
+    /*
+     * Fractions that are not stored for tokens at KVD_LEVEL_LOW, of Q and K, and of V. NaN if there
+     * is no such level.
+     */
     double low_p[2];
-    /* Projection matrices. `head` is NULL if nothing is projected. */
+    /* Projection matrices of the setting. `head` is NULL if nothing is projected. */
     kvd_dims dims;
-    /* Projection matrices at KVD_LEVEL_LOW. `head` is NULL if `dims` applies. */
+    /* Projection matrices for tokens at KVD_LEVEL_LOW. `head` is NULL if `dims` applies to them. */
     kvd_dims low;
 } kvd_point;
 
 /*
- * Makes the kvd_point of p or r, else one per setting in the file of kept dimensions, else none.
- * The caller must call kvd_points_free. The method must outlive `*points`.
+ * Makes the settings of a method: the one of p or r if the user gave it, otherwise one per setting
+ * in the file of kept dimensions, or none. The caller must call kvd_points_free. The method must
+ * outlive `*points`.
  */
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
@@ -81,10 +90,12 @@ void kvd_point_release(kvd_point *point);
  */
 kvd_plan kvd_point_plan(const kvd_point *point);
 
-/* Writes the largest overall p that kvd_point_at can reach. */
+/* Writes the largest removed fraction p that kvd_point_at can reach with this method. */
 int kvd_point_largest(const kvd_method *m, double *p, kvd_err *err);
 
-/* Builds the projection matrices with all d_head dimensions, except sides that `cut` excludes. */
+/*
+ * Builds projection matrices that keep all d_head dimensions. Sides that m->cut excludes get none.
+ */
 int kvd_point_full(const kvd_method *m, kvd_dims *dims, kvd_err *err);
 
 #endif

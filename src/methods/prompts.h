@@ -18,20 +18,23 @@ typedef struct {
     kvd_pool pool;
     const kvd_config *config;
     const kvd_plan *plan;
-    /* offset [n_sequences + 1]: first token of each prompt */
+    /* offset [n_sequences + 1] holds the first token of each prompt. */
     size_t n_sequences, *offset;
     /* [n_sequences] Tokens of each sequence, with those after the prompt. */
     size_t *whole;
     /* [n_layers][tokens][n_kv_heads * d_head] K and V of all prompts */
     float *x[KVD_N_SIDES];
-    /* [n_layers][n_sequences] stored bits of K and V / uncompressed bits; NaN: not merged. */
+    /*
+     * [n_layers][n_sequences] Stored bits of each prompt's K and V divided by the uncompressed
+     * bits; NaN if the layer is not merged.
+     */
     double *share[KVD_N_SIDES];
     /*
      * Log softmax denominators, or NULL. Prompt s: [layers][tokens] from n_layers * offset[s] on.
      * Here and below, layers with a sliding window shorter than the sequence are left out.
      */
     double *log_denominator;
-    /* numbers computed by the ranking method, by sequence and layer, or NULL */
+    /* Numbers that the ranking method computed, by sequence and layer, or NULL. */
     double *observed;
     size_t *observed_at;
     /*
@@ -55,7 +58,10 @@ void kvd_prompts_release(kvd_prompts *p);
  */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
-/* Fails if a method reads prompts twice and two copies do not fit. sequence: for the message. */
+/*
+ * Fails if a method reads prompts twice and two copies of this one do not fit. `sequence` is used
+ * in the message.
+ */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
 
@@ -73,7 +79,9 @@ bool kvd_prompts_repeated(const kvd_prompts *p);
 
 /* Returns the merged keys (after RoPE) or values [tokens][n_kv_heads * d_head] of a prompt. */
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
-/* Returns (stored bits of a prompt in one layer) / (uncompressed bits), which may exceed 1. */
+/*
+ * Returns the stored bits of a prompt in one layer divided by the uncompressed bits; may exceed 1.
+ */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 
 /*

@@ -1,6 +1,6 @@
 /*
- * Computes every head's kept dimensions by Eq. 6 of ZACK (Eq. 1 of FDC), by measured error or by
- * predicted loss. The removed fraction p follows (Z-3 in docs/readings.md).
+ * Chooses how many dimensions each head keeps: by Eq. 6 of ZACK (Eq. 1 of FDC), by measured error
+ * or by predicted loss. The removed fraction p follows (Z-3 in docs/readings.md).
  */
 #ifndef KVD_METHODS_WIDTHS_H
 #define KVD_METHODS_WIDTHS_H
@@ -33,11 +33,17 @@ int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
-/* Writes the smallest removal rate whose p is at least p - 1e-12. Fails if there is none. */
+/*
+ * Writes the smallest removal rate in the table for which the removed fraction is at least p -
+ * 1e-12. Fails if there is none.
+ */
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 
-/* Value of `side`: the fraction concerns Q, K and V together. Otherwise 0: Q and K, 1: V alone. */
+/*
+ * Value of `side` if a fraction concerns Q, K and V together. The other values are 0 (Q and K) and
+ * 1 (V).
+ */
 enum { KVD_BOTH_SIDES = -1 };
 
 /*
@@ -55,7 +61,7 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, do
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                        double *loss, kvd_widths *w, kvd_err *err);
 
-/* Fails if the error table names other rotations than the spectrum's. */
+/* Fails if the error table was made with other rotations than those of the spectrum. */
 int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kvd_spectrum *s,
                       const char *spectrum_path, kvd_err *err);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the first `width` columns as float32 [d][width], or NULL on failure. */
+/* Returns the first `width` columns of a basis as float32 [d][width], or NULL on failure. */
 static float *leading_columns(const double *basis, size_t d, size_t width, const char *pair,
                               kvd_err *err)
 {
@@ -159,7 +159,7 @@ static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, k
     return 0;
 }
 
-/* Sets the projections of one head. On failure releases all projections in *d. */
+/* Makes the projections of one head. On failure releases all projections in *d. */
 static int cut_head(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                     int kv_head, kvd_err *err)
 {

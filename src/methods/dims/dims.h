@@ -23,13 +23,16 @@
  */
 typedef struct {
     int d_qk, d_v;
-    /* [d_head][d_qk]. With kvd_dims.rebuild, a_q is NULL and a_k is [heads * d_head][d_qk]. */
+    /*
+     * Projections of Q and K, [d_head][d_qk]. With kvd_dims.rebuild, a_q is NULL and a_k is [heads
+     * * d_head][d_qk].
+     */
     float *a_q, *a_k;
-    /* [d_qk][d_head] Rebuilds keys if kvd_dims.rebuild is set, otherwise NULL. */
+    /* [d_qk][d_head] Matrix that rebuilds keys if kvd_dims.rebuild is set, otherwise NULL. */
     float *b_k;
-    /* [d_head][d_v]. With kvd_dims.rebuild, [heads * d_head][d_v]. */
+    /* Projection of V, [d_head][d_v] or, with kvd_dims.rebuild, [heads * d_head][d_v]. */
     float *a_v;
-    /* [d_v][d_head] Projects the attention output back. */
+    /* [d_v][d_head] Matrix that projects the attention output back to d_head dimensions. */
     float *b_v;
 } kvd_dims_head;
 
@@ -43,13 +46,13 @@ typedef struct kvd_dims {
      */
     bool rebuild;
     int heads;
-    /* [n_layers][n_kv_heads] */
+    /* [n_layers][n_kv_heads] Projections of all KV heads. */
     kvd_dims_head *head;
 } kvd_dims;
 
 /*
- * Method with its own projections, from calibration text or a file. `make` gets a zeroed *d, which
- * the caller releases with kvd_dims_release.
+ * Method that makes its own projections, from a calibration text or a file. `make` gets a zeroed
+ * *d, which the caller releases with kvd_dims_release.
  */
 typedef struct {
     kvd_method_info info; /* must be the first member */
@@ -66,12 +69,14 @@ typedef struct {
 } kvd_dims_maker;
 extern const kvd_dims_maker kvd_dims_palu, kvd_dims_projected;
 
-/* Prompt queries and cached keys of a KV head, for kvd_channels_method.prune. */
+/* Input of kvd_channels_method.prune: queries of the prompt and cached keys of one KV head. */
 typedef struct {
     int layer, kv_head;
-    /* Number of query heads per KV head, and of channels of a key. */
+    /* Number of query heads per KV head, and number of channels (dimensions) of a key. */
     size_t group, d;
-    /* Number of prompt tokens, and floats from one token's queries to the next token's. */
+    /*
+     * Number of prompt tokens, and number of floats from one token's queries to the next token's.
+     */
     size_t n_q, ldq;
     /* Queries after RoPE, [n_q][group][d]. */
     const float *q;
@@ -79,7 +84,7 @@ typedef struct {
     /* Keys of cached tokens after RoPE, [n_k][d]. */
     const float *k;
 } kvd_channels_in;
-/* Rows of one KV head for kvd_channels_method.project. */
+/* Input of kvd_channels_method.project: rows of one KV head. */
 typedef struct {
     /* Keys or values of the n cached prompt tokens, [n][d]. */
     size_t n, d;
@@ -108,9 +113,9 @@ typedef struct {
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
-    /* True if queries are decomposed with keys, and W_O with values. */
+    /* True if the method decomposes queries together with keys, and W_O together with values. */
     bool stacks;
-    /* True if all requests share A (kvd_plan.widths). */
+    /* True if all requests share the projection A (kvd_plan.widths). */
     bool shared;
 } kvd_channels_method;
 /*
@@ -130,9 +135,12 @@ typedef struct {
     kvd_method_info info; /* must be the first member */
     /* Names of the rotations for Q-K (such as qk) and V (such as vw) in the spectrum file. */
     kvd_pair pair[2];
-    /* True if every head keeps the same number of dimensions. */
+    /* True if all heads keep the same number of dimensions. */
     bool one_p;
-    /* True if Q-K and V have two matrices each, to project and restore, not one rotation. */
+    /*
+     * True if Q-K and V each have two matrices, one to project and one to restore, instead of one
+     * rotation.
+     */
     bool biorthogonal;
 } kvd_dims_method;
 
@@ -157,24 +165,26 @@ int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, i
 /* Returns true if any head has projections for Q-K (side 0) or V (side 1). */
 bool kvd_dims_cuts(const kvd_dims *d, int side);
 
-/* Removes all projections of Q-K (side 0) or V (side 1). */
+/* Removes all projections of Q-K (side 0) or V (side 1) from *d. */
 void kvd_dims_leave(kvd_dims *d, int side);
-/* Removes the projections of the first `first` and last `last` layers. */
+/* Removes the projections of the first `first` layers and the last `last` layers from *d. */
 void kvd_dims_leave_layers(kvd_dims *d, int first, int last);
 
-/* Fails if *d has another shape than the model, or attention is latent (key = value). */
+/*
+ * Fails if the projections have another shape than the model, or if the model has latent attention.
+ */
 int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
 
-/* Writes the numbers of kept dimensions to *w, which must have the shape of *d. */
+/* Writes how many dimensions each head keeps to *w, which must have the shape of *d. */
 void kvd_dims_widths(const kvd_dims *d, kvd_widths *w);
 
 /*
- * Sets all widths to round((1 - p) d_head), at least 1, where p is the removed fraction. Returns -1
- * unless 0 <= p < 1.
+ * Makes every head keep round((1 - p) d_head) dimensions, at least 1, where p is the removed
+ * fraction. Returns -1 unless 0 <= p < 1.
  */
 int kvd_widths_uniform(kvd_widths *w, double p);
 
-/* CUDA implementations; NULL if the program is linked without GPU code. */
+/* CUDA implementations of these methods; NULL if the program is linked without GPU code. */
 extern const struct kvd_gpu_kind kvd_gpu_palu KVD_IF_LINKED, kvd_gpu_strawman KVD_IF_LINKED,
     kvd_gpu_think KVD_IF_LINKED;
 

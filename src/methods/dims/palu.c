@@ -37,7 +37,10 @@ typedef struct {
     double share;
 } target;
 
-/* Compares for qsort: smallest rounding loss first, as in the public code. */
+/*
+ * Compares two matrices for qsort: that with the smallest rounding loss first, as in the public
+ * code.
+ */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -54,7 +57,10 @@ static size_t largest(const target *t, size_t n)
     return best;
 }
 
-/* Divides `total` into n ranks of 1 to `wide` by `information`. n <= total <= n wide. */
+/*
+ * Divides the sum of ranks `total` among n matrices in proportion to `information`; each rank is 1
+ * to `wide`. Requires n <= total <= n wide.
+ */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
 {
@@ -80,7 +86,7 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
                 t[i].rank++;
                 used++;
             }
-    /* No rank may be 0, so the matrix with the largest rank gives 1. */
+    /* Raises ranks of 0 to 1, taking 1 from the matrix with the largest rank each time. */
     for (size_t i = 0; i < n; i++)
         if (t[i].rank == 0) {
             t[largest(t, n)].rank--;
@@ -92,7 +98,10 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
     return 0;
 }
 
-/* Writes singular values and vectors (columns) of n tokens of `heads` heads from head `first`. */
+/*
+ * Computes the singular values and vectors (columns) of n recorded tokens of `heads` heads, from
+ * head `first` on.
+ */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
 {
@@ -146,7 +155,7 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/* Copies a head's singular values [d], which set its random projection's rank. */
+/* Copies the singular values [d] of a head, which decide the rank of its random projection. */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {
@@ -163,7 +172,10 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
     return 0;
 }
 
-/* Writes ranks by ZACK Eq. 6, with the smallest rate whose sum is at most `most` >= n. */
+/*
+ * Chooses ranks by ZACK Eq. 6, with the smallest removal rate for which their sum is at most
+ * `most`.
+ */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
 {
@@ -304,7 +316,7 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
                  n = s->drawn ? 0 : kvd_calibration_tokens(s, v->value[ROWS]);
     const long each = lround((1 - v->value[P]) * (double)wide);
     const size_t groups = (size_t)c->n_layers * (size_t)(c->n_kv_heads / heads);
-    /* [wide][wide] singular vectors, then [wide] singular values */
+    /* [wide][wide] Singular vectors, then [wide] singular values. */
     double *const basis = malloc((wide * wide + wide) * sizeof *basis);
     size_t *const rank = malloc(groups * KVD_N_SIDES * sizeof *rank);
     *d = (kvd_dims){.method = "palu",

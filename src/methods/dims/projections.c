@@ -93,7 +93,10 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the first `cols` columns, [rows][cols] or `transposed`. Returns NULL on failure. */
+/*
+ * Returns the first `cols` columns of x as float32 [rows][cols], or transposed if `transposed`.
+ * Returns NULL on failure.
+ */
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
                    kvd_err *err)
 {
@@ -138,7 +141,10 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        /* Equal matrices of Q and K are stored and counted once. */
+        /*
+         * Lets a_q and a_k be the same array if Q and K have equal matrices, so that these are
+         * stored and counted once.
+         */
         free(h->a_q);
         h->a_q = h->a_k;
     }

@@ -24,7 +24,9 @@ static size_t width(const kvd_parameter_values *v, size_t d)
     return kept < 1 ? 1 : (size_t)kept;
 }
 
-/* Writes to x unit vector i's part orthogonal to R's first m columns. Returns |x|^2. */
+/*
+ * Writes to x the part of unit vector i that is orthogonal to R's first m columns. Returns |x|^2.
+ */
 static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 {
     double length = 0;
@@ -38,7 +40,10 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
     return length;
 }
 
-/* Replaces eigenvectors of rounding noise by orthonormal unit vectors. spare [2][d]: scratch. */
+/*
+ * Replaces those of R's columns that are only rounding noise by unit vectors made orthonormal to
+ * the others. spare [2][d] is scratch memory.
+ */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {
     size_t known = 0;
@@ -59,7 +64,7 @@ static void complete(size_t d, size_t w, const double *sigma, double *R, double 
     }
 }
 
-/* Adds the second moments of x's rows and stacked query rows to `gram`. */
+/* Adds the second moments of the rows of *x, and of the query rows stacked on them, to `gram`. */
 static int add_rows(const kvd_channels_rows *x, double *gram, double *scratch, kvd_err *err)
 {
     const size_t d = x->d;
@@ -90,7 +95,9 @@ static int project(const kvd_channels_rows *x, size_t w, float *a, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Adds second moments of W_O [d_model][n_heads * d_head], one matrix per KV head. */
+/*
+ * Adds the second moments of W_O [d_model][n_heads * d_head] to `moment`, one matrix per KV head.
+ */
 static int add_outputs(const kvd_config *c, const kvd_weight *weight, double *moment, kvd_err *err)
 {
     enum { ROWS = 256 };

@@ -47,7 +47,10 @@ static pair measure(const float *a, const float *b, size_t d)
 static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
-    /* Spherical interpolation is undefined for zero vectors and equal or opposite directions. */
+    /*
+     * Weights of the two vectors. Spherical interpolation is undefined for zero vectors and for
+     * equal or opposite directions, which are handled below.
+     */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
     if (!(p->length[0] > 0) || !(p->length[1] > 0) || (sine <= 1e-6 && p->angle > 1)) {
@@ -125,7 +128,10 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
     return wanted < left ? wanted : left;
 }
 
-/* Copies the group's layers to w [n][n_layers * heads * d], or from w if `back`. */
+/*
+ * Copies the rows of all layers of a group side by side to w [n][n_layers * heads * d]. If `back`,
+ * copies them from w instead.
+ */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
     const size_t width = b->heads * b->d, wide = (size_t)b->n_layers * width;

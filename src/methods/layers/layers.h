@@ -13,12 +13,15 @@ typedef struct {
     int first_layer, n_layers;
     /* Number of prompt tokens, of KV heads and of dimensions per head. */
     size_t n, heads, d;
-    /* n_layers pointers to [n][heads][d], overwritten by `merge`. */
+    /*
+     * Pointers to the rows [n][heads][d] of each of the n_layers layers. `merge` overwrites the
+     * rows.
+     */
     float *const *x;
 } kvd_layers_block;
 
 typedef struct {
-    /* stored elements in the data type of the cache */
+    /* Number of elements that are stored in the data type of the cache. */
     double numbers;
     double bits; /* bits of stored indices and flags */
 } kvd_layers_count;
@@ -26,11 +29,14 @@ typedef struct {
 typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
-    /* True if `merge` expects keys before RoPE. The caller then applies RoPE to merged keys. */
+    /* True if `merge` needs keys before RoPE. The caller then applies RoPE to the merged keys. */
     bool keys_before_rope;
-    /* Fails for invalid parameters or layers. Called before `group`. May be NULL. */
+    /* Fails if parameters do not suit the model. Called before `group`. May be NULL. */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
-    /* Returns the layers of the group that begins at `layer`. 1: this layer is not merged. */
+    /*
+     * Returns how many layers the group has that begins at layer `layer`. 1 means that this layer
+     * is not merged.
+     */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);
     int (*merge)(const kvd_parameter_values *v, const kvd_layers_block *b, kvd_layers_count *count,
                  kvd_err *err);
@@ -38,11 +44,14 @@ struct kvd_layers_method {
 
 extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 
-/* Sets K's or V's *rank for n prompt tokens of `wide` elements. Fails if invalid. */
+/*
+ * Computes the rank to which K or V of a prompt of n tokens is reduced; a token has `wide` elements
+ * in the group. Fails if the rank is not valid.
+ */
 int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
                  kvd_err *err);
 
-/* GPU code of minicache and xkv; NULL in a build without CUDA. */
+/* GPU code of methods minicache and xkv; NULL in a build without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_minicache KVD_IF_LINKED, kvd_gpu_xkv KVD_IF_LINKED;
 
 #endif

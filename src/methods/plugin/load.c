@@ -30,7 +30,7 @@ typedef struct {
 static library loaded[LIBRARIES];
 static int n_loaded;
 
-/* Returns true if `text` has 1 to `most` characters [a-z][a-z0-9_]*. */
+/* Returns true if `text` is a name: 1 to `most` characters [a-z][a-z0-9_]*. */
 static bool is_name(const char *text, size_t most)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -159,7 +159,10 @@ static const struct {
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 
-/* Allocates *m from the plugin's table. The caller must free *m, also after a failure. */
+/*
+ * Makes a method *m from a table in the plugin's library. The caller must free *m, also after a
+ * failure.
+ */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
 {
@@ -223,7 +226,9 @@ static int check_table(const kvdim_plugin *p, kvd_err *err)
     return 0;
 }
 
-/* Fails if an ELF file ends before its section table, because dlopen would raise SIGBUS. */
+/*
+ * Fails if the library file ends before its section table, because dlopen would then raise SIGBUS.
+ */
 static int check_whole(const char *path, off_t size, kvd_err *err)
 {
     Elf64_Ehdr h;
@@ -250,7 +255,7 @@ static int open_library(library *l, kvd_err *err)
         return kvd_fail(err, "it is not a file");
     if (check_whole(l->path, st.st_size, err))
         return -1;
-    /* dlopen searches a name without a slash in system folders. */
+    /* Takes the absolute path, because dlopen searches a name without a slash in system folders. */
     char *const path = realpath(l->path, NULL);
     if (!path)
         return kvd_fail_errno(err, "cannot open it");

@@ -1,4 +1,4 @@
-/* Methods from shared libraries that option --plugin names (include/kvdim/plugin.h). */
+/* Compression methods from shared libraries that option --plugin names (include/kvdim/plugin.h). */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_H
 #define KVD_METHODS_PLUGIN_PLUGIN_H
 
@@ -8,9 +8,9 @@
 typedef enum {
     KVD_PLUGIN_TOKENS,
     KVD_PLUGIN_BITS,
-    /* makes projection matrices before the run */
+    /* Method that makes projection matrices before the run. */
     KVD_PLUGIN_MAKER,
-    /* prunes channels of keys at the end of a prompt */
+    /* Method that prunes channels of keys at the end of a prompt. */
     KVD_PLUGIN_CHANNELS,
     KVD_PLUGIN_LAYERS
 } kvd_plugin_kind;
@@ -23,8 +23,8 @@ int kvd_plugin_load(const char *path, kvd_err *err);
 int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 
 /*
- * Returns the i-th method of all loaded libraries, or NULL: a pointer to the first member of a
- * kvd_tokens_method, kvd_bits_method, ...
+ * Returns the i-th method of all loaded libraries, or NULL if there are fewer. The pointer is to
+ * the first member of a kvd_tokens_method, kvd_bits_method, ...
  */
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 

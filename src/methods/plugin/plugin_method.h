@@ -1,4 +1,7 @@
-/* Structures and checks of the adapters of all axes. Private to src/methods/plugin. */
+/*
+ * Structures and checks that adapt a plugin's methods to those of kvdim. Only src/methods/plugin
+ * uses this file.
+ */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 #define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 
@@ -17,7 +20,10 @@
 enum { KVD_PLUGIN_KEYS = 8 };
 
 typedef struct {
-    /* Must be first: kvd_plugin_of casts a pointer to kvd_method_info. */
+    /*
+     * The adapted method. Must be the first member, because kvd_plugin_of casts a pointer to
+     * kvd_method_info.
+     */
     union {
         kvd_method_info info;
         kvd_tokens_method tokens;
@@ -27,7 +33,10 @@ typedef struct {
         kvd_layers_method layers;
     } as;
     kvd_plugin_kind kind;
-    /* Copy of the library's structure. Members that a shorter structure lacks are 0. */
+    /*
+     * Copy of the structure in the plugin's library. Members that a shorter, older structure lacks
+     * are 0.
+     */
     union {
         kvdim_method method;
         kvdim_tokens_method tokens;
@@ -38,20 +47,23 @@ typedef struct {
     const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /* set after a bad result; the next function that can return an error then fails */
+    /*
+     * Set after a wrong result of the plugin. The next function that can return an error then
+     * fails.
+     */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
-/* Private data of an open method of the tokens or bits axis. */
+/* Private data of an open method that selects tokens or quantises (axes tokens and bits). */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;
     void *own; /* pointer that the plugin's `open` stored */
     void (*close)(void *own);
 } kvd_plugin_opened;
-/* Calls `open`, unless NULL, and sets *self to a kvd_plugin_opened. */
+/* Calls the plugin's function `open`, unless it is NULL, and sets *self to a kvd_plugin_opened. */
 int kvd_plugin_open(const kvd_parameter_values *v, const kvd_method_setup *s,
                     int (*open)(const double *value, const kvdim_model *model, void **own,
                                 char *error),
@@ -60,21 +72,33 @@ void kvd_plugin_close(void *self);
 
 kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
 
-/* Fills *err with a message about a wrong result of the plugin's `function`. Returns -1. */
+/*
+ * Fails because the plugin's function `function` gave a wrong result. Fills *err with a message and
+ * returns -1.
+ */
 int kvd_plugin_wrong(const kvd_plugin_method *m, const char *function, kvd_err *err,
                      const char *fmt, ...) KVD_PRINTF(4, 5);
-/* Fills *err with the message `error` that the plugin wrote. Returns -1. */
+/*
+ * Fails because the plugin's function `function` failed. Fills *err with the message `error` that
+ * it wrote and returns -1.
+ */
 int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
                       const char error[KVDIM_ERROR_BYTES], kvd_err *err);
 
 kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
 
-/* Guard bytes after what a plugin writes. kvd_guard_holds: false if overwritten. */
+/*
+ * Number of guard bytes after each array that a plugin writes. kvd_guard_holds returns false if
+ * they were overwritten.
+ */
 enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/* Fills m->as and m->kind from m->api. Fails if functions are missing or exclude each other. */
+/*
+ * Fills m->as and m->kind from the plugin's table m->api. Fails if functions are missing or exclude
+ * each other.
+ */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

@@ -1,4 +1,4 @@
-/* Adapts plugin methods that choose tokens (include/kvdim/plugin_tokens.h) to kvd_tokens_method. */
+/* Adapts plugin methods that select tokens (include/kvdim/plugin_tokens.h) to kvd_tokens_method. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,10 @@ static size_t window(const kvd_parameter_values *v)
     return rows < WINDOW_MOST ? rows : WINDOW_MOST;
 }
 
-/* Returns the bytes of a state. Too large a size makes a later function fail. */
+/*
+ * Returns how many bytes the plugin's state of one head takes. If the plugin gives too large a
+ * size, a later function fails.
+ */
 static size_t state_bytes(const void *self, size_t n)
 {
     const kvd_plugin_opened *const o = self;
@@ -51,7 +54,7 @@ static int check_state(const kvd_plugin_opened *o, kvd_err *err)
                : 0;
 }
 
-/* Returns the indices 0 .. n-1 with guard bytes after, or NULL. */
+/* Returns a new list with the indices 0 .. n-1 and guard bytes after them, or NULL. */
 static uint32_t *new_list(size_t n)
 {
     uint32_t *const list = malloc(n * sizeof *list + KVD_GUARD);
@@ -63,7 +66,10 @@ static uint32_t *new_list(size_t n)
     return list;
 }
 
-/* Sets mark[i] to 0 for every token i outside `list`. Fails for an invalid list. */
+/*
+ * Sets mark[i] to 0 for every token i that is not in the plugin's `list`. Fails if the list is
+ * invalid.
+ */
 static int take_list(const kvd_plugin_opened *o, const char *function, const uint32_t *list,
                      size_t some, size_t n, uint8_t *mark, kvd_err *err)
 {
@@ -182,7 +188,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* Allocates the arrays of *l for n_heads heads. each: bytes of one element of l->in. */
+/* Allocates lists for n_heads heads. `each` is the number of bytes of one element of l->in. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;
@@ -265,7 +271,10 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
-/* Returns the bits read to choose tokens. An invalid number makes the next `choose` fail. */
+/*
+ * Returns the bits that the plugin reads to select tokens. If the number is invalid, the next call
+ * of `choose` fails.
+ */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {

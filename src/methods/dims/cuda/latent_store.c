@@ -1,4 +1,7 @@
-/* Latents in pages on a GPU: their layout, storage, codes and leading vectors (latents.h). */
+/*
+ * Latent vectors in pages on a GPU: their layout, storage, codes and leading singular vectors
+ * (latents.h).
+ */
 #include "methods/dims/cuda/latents.h"
 
 #include <math.h>
@@ -52,7 +55,10 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /* A token's row holds the K latents of all groups, then the V latents unless s->joint. */
+    /*
+     * A row of new latents holds those of K of all groups, then those of V. If s->joint, K and V
+     * share latents.
+     */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {
@@ -251,7 +257,10 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
             s->tokens[it->slice[i].slot] = 0;
 }
 
-/* Fills codes in page order. Returns a token's bits, and adds them to c's sums. */
+/*
+ * Describes in `to` the codes of all latent elements of layer l, in the order of a page. Returns
+ * the bits of one token, and adds them to the sums in *c.
+ */
 static int32_t fill_codes(kvd_latent_codes *c, int l, const kvd_allot_tables *t,
                           const kvd_dims *dims, kvd_latent_code *to)
 {
@@ -455,7 +464,7 @@ int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tok
                : -1;
 }
 
-/* Column-major matrix of a batch without gaps: [rows][columns]. */
+/* Matrix of a batch in device memory, column-major without gaps: [rows][columns]. */
 typedef struct {
     void *x;
     cudaDataType_t type;
@@ -590,7 +599,7 @@ static int span_project(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                : 0;
 }
 
-/* Sets y = X^T z. */
+/* Queues y = X^T z. */
 static int span_return(const kvd_latent_span *s, const kvd_latent_span_rows *r, kvd_err *err)
 {
     return span_multiply(s, false, (span_matrix){s->x, CUDA_R_16BF, r->wide, r->n},
@@ -598,7 +607,7 @@ static int span_return(const kvd_latent_span *s, const kvd_latent_span_rows *r, 
                          (span_matrix){s->y, CUDA_R_32F, r->wide, r->width}, r->batch, err);
 }
 
-/* Sets x = X / |X| and y, whose columns span the first block. */
+/* Queues x = X / |X|, and y with columns that span the first block of vectors. */
 static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, cudaStream_t stream,
                       kvd_err *err)
 {
@@ -628,7 +637,7 @@ static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, s
         span_polar(s, r, SPAN_EXACT, stream, err))
         return -1;
     for (int i = 0; i < SPAN_SHIFTS; i++) {
-        /* Large and small roots alternate. */
+        /* Takes large and small roots of the Chebyshev polynomial in turn. */
         const int place = i % 2 ? SPAN_SHIFTS - 1 - i / 2 : i / 2;
         const double root = 1 + cos(acos(-1) * (place + 0.5) / SPAN_SHIFTS),
                      scale = 0.75 / (double)(most - r->width);
@@ -651,7 +660,7 @@ int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
         r->wide > s->wide || r->width < 1 || r->width > s->width || r->width > most)
         return kvd_fail(err, "%s: %zu vectors of %zu times %zu rows of %zu, at most %zu of %zu",
                         spans, r->width, r->batch, r->n, r->wide, s->width, s->wide);
-    /* A basis of all dimensions needs no power steps. */
+    /* Skips the power steps if the basis has all dimensions. */
     if (span_begin(s, r, stream, err) ||
         (r->width < most
              ? span_polar(s, r, SPAN_ROUGH, stream, err) || span_power(s, r, most, stream, err)

@@ -30,14 +30,20 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the RoPE position of row t of the request. If negative, the row must not be written. */
+/*
+ * Returns the RoPE position of row t of the request. If it is negative, the row must not be
+ * written.
+ */
 __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int t)
 {
     return a.position ? __ldg(a.position + (size_t)blockIdx.y * (a.max_pages * KVD_PAGE_TOKENS) + t)
                       : t;
 }
 
-/* Applies RoPE to rows `token` + lane / 4 and 8 later. d_head is 16 * W16. */
+/*
+ * Applies RoPE to two rows of keys in mma accumulators: row `token` + lane / 4 and the row 8 later.
+ * d_head is 16 * W16.
+ */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
                                            int token, int length, int lane)
@@ -78,7 +84,7 @@ __host__ __device__ constexpr int pitch_of(int rank)
     return rank + 8;
 }
 
-/* Rows of B in shared memory at the same time. */
+/* Number of rows of projection B that are in shared memory at the same time. */
 __host__ __device__ constexpr int part_of(int max_rank)
 {
     return max_rank > RANK_WHOLE ? RANK_PART : max_rank;
@@ -86,7 +92,10 @@ __host__ __device__ constexpr int part_of(int max_rank)
 
 enum { AHEAD = 4 /* blocks of 16 ranks loaded at once */ };
 
-/* Loads mma operands of rank blocks k .. k + AHEAD - 1; zero after the last. */
+/*
+ * Loads mma operands of the blocks of ranks k .. k + AHEAD - 1. Operands after the last block are
+ * zero.
+ */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
 {
@@ -108,7 +117,7 @@ __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank,
     }
 }
 
-/* Starts copies of up to RANK_PART rows of B, from `first` on. */
+/* Starts copying up to RANK_PART rows of projection B, from row `first` on, to shared memory. */
 __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank, int first,
                                            uint16_t *to)
 {
@@ -130,7 +139,10 @@ template <int LATER> __device__ __forceinline__ void wait_for_part()
     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-/* PARTS is true if B exceeds shared memory and is loaded in parts. */
+/*
+ * Restores K or V from latents. PARTS is true if projection B exceeds shared memory and is loaded
+ * in parts.
+ */
 template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
@@ -152,7 +164,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads();
     }
     const int jump = WARPS * (int)gridDim.x, steps = rank / 16;
-    /* index of the shared-memory half in use */
+    /* Index (0 or 1) of the half of shared memory that is in use. */
     int stage = 1;
     if (PARTS) {
         begin_part(matrix, d, rank, 0, b_smem);
@@ -162,7 +174,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                           (uint32_t)(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
     for (int group = (int)blockIdx.x * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
-        /* Without PARTS, no barrier follows in the loop, so a warp may leave. */
+        /* Without PARTS, the loop has no barrier, so a warp may leave it. */
         if (!PARTS && u >= units)
             break;
         const size_t page = page_of(a.page_table, a.max_pages, b, min(token, length - 1));
@@ -256,7 +268,7 @@ __device__ __forceinline__ uint4 narrow(const float (&x)[8])
                       pack<true>(x[6], x[7]));
 }
 
-/* Applies RoPE to 16 query columns: c .. c + 7 (low) and d_head / 2 later (high). */
+/* Applies RoPE to 16 columns of a query: c .. c + 7 (low) and those d_head / 2 later (high). */
 __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t position, int c,
                                            uint4 &low, uint4 &high)
 {
@@ -406,7 +418,10 @@ __global__ void __launch_bounds__(THREADS) gather_queries(const __grid_constant_
     }
 }
 
-/* Projects each request's last token: 32 threads compute eight columns and add in a fixed order. */
+/*
+ * Projects K and V of each request's last token. 32 threads compute eight columns and add in a
+ * fixed order.
+ */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
 {
@@ -465,7 +480,10 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
     return parts ? restore<W16, true> : restore<W16, false>;
 }
 
-/* Returns the groups of 8 tokens of the longest request, at most a full device. */
+/*
+ * Returns the number of groups of 8 tokens of the longest request, but not more than fill the
+ * device.
+ */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
@@ -479,7 +497,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         a->ld_latent % 8)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
-    /* A decode step's CTAs divide its columns, in blocks of 8. */
+    /* For decode steps, the columns of a token are divided among thread blocks, 8 columns each. */
     put<<<dim3(octets(&a->s), a->s.n, (a->s.most == 1 ? each : 1)), THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
@@ -496,7 +514,10 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const restore_kernel kernel = restore_of<KVD_WIDTH_NARROW / 16>(w16, a->max_rank > RANK_WHOLE);
     const bool parts = a->max_rank > RANK_WHOLE;
     const int bytes = (parts ? 2 : 1) * a->d_head * pitch_of(part_of(a->max_rank)) * 2;
-    /* If B is loaded in parts, all CTAs take equally long, so all of them should run at once. */
+    /*
+     * Number of thread blocks in x. If B is loaded in parts, all blocks take equally long, so all
+     * of them should run at once.
+     */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

@@ -24,7 +24,10 @@
 extern "C" {
 #endif
 
-/* Element offsets of a KV head in pages of latents and of the cache. [2]: K, V. */
+/*
+ * Positions of a KV head's data, in elements, in pages of latents and pages of the cache. Index
+ * [2]: K, V.
+ */
 typedef struct {
     int32_t latent[2], page[2];
     /*
@@ -39,7 +42,10 @@ typedef struct {
 typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of every q_len */
-    /* Device [n]: first row, new tokens, all tokens; page_table [n][max_pages]. */
+    /*
+     * Device arrays [n]: first row of each request, number of its new tokens, number of all its
+     * tokens; page_table [n][max_pages].
+     */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
@@ -52,27 +58,39 @@ static inline int kvd_latent_slices_bad(const kvd_latent_slices *s)
 /* Arguments of kvd_latent_put: stores queries after RoPE, and latents of new tokens in pages. */
 typedef struct {
     kvd_latent_slices s;
-    /* Number of query heads and their dimension. 0 heads: there are no queries. */
+    /* Number of query heads and of dimensions of a head. If n_heads is 0, there are no queries. */
     int32_t n_heads, d_head;
-    /* Device [tokens][n_heads * d_head], rows ld_q elements apart, aligned to 16 bytes. */
+    /*
+     * Queries in device memory, [tokens][n_heads * d_head], rows ld_q elements apart, aligned to 16
+     * bytes.
+     */
     const void *q;
     size_t ld_q;
-    /* [position][d_head / 2] RoPE tables; NULL: queries get no RoPE. */
+    /* RoPE tables [position][d_head / 2]. NULL means that queries get no RoPE. */
     const float *cosine, *sine;
-    /* 1: RoPE pairs dimensions 2i and 2i + 1; 0: i and i + d_head / 2. */
+    /* 1 if RoPE pairs dimensions 2i and 2i + 1, 0 if it pairs i and i + d_head / 2. */
     int32_t interleaved;
-    /* [n] Position of each request's new token. NULL: kv_len[b] - q_len[b] and after. */
+    /*
+     * [n] Position of each request's new token. NULL: new tokens have the positions from kv_len[b]
+     * - q_len[b] on.
+     */
     const uint32_t *position;
-    /* [n] First row in the blocked layout of Q. NULL: row-major. */
+    /* [n] First row of each request in the blocked layout of Q. NULL means that Q is row-major. */
     const int32_t *q_start;
     int32_t n_q8;
     void *to_q;
-    /* Device, 16-byte aligned: n_runs blocks of 8 elements per token, ld_latent apart. */
+    /*
+     * Latents of new tokens in device memory, 16-byte aligned: n_runs runs of 8 elements per token,
+     * tokens ld_latent elements apart.
+     */
     const void *latent;
     size_t ld_latent;
-    /* Device [n_runs] Page offset of each run of 8 elements. */
+    /* [n_runs] Position in a page of each run of 8 elements, in device memory. */
     const int32_t *run;
-    /* Device [n_runs] Element offset of each run in a token's row. NULL: no gaps. */
+    /*
+     * [n_runs] Position in a token's row of each run, in elements, in device memory. NULL means
+     * that rows have no gaps.
+     */
     const int32_t *source;
     int32_t n_runs;
     void *pool;
@@ -81,26 +99,36 @@ typedef struct {
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
 /*
- * Largest rank that kvd_latent_restore supports. kvd_latent_restore writes pages x = latent B, with
- * RoPE for keys. Rows after the last token become 0 up to a multiple of 8; rows after these are
- * undefined.
+ * Largest rank that kvd_latent_restore supports. This function restores K and V: it writes pages x
+ * = latent B, with RoPE for keys. Rows after the last token become 0 up to a multiple of 8; rows
+ * after these are undefined.
  */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
-    /* Number of newest tokens to skip. If nonzero, rows from these on stay unchanged. */
+    /*
+     * Number of newest tokens that are not restored. If it is not 0, rows from these on stay
+     * unchanged.
+     */
     int32_t newest;
-    /* Device: kv_len [n], page_table [n][max_pages]. */
+    /*
+     * Device arrays: number of tokens of each request, kv_len [n], and page_table [n][max_pages].
+     */
     const int32_t *kv_len, *page_table;
-    /* Device [n][max_pages * KVD_PAGE_TOKENS] Row positions, negative: unchanged. NULL: 0, 1 .. */
+    /*
+     * [n][max_pages * KVD_PAGE_TOKENS] Position of each row in device memory; a negative one means
+     * that the row stays unchanged. NULL means 0, 1, 2 ...
+     */
     const int32_t *position;
-    /* Device [n] Slot of each request. NULL: all requests share matrices. */
+    /*
+     * [n] Slot of each request in device memory. NULL means that all requests share the matrices.
+     */
     const int32_t *slot;
     size_t matrix_slot;
-    /* Device [n_kv_heads] */
+    /* [n_kv_heads] Positions of each KV head's data, in device memory. */
     const kvd_latent_head *head;
     const void *latents, *matrix;
-    /* Elements of a page of latents and of a page of the cache. */
+    /* Number of elements of a page of latents, and of a page of the cache. */
     size_t latent_page, page;
     /*
      * Device or NULL. bias [2 n_kv_heads][d_head]: K, then V, before norms. gain [d_head]: RMS norm
@@ -108,7 +136,7 @@ typedef struct {
      */
     const float *bias, *gain;
     float eps;
-    /* [position][d_head / 2] RoPE tables; NULL: keys get no RoPE. */
+    /* RoPE tables [position][d_head / 2]. NULL means that keys get no RoPE. */
     const float *cosine, *sine;
     int32_t interleaved;
     /*
@@ -134,8 +162,8 @@ cudaError_t kvd_latent_join(const void *from, size_t columns, size_t rank, void 
                             cudaStream_t stream);
 
 /*
- * Stores latents of each request's last token, projected by its slot's A
- * [2 n_kv_heads][d_head][rank], K first.
+ * Projects K and V of each request's last token by the matrix A [2 n_kv_heads][d_head][rank] (K
+ * first) of its slot, and stores the latents.
  */
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream);
 
@@ -155,7 +183,10 @@ cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t 
                                       int32_t n_q8, int32_t n_heads, int32_t d_head, const void *q,
                                       void *rows, cudaStream_t stream);
 
-/* Projection at element `at`: `width` eigenvectors, then zero columns up to `rank`. */
+/*
+ * A projection that begins at element `at`: `width` eigenvectors, then columns of zeros up to
+ * `rank`.
+ */
 typedef struct {
     int32_t width, rank, at;
 } kvd_latent_basis;
@@ -183,16 +214,18 @@ cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *bas
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
 
-/* Prompt rows in which less important tokens keep fewer columns. */
+/* Rows of prompts in which less important tokens keep fewer columns than others. */
 typedef struct {
     kvd_latent_slices s;
     const int32_t *q_start; /* device [s.n]: each prompt's first token in `level` */
     const uint8_t *level;   /* device: bits of each prompt token */
     uint8_t important;      /* bit of `level`, set if a token keeps all columns */
-    /* Device [n]: columns that less important tokens keep. */
+    /* [n] Columns that less important tokens keep, in device memory. */
     const kvd_latent_basis *low;
     int32_t n, wide;
-    /* Device [tokens][n][wide], n heads; token t of request b is row start[b] + t. */
+    /*
+     * [tokens][n][wide] Rows of n heads in device memory. Token t of request b is row start[b] + t.
+     */
     void *rows;
 } kvd_latent_narrow_args;
 cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
@@ -210,7 +243,7 @@ typedef struct {
     size_t ld, stride;
     int32_t batch;
 } kvd_span_shape;
-/* Writes the partial sums of squares of matrices in bf16, or else float32. */
+/* Writes the partial sums of squares of matrices, which are bf16 or, if bf16 is false, float32. */
 cudaError_t kvd_span_squares(const void *x, bool bf16, kvd_span_shape m, float *part,
                              cudaStream_t stream);
 /* Divides bf16 matrices by their norms: the root of the sum of `part`. to: bf16, without gaps. */
@@ -229,8 +262,8 @@ cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /*
- * a x + b x^3 + c x^5 of singular values x divided by s. With `part`, the divisor is s times the
- * fourth root of the sum of `part`.
+ * Polynomial a x + b x^3 + c x^5 that is applied to singular values x divided by s. With `part`,
+ * the divisor is s times the fourth root of the sum of `part`.
  */
 typedef struct {
     float a, b, c, s;
@@ -241,42 +274,51 @@ typedef struct {
  */
 cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
-/* Replaces y by numbers that tf32 represents exactly, and writes the rest to `low`. */
+/*
+ * Splits y into numbers that tf32 represents exactly, which replace y, and the rest, written to
+ * `low`.
+ */
 cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
 /* Rounds y to bf16, and writes the rest to `low` unless `low` is NULL. */
 cudaError_t kvd_span_round(const float *y, void *high, void *low, size_t n, int32_t batch,
                            cudaStream_t stream);
 /* Adds the partial sums of each matrix: sum [batch]. */
 cudaError_t kvd_span_sum(const float *part, float *sum, int32_t batch, cudaStream_t stream);
-/* Writes q [wide][width] as row-major bf16 [wide][rank], with columns of zeros after `width`. */
+/* Converts q [wide][width] to row-major bf16 [wide][rank], with columns of zeros after `width`. */
 cudaError_t kvd_span_store(const float *q, size_t wide, size_t width, size_t rank, void *to,
                            cudaStream_t stream);
 
-/* Codes of a latent's elements by scalar levels (method allot). */
+/* Codes of a latent's elements, which method allot quantises to levels. */
 enum { KVD_LATENT_CODE_BITS = 8 };
 typedef struct {
     int32_t place; /* element offset in a page, for the page's first token */
-    /* First bit in the token's code, and number of bits; with 0 bits, the number is `mean`. */
+    /*
+     * First bit of the element in the token's code, and number of bits. An element with 0 bits is
+     * replaced by `mean`.
+     */
     int32_t bit, bits;
     int32_t side; /* 0: K, 1: V */
-    /* x is coded as the level nearest to (x - mean) / deviation. */
+    /* Element x is coded as the level nearest to (x - mean) / deviation. */
     float mean, deviation;
 } kvd_latent_code;
 
 /*
- * kvd_latent_code_put codes new tokens; kvd_latent_code_restore decodes the others into pages. The
- * first n_sink tokens are uncoded. Device memory.
+ * Codes of latents, in device memory. kvd_latent_code_put codes new tokens. kvd_latent_code_restore
+ * decodes the other tokens into pages. The first n_sink tokens are not coded.
  */
 typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
     /*
-     * Coded elements, in runs of 8 adjacent ones; 32-bit words of a token's code; exact first
-     * tokens.
+     * Number of coded elements, which form runs of 8; number of 32-bit words of a token's code;
+     * number of first tokens that stay exact.
      */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
-    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by side and bits */
+    /*
+     * [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Levels, by side (K, V) and number of
+     * bits.
+     */
     const float *level;
     uint32_t *store; /* [pages][KVD_PAGE_TOKENS][words] */
     uint16_t *exact; /* [slots][n_sink][n_codes] */
@@ -342,21 +384,23 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
  */
 
 /*
- * Latents of one layer. Index [2]: 0 is K, 1 is V. Set rank and matrix before
+ * Layout of the latents of one layer. Index [2]: 0 is K, 1 is V. Set rank and matrix before
  * kvd_latent_store_init, up and applies_rope before the first launch.
  */
 typedef struct {
-    /* [n_groups] Elements of each group's latent, multiple of 16. */
+    /* [n_groups] Number of elements of each group's latent, a multiple of 16. */
     int *rank[2];
     /* [n_kv_heads] Element offset of kvd_latent_head.matrix in `up`. -1: latents used directly. */
     int *matrix[2];
     const void *up;
     int columns; /* of kvd_latent_restore_args */
     bool applies_rope;
-    /* Elements of a page of latents, and element offset of the layer's first page in the pool. */
+    /*
+     * Number of elements of a page of latents, and position of the layer's first page in the pool.
+     */
     size_t page, at;
     int first_run, n_runs, max_rank;
-    /* Elements per token: sum of all ranks, K and V. */
+    /* Number of latent elements of a token: sum of all ranks of K and V. */
     size_t latent_pitch;
 } kvd_latent_layer;
 
@@ -365,13 +409,13 @@ typedef struct {
     kvd_device_memory memory;
     int heads; /* adjacent KV heads that share a latent */
     kvd_latent_layer *layer;
-    /* Device [n_layers][n_kv_heads]. */
+    /* [n_layers][n_kv_heads] Positions of each KV head's data, in device memory. */
     kvd_latent_head *head;
-    /* Device [n_layers][n_runs] Page offset of each run of 8 latent elements. */
+    /* [n_layers][n_runs] Position in a page of each run of 8 latent elements, in device memory. */
     int32_t *run;
     /*
-     * Nonzero: new latents are padded to [2][n_groups][wide]. 0: no gaps. Set before
-     * kvd_latent_store_init.
+     * Width to which new latents are padded, [2][n_groups][wide]; 0 if they have no gaps. Set
+     * before kvd_latent_store_init.
      */
     int wide;
     /*
@@ -379,39 +423,54 @@ typedef struct {
      * kvd_latent_store_init.
      */
     bool joint;
-    /* True if all layers use the same pages. Set before kvd_latent_store_init. */
+    /* True if all layers use the same pages. Must be set before kvd_latent_store_init. */
     bool one_layer;
-    /* [n_layers][n_runs] Offset of each run in a token's latents; NULL without `wide`. */
+    /*
+     * [n_layers][n_runs] Position in a token's latents of each run of 8 elements; NULL if `wide` is
+     * 0.
+     */
     int32_t *source;
     uint16_t *pool;
-    /* Bytes of a page in all layers (one_layer: the largest). */
+    /* Bytes of a page in all layers together or, with one_layer, in the largest layer. */
     size_t page_bytes;
-    /* Bytes that a token takes in all layers: one of the first n_sink tokens, and a later one. */
+    /*
+     * Bytes that a token takes in all layers together: one of the first n_sink tokens, and a later
+     * one.
+     */
     double sink_bytes, token_bytes;
     uint32_t n_sink;
-    /* True if each slot has its own projections. */
+    /* True if each slot has projections of its own. */
     bool of_slots;
     size_t matrix_slot; /* elements of a slot's projection matrices */
     uint32_t *tokens;   /* [n_slots] */
     size_t n_slots, slot_bytes;
-    /* Bytes of all slots, including those of requests that have just finished. */
+    /* Bytes that all slots hold, including those of requests that have just finished. */
     double held;
 } kvd_latent_store;
 
-/* Allocates the layers; the caller must then set rank, matrix, up and applies_rope of each. */
+/*
+ * Allocates the descriptions of layers. The caller must then set rank, matrix, up and applies_rope
+ * of each.
+ */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
-/* Makes the device tables. Requires kvd_cache_layer.map of all layers. */
+/* Makes the tables on the device. Requires that kvd_cache_layer.map of all layers is set. */
 int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err);
-/* Allocates the pool and fills it with random numbers, for timing. */
+/* Allocates the pool of pages and fills it with random numbers, for timing. */
 int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
 void kvd_latent_store_release(kvd_latent_store *s);
 
-/* Returns the new tokens of the first n decode steps or, with `prompts`, of the first n prompts. */
+/*
+ * Returns which tokens are new in the first n decode steps or, with `prompts`, in the first n
+ * prompts.
+ */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n);
-/* Sets the tables and pool of `*a`; the caller sets the queries. */
+/* Sets the tables and the pool in *a for a layer. The caller sets the queries. */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
-/* Returns the arguments of kvd_latent_restore for n decode steps or prompts. */
+/*
+ * Returns the arguments with which kvd_latent_restore restores K and V of a layer, for n decode
+ * steps or prompts.
+ */
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,
                                                   bool prompts, size_t n);
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
@@ -429,7 +488,10 @@ int kvd_latent_store_share(const kvd_dims *all, const kvd_gpu_share *share, kvd_
 int kvd_latent_store_host(kvd_latent_store *s, kvd_gpu_method *m, const kvd_dims *dims, size_t ld,
                           kvd_err *err);
 
-/* Updates s->tokens and s->held. Must be called after each iteration. */
+/*
+ * Updates the counts of tokens and stored bytes, s->tokens and s->held. Must be called after each
+ * iteration.
+ */
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
 
 typedef struct {
@@ -437,30 +499,36 @@ typedef struct {
     size_t code, store, exact; /* offsets of the layer in three arrays of kvd_latent_codes */
 } kvd_latent_codes_layer;
 
-/* Latents coded by allot, but a request's first tokens. Pages of `store` hold one layer. */
+/*
+ * Latents that method allot has coded, except those of a request's first tokens. Pages of `store`
+ * hold one layer.
+ */
 typedef struct {
     kvd_latent_store *store; /* borrowed; one_layer is true */
     kvd_latent_codes_layer *layer;
     const kvd_latent_code *code; /* device */
     /*
-     * Device [n_layers][2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by layer, K or
-     * V, and bits.
+     * [n_layers][2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Levels, by layer, K or V, and
+     * number of bits, in device memory.
      */
     const float *level;
     uint32_t *words;
     uint16_t *exact;
     size_t page_bytes, slot_bytes; /* in all layers together */
-    /* Bits of a token in all layers, counted like on the CPU. */
+    /*
+     * Bits that a token takes in all layers, one of the first n_sink tokens and a later one,
+     * counted as on the CPU.
+     */
     double sink_bits, token_bits;
 } kvd_latent_codes;
 
 /*
- * Makes the tables of method allot. `dims` has the projections of this GPU's KV heads. Call after
- * kvd_latent_store_init. The caller must free c->layer, also after a failure.
+ * Makes the tables of method allot. `dims` has the projections of this GPU's KV heads. Must be
+ * called after kvd_latent_store_init. The caller must free c->layer, also after a failure.
  */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, kvd_err *err);
-/* Allocates the codes and fills them with random numbers, for timing. */
+/* Allocates memory for the codes and fills it with random numbers, for timing. */
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
 /*
@@ -471,7 +539,7 @@ int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
 
-/* Eigenvectors of `n` symmetric matrices [d][d] at once, by cuSOLVER. */
+/* Computes the eigenvectors of n symmetric matrices [d][d] at once, with cuSOLVER. */
 typedef struct {
     const kvd_cusolver *lib;
     cusolverDnHandle_t handle;
@@ -520,23 +588,29 @@ enum { KVD_LATENT_SPAN_BATCH = 4 /* largest number of prompts of a call */ };
 /* Allocates the device arrays in `memory`. Products use the worker's cuBLAS and stream. */
 int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tokens, size_t wide,
                          size_t width, kvd_device_memory *memory, kvd_err *err);
-/* Rows of prompts of equal length. */
+/* Rows of prompts that have equal lengths. */
 typedef struct {
     const uint16_t *x; /* device [batch][n][ld], `wide` elements of each row count */
     size_t ld, n, wide, batch;
     size_t width; /* number of vectors, at most n and `wide` */
     size_t rank;  /* at least width */
-    /* Device [wide][rank] of each prompt: vectors, then columns of zeros. */
+    /* [wide][rank] Basis of each prompt in device memory: vectors, then columns of zeros. */
     uint16_t *basis[KVD_LATENT_SPAN_BATCH];
-    /* Pinned [batch]: fraction of the squares of X in the span; kvd_latent_span_check reads it. */
+    /*
+     * [batch] Fraction of the squares of X that the span holds, in pinned memory.
+     * kvd_latent_span_check reads it.
+     */
     float *captured;
 } kvd_latent_span_rows;
 /* Queues the computation of r->basis and r->captured on `stream`, which must be that of s->blas. */
 int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                         cudaStream_t stream, kvd_err *err);
-/* Returns the number of leading entries equal to the first, at most n and the largest batch. */
+/*
+ * Returns how many of the first entries of q_len [n] equal the first one, at most the largest
+ * batch.
+ */
 size_t kvd_latent_span_equal(const int32_t *q_len, size_t n);
-/* Fails unless `captured` is a fraction. */
+/* Fails unless `captured`, the part of the squares in the span, is a number from 0 to 1. */
 int kvd_latent_span_check(float captured, kvd_err *err);
 #endif
 #endif

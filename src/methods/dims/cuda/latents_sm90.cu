@@ -22,7 +22,7 @@ enum {
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
     RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
-    /* Bytes of 16 ranks: of a page's latents, and of B. */
+    /* Bytes that 16 ranks take: of a page's latents, and of projection B. */
     BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
@@ -40,7 +40,10 @@ __device__ __forceinline__ void cluster_meet(void)
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* Copies to one shared address in both CTAs; each CTA's `bar` counts the bytes. */
+/*
+ * Copies `bytes` bytes to the same shared memory address in both thread blocks of the cluster. The
+ * barrier `bar` of each block counts them.
+ */
 __device__ __forceinline__ void bulk_copy_both(uint32_t dst, const void *src, uint32_t bytes,
                                                uint32_t bar)
 {
@@ -60,7 +63,7 @@ __device__ __forceinline__ void arrive_both(uint32_t bar)
                      : "memory");
 }
 
-/* Stage of the ring buffer, and phase parity of its barriers. */
+/* Stage of the ring buffer, and parity of the phase of its barriers. */
 struct place {
     int stage;
     uint32_t parity;
@@ -72,7 +75,7 @@ __device__ __forceinline__ void advance(place &p)
     p.parity ^= p.stage == 0;
 }
 
-/* Tokens and columns of a CTA: heads 2 * tile and 2 * tile + 1. */
+/* Tokens and columns that a thread block computes: those of heads 2 * tile and 2 * tile + 1. */
 struct task {
     int b, length, token, side, tile;
 };
@@ -83,11 +86,11 @@ struct task {
  * of tasks would otherwise get only K or only V, which may have different ranks.
  */
 struct tasks {
-    /* Next task, its request, and number of tasks in earlier requests. */
+    /* Number of the next task, its request, and number of tasks in earlier requests. */
     int number, b, before;
 };
 
-/* Returns false after the cluster's last task. */
+/* Finds the next task of the cluster. Returns false after its last one. */
 __device__ __forceinline__ bool next_task(const kvd_latent_restore_args &a, tasks &s, task *t)
 {
     const int sides = a.keys_alone ? 1 : 2, each = a.n_kv_heads / 2 * sides;
@@ -131,7 +134,9 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/* Starts the copies of latents and B to the ring buffer. One thread must call it. */
+/*
+ * Starts the copies of latents and of B to the ring buffer for all tasks. One thread must call it.
+ */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -239,7 +244,7 @@ __device__ __forceinline__ void write_row(uint32_t *const (&to)[2], const float 
         }
 }
 
-/* Starts the product of N blocks of 16 ranks. If `more` is nonzero, adds to x. */
+/* Starts the product of N blocks of 16 ranks with wgmma. Adds to x if `more` is not 0. */
 template <int N>
 __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, uint32_t B,
                                            int more)
@@ -277,7 +282,9 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             else
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
-            /* The last stage may start several wgmma groups, so it waits for all. */
+            /*
+             * Waits for all wgmma groups if this is the last stage, because it may start several.
+             */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
             else if (k)
@@ -351,7 +358,7 @@ __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
         registers_up<232>();
         compute_all<FINISHES>(a, smem, bar, group - 1);
     }
-    /* A CTA must not end before the other has arrived at its barriers. */
+    /* A thread block must not end before the other one has arrived at its barriers. */
     cluster_meet();
 }
 

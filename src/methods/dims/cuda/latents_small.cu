@@ -1,6 +1,6 @@
 /*
  * Kernels on latents: make projections from eigenvectors or by power steps, store tokens with fewer
- * columns, code and decode.
+ * columns, and code and decode latents.
  */
 #include "methods/dims/cuda/latents.h"
 
@@ -10,7 +10,7 @@ namespace
 {
 
 enum { THREADS = 256 };
-/* Smallest relative eigenvalue whose direction is not just rounding noise. */
+/* Smallest eigenvalue, relative to the largest, whose direction is not only rounding noise. */
 constexpr float KNOWN = 1e-6F;
 
 __device__ __forceinline__ uint16_t bf16_of(float x)
@@ -18,7 +18,10 @@ __device__ __forceinline__ uint16_t bf16_of(float x)
     return (uint16_t)(pack<true>(x, 0));
 }
 
-/* One CTA per matrix. left: squared length of unit vectors outside earlier columns. */
+/*
+ * Completes the eigenvectors of one matrix per thread block. left [d]: squared length of the part
+ * of each unit vector outside of earlier columns.
+ */
 __global__ void __launch_bounds__(THREADS)
     complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
              const __grid_constant__ kvd_latent_rows rows)
@@ -103,7 +106,7 @@ __device__ __forceinline__ int in_page(int t)
     return t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8;
 }
 
-/* Returns the level nearest to x, as kvd_level_nearest. */
+/* Returns the index of the level nearest to x, as kvd_level_nearest does on the CPU. */
 __device__ __forceinline__ uint32_t nearest(const float *level, int n, float x)
 {
     int low = 0, high = n - 1;
@@ -133,7 +136,7 @@ __device__ __forceinline__ uint32_t *words_of(const kvd_latent_code_args &a, int
     return a.store + (page_of(a.s, b, t) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS) * (size_t)a.words;
 }
 
-/* Each CTA codes one token after another, each thread one number of it. */
+/* Codes latents. A thread block codes one token after another, each thread one element of it. */
 __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)
 {
@@ -182,7 +185,7 @@ __device__ __forceinline__ uint16_t decoded(const kvd_latent_code_args &a, int b
     return bf16_of(c.mean + c.deviation * __ldg(levels_of(a, c) + q));
 }
 
-/* Each CTA decodes 8 tokens at a time, in page order. */
+/* Decodes latents. A thread block decodes 8 tokens at a time, in the order of a page. */
 __global__ void __launch_bounds__(THREADS)
     decode_tokens(const __grid_constant__ kvd_latent_code_args a)
 {
@@ -206,7 +209,7 @@ int bad_codes(const kvd_latent_code_args *a)
 
 static_assert(THREADS == static_cast<int>(KVD_SPAN_PARTS), "a thread per partial sum");
 
-/* Adds one number of each thread, in a fixed order. The result is for all threads. */
+/* Returns to all threads of a block the sum of their numbers x, added in a fixed order. */
 __device__ float sum_of_threads(float x)
 {
     __shared__ float of_warp[THREADS / 32];
@@ -237,7 +240,10 @@ __device__ __forceinline__ float widen(uint16_t x)
     return __uint_as_float(static_cast<uint32_t>(x) << 16);
 }
 
-/* x [gridDim.y][rows][columns]. Grid: partial sums, matrices. */
+/*
+ * Writes partial sums of squares of matrices x [gridDim.y][rows][columns]. The grid's x is the
+ * partial sum, its y the matrix.
+ */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     span_squares(const T *x, uint32_t rows, uint32_t columns, size_t ld, size_t stride, float *part)
@@ -290,7 +296,7 @@ __global__ void __launch_bounds__(THREADS) span_start(T *to, uint32_t rows, uint
     }
 }
 
-/* y -= root * (part of the squares outside the span of q) * q. */
+/* Computes y -= root * (part of the squares outside the span of q) * q. */
 __global__ void __launch_bounds__(THREADS)
     span_shift(float *y, const uint16_t *q, uint32_t n, const float *part, float root)
 {
@@ -345,7 +351,7 @@ __global__ void __launch_bounds__(THREADS) span_sum(const float *part, float *su
         sum[blockIdx.y] = x;
 }
 
-/* Columns from `width` on become 0. */
+/* Converts matrix q [wide][width] to bf16 [wide][rank]. Columns from `width` on become 0. */
 __global__ void __launch_bounds__(THREADS)
     span_store(const float *q, uint32_t wide, uint32_t width, uint32_t rank, uint16_t *to)
 {

@@ -15,15 +15,18 @@
 
 static const char what[] = "latents of palu", matrices[] = "matrices of palu";
 
-/* Element offsets in kvd_palu.matrix: A projects a group of heads, B rebuilds one head. */
+/*
+ * Positions of a layer's matrices in kvd_palu.matrix, in elements. A projects a group of heads, B
+ * rebuilds one head.
+ */
 typedef struct {
-    /* True if B_v is folded into W_O and attention outputs latents. */
+    /* True if B_v is folded into W_O, so that attention gives latents. */
     bool direct;
-    /* Offsets of A [heads * d_head][rank] of all groups, for K and V. */
+    /* Positions of the matrices A [heads * d_head][rank] of all groups, for K and V. */
     size_t down[2];
     /* Offsets of B of K and V for kvd_latent_restore, and of B of K in the fused kernel's order. */
     size_t up, up_pair;
-    /* Offset of the matrices B_v [rank][d_head], which are not transposed. */
+    /* Position of the matrices B_v [rank][d_head], which are not transposed. */
     size_t back;
 } kvd_palu_layer;
 
@@ -32,20 +35,23 @@ typedef struct {
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_dims dims; /* projections of this GPU's KV heads */
-    /* True if the QKV product gives latents. Norms of K or biases prevent that. */
+    /* True if the QKV product gives latents. Norms of K or biases prevent this. */
     bool folded;
     bool fused;
     kvd_latent_codes codes;
     bool coded; /* method allot codes the latents */
     kvd_palu_layer *layer;
     uint16_t *matrix;
-    /* [max_tokens][latent_pitch] Latents from separate products; NULL if `folded`. */
+    /* [max_tokens][latent_pitch] Latents, if separate products compute them; NULL if `folded`. */
     uint16_t *rows;
     size_t rows_pitch;
     int n_clusters;
     void *workspace;
     uint16_t *o; /* attention output as latents: [max_slices][n_heads * rank_v] */
-    /* Device [n_layers][3][n_heads] pointers: B_v [rank_v][d_head], part of `o`, output. */
+    /*
+     * [n_layers][3][n_heads] Pointers in device memory: to B_v [rank_v][d_head], to the head's part
+     * of `o`, and to its output.
+     */
     const void **factor;
 } kvd_palu;
 
@@ -62,9 +68,9 @@ static kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
                             .rank_v = p->store.layer[layer].rank[KVD_VALUES][0]};
 }
 
-/* bf16 numbers of all matrices, copied at once. */
+/* The bf16 numbers of all matrices, which are copied to the device at once. */
 typedef struct {
-    /* NULL in the first pass, which only counts elements. */
+    /* Array of the numbers. NULL in the first pass, which only counts them. */
     uint16_t *x;
     size_t n;
 } pile;
@@ -83,7 +89,7 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/* Appends B_k of all heads of layer l, in the fused kernel's order. */
+/* Appends the matrices B_k of all heads of layer l, in the order that the fused kernel reads. */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -292,7 +298,10 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Sets ranks and widths in pages. V has d dimensions if prompts attend uncompressed. */
+/*
+ * Sets ranks, and widths in the pages of the cache. V has d dimensions if prompts attend to
+ * uncompressed K and V.
+ */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -409,7 +418,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                             "values of latents", err);
 }
 
-/* Computes latents by separate products, after the norms and biases of K. */
+/* Computes latents by products of K and V with A, after the norms and biases of K. */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_latent_layer *const l = &p->store.layer[r->layer];
@@ -521,7 +530,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                       (p->coded && kvd_latent_codes_make(&p->codes, pages, slots, stream, err)));
 }
 
-/* Fails for chunks and for prompts with steps: one layer has uncompressed rows. */
+/*
+ * Fails for an iteration with parts of prompts, or with prompts and decode steps, because only one
+ * layer has memory for uncompressed rows.
+ */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     for (size_t i = it->n_steps; m->cache->exact_method && i < it->n_slices; i++)
@@ -618,7 +630,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .appended = appended,
                                  .free = release};
     p->w = c->worker;
-    /* The caller's cache frees the method, even after a failure. */
+    /* The caller's cache owns the method from here on and frees it, even after a failure. */
     *m = &p->method;
     return kvd_status(kvd_latent_store_share(plan->dims, c->share, &p->dims, err) ||
                       open_palu(p, err));

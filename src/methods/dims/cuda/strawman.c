@@ -57,7 +57,10 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
     return 0;
 }
 
-/* Directions that a short prompt leaves undetermined are chosen as on the CPU. */
+/*
+ * Decomposes the second moments of a prompt. Directions that a short prompt leaves undetermined are
+ * chosen as on the CPU.
+ */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -75,7 +78,10 @@ static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                        what, err));
 }
 
-/* Multiplies per head: to [tokens][n][wide] = x [tokens][n][d] times a [n][d][wide]. */
+/*
+ * Multiplies each head's rows by its matrix: to [tokens][n][wide] = x [tokens][n][d] times a
+ * [n][d][wide].
+ */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
@@ -96,7 +102,7 @@ static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
            s->layer_at[layer];
 }
 
-/* Returns zero-padded projections of prompt i; NULL if all ranks are equal. */
+/* Returns the zero-padded projections of prompt i, or NULL if all ranks are equal. */
 static uint16_t *padded_of(const strawman *s, int layer, size_t i)
 {
     const size_t d = (size_t)s->method.cache->config->d_head;
@@ -135,7 +141,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Copies new K and V of prompts, and also Q if Gram matrices include Q^T Q. */
+/* Copies K and V of the prompts' tokens, and Q if Gram matrices include Q^T Q. */
 static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_slices *at,
                   kvd_err *err)
 {
@@ -154,7 +160,7 @@ static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_s
                         what, err)));
 }
 
-/* Projects after attention, as prompts attend to unprojected K and V. */
+/* Projects K and V after attention, because prompts attend to unprojected K and V. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     strawman *const s = (strawman *)m;
@@ -211,7 +217,10 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Writes the projections in kvd_plan.widths to `to` and padded [n_layers][n][d_head][wide]. */
+/*
+ * Writes the shared projections (kvd_plan.widths) to `to`, and zero-padded to padded
+ * [n_layers][n][d_head][wide].
+ */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -254,7 +263,7 @@ static int make_shared(strawman *s, kvd_err *err)
     return s->matrix ? 0 : -1;
 }
 
-/* Fills the matrices with random numbers, for timing. */
+/* Fills the projection matrices of all slots with random numbers, for timing. */
 static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t n = slots * s->store.matrix_slot;
@@ -282,7 +291,10 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/* Returns bits as methods/entries.c: kept dimensions, and the request's matrices. */
+/*
+ * Returns the bits of a slot, counted as in methods/entries.c: kept dimensions, and the request's
+ * matrices.
+ */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)m;
@@ -330,7 +342,10 @@ static int make_arrays(strawman *s, kvd_err *err)
     return m->status;
 }
 
-/* Allocates s->queries, and s->outputs with W_O W_O^T (online=1). */
+/*
+ * Allocates the array of prompts' queries, s->queries, and s->outputs, filled with W_O W_O^T
+ * (online=1).
+ */
 static int make_stacks(strawman *s, kvd_err *err)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -363,7 +378,7 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
     return side ? h->d_v : h->d_qk;
 }
 
-/* Sets s->store's ranks and matrix offsets in basis [n_layers][n]. */
+/* Sets the ranks of s->store, and the positions of matrices in basis [n_layers][n]. */
 static void describe_heads(strawman *s, kvd_latent_basis *basis)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -453,7 +468,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .attended = attended,
                                  .free = release};
     s->w = c->worker;
-    /* The caller's cache frees the method, even after a failure. */
+    /* The caller's cache owns the method from here on and frees it, even after a failure. */
     *m = &s->method;
     return open_strawman(s, err);
 }

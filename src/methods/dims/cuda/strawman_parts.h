@@ -4,14 +4,20 @@
 #include "methods/dims/cuda/latents.h"
 #include "methods/tokens/cuda/zdc_method.h"
 
-/* Less important tokens store only the columns of kvd_plan.widths_low. Device arrays. */
+/*
+ * Data for less important tokens, which store only the columns of kvd_plan.widths_low. In device
+ * memory.
+ */
 typedef struct {
-    /* [n_layers][n] Columns of other tokens. NULL: all tokens are equal. */
+    /*
+     * [n_layers][n] Columns that less important tokens keep. NULL if all tokens are equally
+     * important.
+     */
     kvd_latent_basis *low;
     kvd_zdc_levels of;
-    /* Host [n_layers]: bytes that each other (less important) token saves. */
+    /* [n_layers] Bytes that each less important token saves, in host memory. */
     double *saved;
-    /* Bytes that other (less important) tokens of all slots save. */
+    /* Bytes that the less important tokens of all slots save. */
     double less;
 } kvd_strawman_levels;
 
@@ -19,52 +25,65 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_latent_store store;
     kvd_gpu_worker *w;
-    /* Number of KV heads times 2 (K and V), and largest rank, a multiple of 16. */
+    /*
+     * Number of matrices per layer (KV heads times 2, for K and V), and largest rank, a multiple of
+     * 16.
+     */
     int n, wide;
-    /* True if slots have no matrices but share kvd_plan.widths. */
+    /* True if slots have no matrices of their own but share those of kvd_plan.widths. */
     bool shared;
-    /* Device [n_layers][n]: projections of a layer. */
+    /* [n_layers][n] Projections of each layer, in device memory. */
     kvd_latent_basis *basis;
-    /* [n_layers] Offset of a layer's matrices in a slot, and elements of a slot. */
+    /* [n_layers] Position of each layer's matrices in a slot, and number of elements of a slot. */
     size_t *layer_at, each;
-    /* Elements without padding: of a slot's matrices, and of a token in all layers. */
+    /* Number of elements without padding: of a slot's matrices, and of a token in all layers. */
     size_t matrix_kept, token_kept;
-    /* Device [slots][n_layers]: projections of all heads, K first. */
+    /* [slots][n_layers] Projections of all heads, K first, in device memory. */
     uint16_t *matrix;
-    /* Device [n][d_head][wide] zero-padded, per prompt or (shared) layer. NULL: equal ranks. */
+    /*
+     * [n][d_head][wide] Zero-padded projections of each prompt or, if shared, of each layer, in
+     * device memory. NULL if all ranks are equal.
+     */
     uint16_t *padded;
-    /* Device [max_tokens][n][d_head] K and V of prompts. */
+    /* [max_tokens][n][d_head] K and V of the prompts' tokens, in device memory. */
     uint16_t *rows;
-    /* Device [max_tokens][n_heads][d_head] Q of prompts; NULL without Q^T Q (online=1). */
+    /*
+     * [max_tokens][n_heads][d_head] Q of the prompts' tokens, in device memory; NULL unless Gram
+     * matrices include Q^T Q (online=1).
+     */
     uint16_t *queries;
-    /* Device [max_tokens][n][wide] projected K and V. */
+    /* [max_tokens][n][wide] Projected K and V, in device memory. */
     uint16_t *cut;
     float *gram;
-    /* Device [n_layers][n_kv_heads][d_head][d_head] W_O W_O^T, or NULL. */
+    /* [n_layers][n_kv_heads][d_head][d_head] W_O W_O^T in device memory, or NULL. */
     float *outputs;
     kvd_latent_solver solver;
-    /* Pinned [max_slices][n_layers][n] decomposition status. */
+    /* [max_slices][n_layers][n] Status of each decomposition, in pinned memory. */
     int *host_info;
     size_t prompts; /* number of prompts in the iteration */
     kvd_strawman_levels levels;
 } kvd_strawman;
 
-/* Returns the kept dimensions of K (side 0) or V (side 1). */
+/* Returns how many dimensions of K (side 0) or V (side 1) KV head g of a layer keeps. */
 int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer, int side, int g);
 
-/* Allocates the arrays whose size does not depend on the number of slots, and s->method.lse. */
+/*
+ * Allocates the arrays whose size does not depend on the number of slots, including s->method.lse.
+ */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/* Prepares an iteration. Must be called before each. */
+/* Prepares the data for less important tokens. Must be called before each iteration. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
-/* Chooses important tokens. Must be called after the attention of the prompts. */
+/* Chooses the important tokens of prompts. Must be called after the attention of the prompts. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* Updates the byte counts. Must be called after each iteration, before kvd_latent_store_note. */
+/*
+ * Updates the counts of bytes. Must be called after each iteration, before kvd_latent_store_note.
+ */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
-/* Returns the elements that less important tokens save, over all layers. */
+/* Returns how many elements the less important tokens of a slot save, over all layers. */
 double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);
-/* Returns a slot's less important tokens, summed over KV heads and layers. */
+/* Returns how many less important tokens a slot has, summed over KV heads and layers. */
 size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot);
 
 #endif

@@ -1,4 +1,7 @@
-/* Kernels of merged.h. Warps that compare two layers read 8 adjacent tokens at a time. */
+/*
+ * Kernels that merge and restore K and V of two layers (merged.h). Warps that compare two layers
+ * read 8 adjacent tokens at a time.
+ */
 #include "methods/layers/cuda/merged.h"
 
 #include "kernels/cuda/mma.cuh"
@@ -8,7 +11,7 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/* Marks unmerged vectors: the 32-bit word of two bf16 norms is then -1 and -1. */
+/* Mark of a vector that is not merged: its word of two bf16 norms is -1 and -1. */
 constexpr uint32_t APART = 0xbf80bf80u;
 
 __device__ __forceinline__ size_t page_elements(const kvd_merged_args &a)
@@ -22,8 +25,8 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
 }
 
 /*
- * Returns norms of vector v for 64 tokens, one word per token for both layers. v is K of head v /
- * 2, or V if v is odd.
+ * Returns where the norms of vector v of a page's 64 tokens are stored: a word per token, with the
+ * norms in both layers. v is K of KV head v / 2 if v is even, V if v is odd.
  */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
@@ -42,11 +45,11 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 }
 
 /*
- * Eight tokens of vector v of request b. Lane l handles token l % 8, and numbers 8 r .. 8 r + 7 of
- * its vector for r = l / 8, l / 8 + 4, l / 8 + 8, ...
+ * Vectors v (K or V of a head) of eight tokens of request b, as one warp reads them. Lane l handles
+ * token l % 8, and numbers 8 r .. 8 r + 7 of its vector for r = l / 8, l / 8 + 4, l / 8 + 8, ...
  */
 struct octet {
-    /* page number; pool index of the lane's first number */
+    /* Page number, and index in the pool of the first number that this lane reads. */
     size_t page, at;
     int token;
     int lane, n_runs;
@@ -62,7 +65,7 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
     return {page, at, 8 * o + lane % 8, lane, a.d_head / 8};
 }
 
-/* Calls f with the pool index of each run of 8 numbers that the lane has. */
+/* Calls f with the pool index of each run of 8 numbers that this lane reads. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = o.at;
@@ -70,7 +73,7 @@ template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
         f(at);
 }
 
-/* A token's norms in two layers, and the angle between its vectors. */
+/* Norms of a token's vector in two layers, and angle between the two vectors. */
 struct measured {
     double length[2], angle;
 };
@@ -135,8 +138,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Weights of spherical interpolation. If vectors are zero or opposite, one of them is taken
- * unchanged.
+ * Weights of two vectors in spherical interpolation. If they are zero or opposite, one of them is
+ * taken unchanged.
  */
 struct factors {
     double from, to;
@@ -155,7 +158,7 @@ __device__ __forceinline__ factors factors_of(const measured &m, double t)
     return f;
 }
 
-/* Writes the interpolated direction, which both layers share. */
+/* Writes the interpolated direction of two vectors, which both layers then share. */
 __device__ void share_direction(const kvd_merged_args &a, const octet &o, const measured &m,
                                 double t)
 {
@@ -217,8 +220,8 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
 }
 
 /*
- * Restores K and V for decode steps, 8 numbers per thread. Rows after the last token become zero,
- * up to a multiple of 8.
+ * Restores K and V of one layer for decode steps, 8 numbers per thread. Rows after the last token
+ * become zero, up to a multiple of 8.
  */
 template <bool SECOND>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
@@ -280,7 +283,10 @@ __global__ void __launch_bounds__(THREADS)
         to[b] = of_slot[slot[b]];
 }
 
-/* Returns the grid's size in x. `others` is the number of CTAs in its other dimensions. */
+/*
+ * Returns the size of the grid in x. `others` is the number of thread blocks in its other
+ * dimensions.
+ */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

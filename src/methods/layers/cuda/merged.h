@@ -21,14 +21,16 @@
 extern "C" {
 #endif
 
-/* Requests of a batch, and stored pages of one or two layers. Pointers are to device memory. */
+/*
+ * Requests of a batch, and their stored pages of one or two layers. Pointers are to device memory.
+ */
 typedef struct {
     int32_t n, max_pages, n_sms;
     int32_t n_kv_heads, d_head; /* d_head is the number of elements of K (and of V) per KV head */
-    /* [n] Number of cached tokens with new ones, and slot, of each request. */
+    /* [n] Number of each request's cached tokens including new ones, and its slot. */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] */
-    /* bf16 pages that attention reads. */
+    /* Pages in bf16 that attention reads. */
     uint16_t *rows;
     /*
      * Pages like `rows`. `first` holds common directions and unmerged vectors of the first layer,
@@ -68,7 +70,7 @@ cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t
  */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
-/* Device: to[b] = of_slot[slot[b]] for n requests b. */
+/* Sets to[b] = of_slot[slot[b]] for n requests b. All arrays are in device memory. */
 cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t *slot, int32_t n, int32_t *to,
                                 cudaStream_t stream);
 
@@ -79,7 +81,7 @@ cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t *slot, int
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* Request in each slot, for methods that merge layers when a prompt ends. */
+/* Request in each cache slot, kept for methods that merge layers when a prompt ends. */
 typedef struct {
     struct kvd_merged_slot {
         size_t tokens; /* 0 if the slot has no request */
@@ -96,7 +98,10 @@ void kvd_merged_slots_release(kvd_merged_slots *s);
  * prompt tokens. Returns true if a slot's prompt changed.
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
-/* Updates the slots' tokens and s->held (by m->bits) after an iteration. */
+/*
+ * Updates the number of tokens in each slot and the stored bytes, s->held, after an iteration.
+ * m->bits gives the bits of a slot.
+ */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it);
 /* Returns device memory filled with random numbers, for timing, or NULL on failure. */
 uint16_t *kvd_merged_pool(kvd_device_memory *memory, size_t elements, float deviation,

@@ -15,15 +15,18 @@ enum { T = 1, GAMMA /* indices in the parameter table of layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] First layer of each layer's pair, or -1 if the layer is not merged. */
+    /* [n_layers] First layer of the pair to which each layer belongs, or -1 if it is not merged. */
     int *first;
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: first and last merged layer */
     uint16_t **stored;        /* [n_layers] device pages of the layer's vectors */
-    /* [n_layers] kvd_merged_args.length, for the first layer of a pair. */
+    /* [n_layers] Vector lengths of a pair (kvd_merged_args.length), stored for its first layer. */
     uint16_t **length;
     uint32_t *range; /* device, written by kvd_pair_measure */
-    /* Unmerged pairs of vectors of each slot's prompt, in device and pinned memory. */
+    /*
+     * Number of pairs of vectors that are not merged in each slot's prompt, in device memory and in
+     * pinned host memory.
+     */
     uint32_t *apart, *host_apart;
     size_t *apart_of; /* [slots] copy of host_apart */
     kvd_merged_slots slots;
@@ -90,7 +93,7 @@ static size_t page_elements(const merged *k)
     return (size_t)k->method.cache->layer[0].map.page_elements;
 }
 
-/* Returns the number of vectors of a token in a layer, K and V. */
+/* Returns the number of K and V vectors that a token has in one layer. */
 static size_t vectors(const merged *k)
 {
     return 2 * (size_t)k->method.cache->share->n_kv_heads;
@@ -185,7 +188,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns a slot's bits, counted like minicache_merge in layers.c. */
+/* Returns the bits that a slot's request stores, counted as minicache_merge in layers.c does. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -212,7 +215,10 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* In timing runs, all pairs count as merged. */
+/*
+ * Called after each iteration: records the pairs of vectors that are not merged in each slot. In
+ * timing runs, all pairs count as merged.
+ */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);
@@ -243,7 +249,10 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
     return 0;
 }
 
-/* Fills the pages with random numbers and the lengths with a positive number, for timing. */
+/*
+ * Allocates the pages, filled with random numbers, and the vectors' lengths, filled with a positive
+ * number, for timing runs.
+ */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);
@@ -331,7 +340,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* The caller's cache frees the method, also after a failure. */
+    /* The caller's cache owns the method from here on and frees it, also after a failure. */
     *m = &k->method;
     return describe(k, err);
 }

@@ -11,7 +11,7 @@
 
 static const char what[] = "decomposition of layers";
 
-/* Group of layers that are stored together; index [2]: 0 is K, 1 is V. */
+/* Group of layers that are stored together. Arrays [2] have K at index 0 and V at index 1. */
 typedef struct {
     int first, n;
     size_t wide;    /* elements of K or V of a token, in all layers of the group */
@@ -32,7 +32,10 @@ typedef struct {
     int *group_of; /* [n_layers] group of each layer, or -1 */
     bool *skips;   /* [n_layers] */
     int begin;
-    /* Largest width, largest sum of ranks of K and V, and largest rank of all groups. */
+    /*
+     * Largest values over all groups: of the width, of the sum of the ranks of K and V, and of the
+     * rank.
+     */
     size_t wide, ranks, most_rank;
     uint16_t **own;        /* [n_layers] device pages of tokens after the prompt */
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
@@ -54,9 +57,12 @@ typedef struct {
     cudaEvent_t gathered, decomposed;
     float *captured; /* pinned [n_groups][2][max_slices] */
     size_t prompts;  /* number of prompts in the iteration */
-    /* [slots + 1] Number of prompt tokens, device and pinned. The last is for padding and 0. */
+    /*
+     * [slots + 1] Number of prompt tokens in each slot, in device and pinned memory. The last
+     * element is 0, for padding.
+     */
     int32_t *prompt, *host_prompt;
-    /* Device [max_slices]: prompt tokens of decode steps' requests. */
+    /* [max_slices] Number of prompt tokens of each decode step's request, in device memory. */
     int32_t *steps;
     kvd_merged_slots slots;
     kvd_device_memory memory;
@@ -67,7 +73,7 @@ static xkv *of(const kvd_gpu_method *m)
     return (xkv *)(void *)m;
 }
 
-/* Returns the number of elements of K or V of a token in a layer. */
+/* Returns the number of elements that K (or V) of one token has in one layer. */
 static size_t row_of(const xkv *k)
 {
     return (size_t)k->method.cache->config->n_kv_heads * (size_t)k->method.cache->config->d_head;
@@ -77,7 +83,7 @@ static size_t rank_of(const xkv *k, const layer_group *g, int side, size_t n)
 {
     kvd_err err;
     size_t rank;
-    /* Cannot fail, as the parameters were checked before. */
+    /* The result is ignored: this call cannot fail, because the parameters were checked before. */
     (void)kvd_xkv_rank(&k->method.plan->layers_values, (kvd_side)side, n, g->wide, &rank, &err);
     return rank;
 }
@@ -154,8 +160,8 @@ static int multiply(const xkv *k, cublasHandle_t blas, size_t rows, size_t colum
 }
 
 /*
- * Decomposes K or V of prompts first .. first + n - 1, of equal length, into k->latent and the
- * slots' bases.
+ * Decomposes K or V of prompts first .. first + n - 1, which have equal lengths, into latent
+ * vectors k->latent and the slots' bases.
  */
 static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t batch, int side,
                      kvd_err *err)
@@ -196,7 +202,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t
     return 0;
 }
 
-/* Copies prompts' K before RoPE and V to the layer's columns of k->x. */
+/* Copies K before RoPE and V of the prompts to the columns of k->x that belong to this layer. */
 static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -292,7 +298,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns a slot's bits, counted like xkv_merge in layers.c. */
+/* Returns the bits that a slot's request stores, counted as xkv_merge in layers.c does. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
@@ -406,7 +412,7 @@ static int make_solver(xkv *k, kvd_err *err)
     return k->latent && (k->captured = kvd_pinned_new(captured, what, err)) ? 0 : -1;
 }
 
-/* Copies offsets in pages, latents and bases to the device. */
+/* Copies the tables of offsets in pages, latent vectors and bases to the device. */
 static int copy_tables(xkv *k, kvd_err *err)
 {
     const kvd_config *const c = k->method.cache->config;
@@ -531,7 +537,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     k->w = cache->worker;
     cache->hook.wants_pre = cache->cosine && !cache->hook.wants_raw;
-    /* The caller's cache frees the method, also after a failure. */
+    /* The caller's cache owns the method from here on and frees it, also after a failure. */
     *m = &k->method;
     if (describe(k, err))
         return -1;

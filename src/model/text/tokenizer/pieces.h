@@ -58,7 +58,7 @@ int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, si
 /* Ends a step of the tokenizer: p->next becomes the list p->piece. */
 void kvd_pieces_step(kvd_pieces *p);
 
-/* What a step does with the matches of a pattern (field "behavior" of tokenizer.json). */
+/* Treatment of the matches of a pattern by a step (field "behavior" of tokenizer.json). */
 typedef enum {
     KVD_SPLIT_REMOVED,
     KVD_SPLIT_ISOLATED,
