@@ -6,18 +6,21 @@
 
 #include "gpu_case.h"
 
-/* LATE: RoPE position minus index in the cache. POISON: NaN in bf16 and f16. */
+/*
+ * Sizes of the tests. LATE is the RoPE position minus the index in the cache. POISON is a NaN in
+ * bf16 and f16.
+ */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
 typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    /* kept dimensions; 0: d_head, 1: different for each head */
+    /* Kept dimensions of all heads; 0: d_head, 1: a different number for each head. */
     int widths;
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     int r_qk, r_v;
-    /* number of a list of request lengths; -1, -2: random lengths */
+    /* Number of a list of request lengths in this file; -1 and -2 select random lengths. */
     int lengths;
 } scenario;
 
@@ -28,12 +31,12 @@ typedef struct {
     int batch, max_pages, n_pages;
     int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], start[MAX_BATCH];
     int32_t *page_table;
-    /* n_q: new tokens; row: elements of one token's Q, K and V */
+    /* Number of new tokens, and number of elements of one token's Q, K and V together. */
     size_t n_q, row;
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
     void *dev_r_qk, *dev_r_v, *dev_cos, *dev_sin, *dev_table;
-    /* decode: RoPE positions exceed cache indices by LATE */
+    /* 1 for decode steps whose RoPE positions exceed the indices in the cache by LATE. */
     int late;
     void *late_cos, *late_sin;
     size_t pool_elements;
@@ -169,7 +172,10 @@ static void *poisoned(size_t elements)
     return dev;
 }
 
-/* Appends tokens from[b] .. from[b] + n[b] - 1 of requests. The caller frees the returned Q. */
+/*
+ * Runs kvd_append on tokens from[b] .. from[b] + n[b] - 1 of each request b. The caller frees the
+ * returned Q.
+ */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
 {
@@ -271,7 +277,10 @@ static void differ(frobenius *s, kvd_dtype dtype, uint16_t got, double want)
     s->norm += want * want;
 }
 
-/* Compares Q and pages with the reference; other memory must keep POISON. Fills f->pool. */
+/*
+ * Compares Q and the cache pages written by kvd_append with the reference. All other memory must
+ * keep POISON. Fills f->pool.
+ */
 static void against_reference(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -297,7 +306,10 @@ static void against_reference(fixture *f, int decode)
                           want_v, &err),
            f->c.name, err.msg);
 
-    /* Each checked element of `left`, a copy of the page pool, is set to POISON. */
+    /*
+     * Copy of the page pool in which each checked element is set to POISON, so that written
+     * elements that were not checked show.
+     */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};
@@ -425,8 +437,8 @@ static void refusals(void)
 int main(int argc, char **argv)
 {
     /*
-     * Columns: name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions, RoPE
-     * layout, Q and K rotated, V rotated, lengths
+     * Test cases. Columns: name, type, query heads, KV heads, d_head, kept dimensions, RoPE
+     * dimensions, RoPE layout, Q and K rotated, V rotated, lengths.
      */
     static const scenario cases[] = {
         {"dense_cut_only", KVD_BF16, 4, 2, 128, 64, 0, -1, 0, 0, 3},
@@ -453,7 +465,7 @@ int main(int argc, char **argv)
         {"steps_cut_only", KVD_BF16, 16, 2, 128, 1, 128, 1, 0, 0, 5},
         {"steps_256", KVD_BF16, 8, 4, 128, 1, 128, 0, 1, 0, -1},
         {"one_page", KVD_F16, 4, 2, 128, 1, 128, 0, 1, 0, 1},
-        /* Heads wider than 128 have their own kernels. */
+        /* Heads that are wider than 128 dimensions have kernels of their own. */
         {"256_half", KVD_BF16, 8, 2, 256, 1, 256, 0, 1, 0, 2},
         {"256_cut_only", KVD_BF16, 8, 4, 256, 0, 0, -1, 0, 0, 3},
         {"256_rotated", KVD_BF16, 4, 1, 256, 0, 0, -1, 1, 1, 3},

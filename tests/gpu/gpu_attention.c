@@ -15,7 +15,10 @@ static const kvd_cublas *lib;
 static cublasHandle_t blas;
 static cudaStream_t stream;
 
-/* Q, K and V of sequences, in the device's type. `gap` unused elements follow each row. */
+/*
+ * Q, K and V of several sequences, in the number type of the device. `gap` unused elements follow
+ * each row.
+ */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
     float *x;
@@ -90,7 +93,10 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
     return m;
 }
 
-/* Adds squared errors and norms of every `step`-th row. got: [tokens][heads * d]. */
+/*
+ * Adds the squared errors and squared norms of every `step`-th output row of one head to *error and
+ * *norm. got: [tokens][heads * d].
+ */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
 {
@@ -207,7 +213,10 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /* The second launch may overlap the first, whose scratch memory must not be overwritten. */
+    /*
+     * Launches twice: the second launch may overlap the first one, whose scratch memory it must not
+     * overwrite.
+     */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
@@ -256,7 +265,7 @@ static void test_neighbours(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/* The scores exceed the scratch memory, so attention is computed in parts. */
+/* Tests attention whose scores exceed the scratch memory, so that it is computed in parts. */
 static void test_large(const scenario *c, size_t n)
 {
     kvd_err err = {""};

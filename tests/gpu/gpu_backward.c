@@ -11,9 +11,15 @@
 #include "model/pass/backward.h"
 #include "model/pass/cuda/backward.h"
 
-/* Largest accepted relative distances. bf16 rounds factors by 2^-9, which gave 1 to 9 %. */
+/*
+ * Largest accepted relative distances of gradients. With bf16, factors are rounded by 2^-9, which
+ * gave 1 to 9 %.
+ */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
-/* Accepted distance if target tokens are drawn: rounding changes one or two of 654 draws. */
+/*
+ * Accepted distance of gradients if target tokens are drawn, because rounding changes one or two of
+ * 654 draws.
+ */
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
@@ -26,7 +32,7 @@ typedef struct {
     size_t n, n_predicted;
     int layers;
     double loss;
-    /* [N_G]; array i is [n_layers][n tokens][g_width(i)] */
+    /* [N_G] Gradients; array i is [n_layers][n tokens][g_width(i)]. */
     float *g[N_G];
 } gradients;
 
@@ -104,7 +110,10 @@ static size_t longest_of(const kvd_batch *b, const kvd_config *c)
     return n < most ? n : most;
 }
 
-/* Computes gradients on the CPU. seed 0: targets are the text's tokens; else drawn ones. */
+/*
+ * Computes gradients on the CPU. With seed 0, the targets are the text's next tokens, otherwise
+ * tokens drawn with this seed.
+ */
 static int on_cpu(const kvd_checkpoint *c, const kvd_batch *b, uint64_t seed, gradients *to,
                   kvd_err *err)
 {
@@ -202,7 +211,10 @@ static double autograd_error(const gradients *g, int kind, int l, const float *r
     return sqrt(error / square);
 }
 
-/* The weights of qwen2-window, whose one head has 80 dimensions, amplify rounding to bf16 most. */
+/*
+ * Returns the accepted distance. Model qwen2-window amplifies rounding to bf16 most, because its
+ * only head has 80 dimensions.
+ */
 static double limit_of(const char *name, kvd_dtype type)
 {
     return type == KVD_BF16 && !strcmp(name, "qwen2-window") ? 0.25 : bar[type];

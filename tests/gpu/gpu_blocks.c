@@ -1,4 +1,7 @@
-/* Tests GPU kernels for embedding, norms, additions and QKV against model/pass/blocks.h. */
+/*
+ * Tests GPU kernels for embedding, norms, additions and Q, K, V against the CPU code
+ * (model/pass/blocks.h).
+ */
 #include <math.h>
 #include <stdbool.h>
 
@@ -41,7 +44,10 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    /* add: adds to x before the norm; plain: computes no norm; in_place: y overwrites x */
+    /*
+     * `add`: adds an array to x before the norm; `plain`: computes no norm; `in_place`: y
+     * overwrites x.
+     */
     bool add, plain, in_place;
 } norm_case;
 
@@ -91,7 +97,10 @@ static void test_norm(const norm_case *c)
                        bias.dev, 1e-5, c->n, c->d, c->in_place ? x.dev : y.dev, 3, bad, NULL),
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
-    /* With d = 1, layer norm gives only the bias: errors are relative to the row's largest. */
+    /*
+     * Errors are relative to the row's largest element, because layer norm with d = 1 gives only
+     * the bias.
+     */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
         verdict(name, distance(&x, sum, NULL), 0, true);
@@ -120,7 +129,9 @@ static void test_norm_bad(size_t d)
             if (i != 17 && i != 9 && i != 30 && !isfinite(y.host[i * d + j]))
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
-    /* The failed check with the lowest stage must be reported, whatever the order of checks. */
+    /*
+     * If several checks fail, the one with the lowest stage must be reported, whatever their order.
+     */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");
     check(kvd_gpu_check(x.dev, 9, d, 1, bad, NULL), "check");
@@ -146,7 +157,7 @@ static void test_norm_bad(size_t d)
     arrays_free(&x, &y, &gain, &big);
 }
 
-/* Computes x += norm(branch) and y = norm(x), or y = x without `gain`. */
+/* Reference: computes x += norm(branch), then y = norm(x), or y = x if `gain` is NULL. */
 static void reference_branch(const float *branch, const float *gain_branch, const float *gain,
                              size_t n, size_t d, float *x, float *y)
 {
@@ -218,8 +229,8 @@ typedef struct {
 enum { QKV_MOST = 37 /* number of tokens */, QKV_POSITIONS = 50 };
 
 /*
- * Replaces x [n tokens][heads + 2 kv][d] by Q, K and V after bias, norm and RoPE.
- * pre [n tokens][heads + kv][d]: Q and K before RoPE.
+ * Reference: replaces x [n tokens][heads + 2 kv][d] by Q, K and V after bias, norm and RoPE. pre [n
+ * tokens][heads + kv][d] receives Q and K before RoPE.
  */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,

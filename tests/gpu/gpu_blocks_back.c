@@ -22,7 +22,10 @@ static double term_distance(const array *got, const double *want, const double *
     return e;
 }
 
-/* Computes a norm's gradient dx [d] from dy [d]. terms, dy_terms: sums of absolute terms. */
+/*
+ * Reference: computes the gradient dx [d] by a norm's input from dy [d]. terms [d] receives sums of
+ * the terms' absolute values, by which errors are judged; dy_terms are those of dy.
+ */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
 {
@@ -142,8 +145,8 @@ typedef struct {
 } qkv_case;
 
 /*
- * Writes gradients before RoPE (pre) and before the norm (raw).
- * After [d] gradients, each array holds [d] sums of absolute terms.
+ * Reference: writes a head's gradients before RoPE (pre) and before the norm (raw). After [d]
+ * gradients, each array holds [d] sums of the terms' absolute values.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
@@ -291,8 +294,8 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
 }
 
 /*
- * Returns whether `token` is the first whose cumulative probability exceeds u, up to rounding of
- * the sums. top: largest logit. *sum: sum of exp(logit - top).
+ * Returns true if `token` is the first whose cumulative probability exceeds u, up to rounding of
+ * the sums. `top` is the largest logit. *sum receives the sum of exp(logit - top).
  */
 static bool is_drawn(const float *row, size_t vocab, double top, double u, uint32_t token,
                      double *sum)
@@ -340,16 +343,19 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             worst = INFINITY;
         const uint32_t want = none || !fits || !draws ? target[i] : got[i];
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
-        /* The float64 loss must be 1e6 times more accurate than the float32 gradients. */
+        /* Requires that the float64 loss is 1e6 times as accurate as the float32 gradients. */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;
             x[i * vocab + j] = none ? 0 : (float)(j == want ? expm1(-nats) : p);
-            /* p(target) - 1 comes from a float64 loss, with an absolute error near 1e-14. */
+            /*
+             * Scale of the error. p(target) - 1 is computed from a float64 loss, so its absolute
+             * error is near 1e-14.
+             */
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), j == want ? 1e-8F : 1e-30F);
         }
     }
-    /* Exponents up to 40 * sharp are rounded to float32, which limits accuracy. */
+    /* Accuracy is limited because exponents up to 40 * sharp are rounded to float32. */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     arrays_free(&logits, &d);
     device_free(dev_target, dev_u, dev_loss);

@@ -20,15 +20,15 @@ typedef struct {
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
     const kvd_dims_method *method;
-    /* kept dimensions are unequal multiples of `step`; 0: d_head */
+    /* Each head keeps another multiple of `step` dimensions; 0: all heads keep d_head. */
     int step;
-    /* 0: all heads are cut, 1: Q and K of KV head 0, 2: V of KV head 0 */
+    /* Heads that lose dimensions: 0 all, 1 only Q and K of KV head 0, 2 only V of KV head 0. */
     int only;
     int window;
     int short_ones; /* 1: sequence lengths are no multiples of 8 */
     int prompt;
     int latents; /* KV heads that share a latent; 0: no latents */
-    /* bits per number; 0: not quantised */
+    /* Number of bits per quantised number; 0: K and V are not quantised. */
     int bits;
     double limit;
     const char *engine; /* part of the engine's name; NULL: cuBLAS */
@@ -64,7 +64,10 @@ static float *random_numbers(kvd_rng *r, size_t n, double scale)
     return x;
 }
 
-/* Makes random projections to shared latents, with ranks that differ between layers and groups. */
+/*
+ * Makes random projections to latent vectors that KV heads share. Ranks differ between layers and
+ * groups.
+ */
 static void latents_make(kvd_dims *dims, const scenario *c)
 {
     kvd_rng r;
@@ -166,7 +169,7 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
     return to;
 }
 
-/* Runs the GPU cache twice, the second time from NaN outputs. */
+/* Runs attention with the GPU cache twice. Before the second run, outputs are NaN. */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
 {
@@ -418,8 +421,8 @@ static void test_memory(void)
 int main(void)
 {
     /*
-     * name, query heads, KV heads, d_head, type of activations, type of cache, then the remaining
-     * fields of `scenario`
+     * Test cases. Columns: name, query heads, KV heads, d_head, type of activations, type of cache,
+     * then the remaining fields of `scenario`.
      */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, NULL},

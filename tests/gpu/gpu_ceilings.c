@@ -1,4 +1,7 @@
-/* Tests GPU properties and measured peak rates: within 15 % of known GPUs' peaks. */
+/*
+ * Tests queried GPU properties and measured peak rates, which must be within 15 % of those of known
+ * GPUs.
+ */
 
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"

@@ -69,10 +69,16 @@ static const test_case cases[] = {
     {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
-/* Number of runs with kvd_decode_plan, and without it, using 1, 2, 4, 8 and 16 CTAs per task. */
+/*
+ * Number of runs with a plan by kvd_decode_plan, and of runs without a plan, which use 1, 2, 4, 8
+ * and 16 thread blocks (CTAs) per task.
+ */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
-/* Sets arguments of unplanned run i. Returns 0 if the kernel does not support this case. */
+/*
+ * Sets the arguments of run i without a plan. Returns 0 if the kernel does not support such a run
+ * for this case.
+ */
 static int without_plan(kvd_decode_args *args, int i)
 {
     const int tasks = args->batch * args->map.n_kv_heads, ctas = 1 << i;
@@ -82,7 +88,10 @@ static int without_plan(kvd_decode_args *args, int i)
            kvd_attn_widest(&args->map) <= KVD_WIDTH_NARROW && tasks * ctas <= 1000;
 }
 
-/* Returns 1 if a launch for the first request writes only that request's row of `o`. */
+/*
+ * Returns 1 if a launch for only the first request writes only that request's row of the output
+ * `o`.
+ */
 static int first_only(kvd_decode_args args, const uint16_t *o)
 {
     const int32_t one = 1;
@@ -101,7 +110,10 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/* Gives odd requests other sinks. Returns 1 if outputs equal launches with equal sinks. */
+/*
+ * Gives odd requests other attention sinks than even ones. Returns 1 if their outputs equal those
+ * of launches in which all requests have these sinks.
+ */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
     const size_t heads = (size_t)args.map.n_heads, row = (size_t)args.map.o_pitch,
@@ -275,7 +287,10 @@ static void run_case(const test_case *c, int launches, int window, bool sinks)
         to_host(busy, args.busy, (size_t)args.n_ctas * sizeof *busy);
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
-            /* busy: nanoseconds that each CTA worked. 60 s leaves room for a profiler. */
+            /*
+             * busy[i] holds the nanoseconds that CTA i worked. The limit of 60 s leaves room for a
+             * profiler.
+             */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
         test_result(

@@ -67,7 +67,7 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     for (int t = 0; t < tasks; t++)
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
-    /* 0 if no CTA has half page i, otherwise 1 + number of the CTA */
+    /* For each half page: 1 + number of the CTA that processes it, or 0 if there is none. */
     int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;
     for (int c = 0; c < n_ctas && !why; c++) {
@@ -130,7 +130,10 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     return why;
 }
 
-/* Finds the most pages and segments of a CTA. *split: (request, KV head) pairs in several CTAs. */
+/*
+ * Finds the largest numbers of pages and of segments of a CTA. *split receives how many (request,
+ * KV head) pairs are divided among CTAs.
+ */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
     for (int c = 0; c < p->args.n_ctas; c++) {
@@ -156,7 +159,10 @@ static int same(const plan *a, const plan *b)
            !memcmp(a->work.slot_ml, b->work.slot_ml, 2 * n * GROUP * 2 * sizeof *a->work.slot_ml);
 }
 
-/* A plan limited by kvd_decode_args.live must equal the plan of the first `live` requests alone. */
+/*
+ * Tests a plan for only the first kvd_decode_args.live requests of a batch: it must equal the plan
+ * of these requests alone.
+ */
 static void run_live(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

@@ -18,7 +18,10 @@ enum { RANDOM, ILL, DEFICIENT, IDENTITY, DIAGONAL, ZERO, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"random",   "condition 1e8", "rank d/2",
                                                "identity", "diagonal",      "zero"};
 
-/* Computes G = X^T X of m random rows. condition: about the ratio of X's singular values. */
+/*
+ * Computes G = X^T X of m random rows X. `condition` is about the ratio of the largest to the
+ * smallest singular value of X.
+ */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
 {
     double *X = need(m * d * sizeof *X);
@@ -60,7 +63,7 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
 }
 
 typedef struct {
-    /* largest errors over all matrices, as in check_matrix() */
+    /* Largest errors over all matrices, defined at check_matrix(). */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;

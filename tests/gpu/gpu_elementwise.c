@@ -44,12 +44,15 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
 
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
-    /* sharp: standard deviation of scores; softcap: 0: none */
+    /* Standard deviation of the scores (sharp), and bound of a softcap on scores (0: none). */
     double sharp, softcap;
     bool sinks;
 } softmax_case;
 
-/* Returns a head's sink logit. The GPU's heads are the model's heads 1, 2, ..., 0. */
+/*
+ * Returns the sink logit of a head. The GPU's heads are the model's heads in the order 1, 2, ...,
+ * 0.
+ */
 static float sink_of(size_t head)
 {
     return 1.5F - 2.0F * (float)head;
@@ -61,7 +64,9 @@ static double score_of(const softmax_case *c, float product, double scale)
     return c->softcap > 0 ? c->softcap * tanh(s / c->softcap) : s;
 }
 
-/* Computes probabilities: -0 for masked keys, NaN in columns after the last key. */
+/*
+ * Reference: computes probabilities, with -0 for masked keys and NaN in columns after the last key.
+ */
 static void reference_softmax(const softmax_case *c, const float *scores, double scale, float *want)
 {
     for (size_t r = 0; r < c->heads * c->rows; r++) {
@@ -94,7 +99,10 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
         c->softcap, c->sinks ? ", sinks" : "", in_place ? ", in place" : "");
     const size_t n = c->heads * c->rows * c->ld;
     array scores = values(KVD_F32, n, c->shift, c->sharp), prob = array_new(type, n, c->shift);
-    /* Scores of masked keys and of later columns are NaN. */
+    /*
+     * Makes the scores of masked keys and of columns after the last key NaN, because they must not
+     * be used.
+     */
     for (size_t i = 0; i < n; i++) {
         const size_t j = i % c->ld;
         if (j > c->first + i / c->ld % c->rows)
@@ -119,7 +127,10 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     array_free(&sinks);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
-    /* Rounding an exponent near -100 changes e^x by 1e-5, so below 1e-6 absolute errors count. */
+    /*
+     * Errors are judged in absolute terms below 1e-6, because rounding an exponent near -100
+     * changes e^x by 1e-5.
+     */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)
         floor[i] = fabsf(want[i]) > 1e-6F ? want[i] : 1e-6F;

@@ -40,7 +40,7 @@ static void test_whole(const subject *m, int quick)
     kvd_checkpoint_close(c);
 }
 
-/* Returns true, and says so, if the model's heads do not divide by the GPUs. */
+/* Returns true, and prints a skip line, if the model's heads cannot be divided among the GPUs. */
 static bool indivisible(const kvd_checkpoint *c, const char *name)
 {
     kvd_err err = {""};
@@ -51,7 +51,7 @@ static bool indivisible(const kvd_checkpoint *c, const char *name)
     return true;
 }
 
-/* Models with head dimensions that the engine's kernels support. */
+/* Parts of config.json of two models whose head dimensions the engine's kernels support. */
 #define GPT_OSS                                                                                    \
     "\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\","                        \
     "\"attention_bias\":true,\"num_local_experts\":8,\"num_experts_per_tok\":3,"                   \
@@ -223,7 +223,10 @@ static const kvd_shape windowed[] = {
 static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
-/* Requests must hold whole pages; layers with a window only tokens the next query sees. */
+/*
+ * Tests the bytes of requests in the cache: whole pages, but in layers with a window only the
+ * tokens that the next query sees.
+ */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
     enum { INPUT = 400, PIECE = 48, STEPS = 100, PAGE = 64 };
@@ -285,7 +288,7 @@ static void test_windows(int quick)
         test_windowed(&windowed[i], 35 + i, !quick && i % 3 == 0, quick);
 }
 
-/* Models with heads of 256, which have their own attention kernels. */
+/* Shapes of models with heads of 256 dimensions, which have attention kernels of their own. */
 static const kvd_shape wide_shape[] = {
 #define WIDE_SIZES                                                                                 \
     "\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":256,\"num_hidden_layers\":3,"      \
@@ -376,13 +379,15 @@ static void test_refused(void)
     kvd_checkpoint_close(sinks);
 }
 
-/* A NaN weight must be reported with request and token position. */
+/* Tests that a NaN in the weights is reported with the request and the position of the token. */
 static void test_nonfinite(void)
 {
     static const struct {
         const char *tensor;
         size_t i;
-        /* expected parts of the errors; NULL: no error */
+        /*
+         * Expected parts of the error messages for prompts and for a decode step. NULL: no error.
+         */
         const char *prompts, *step;
     } bad[] = {
         {"model.embed_tokens.weight", 17 * 64 + 3, NULL,
@@ -441,7 +446,10 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
-/* With 2,600 tokens, GPUs sum one half of the rows while they multiply the other half. */
+/*
+ * Tests prompts of 2,600 tokens, where GPUs sum one half of the rows while they multiply the other
+ * half.
+ */
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};

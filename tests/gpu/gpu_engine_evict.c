@@ -1,6 +1,6 @@
 /*
- * Tests eviction in the CUDA engine against the CPU engine: overlap of kept tokens, median distance
- * of logits.
+ * Tests eviction in the CUDA engine against the CPU engine, by the overlap of kept tokens and the
+ * median distance of logits.
  */
 #include <math.h>
 
@@ -8,7 +8,10 @@
 #include "evict_engine_case.h"
 #include "make_dump.h"
 
-/* bar: median distance of the two engines' logits without a method. */
+/*
+ * Compares a method in both engines. `bar` is the median distance of the engines' logits without a
+ * method.
+ */
 static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -25,12 +28,18 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
                numbers = is_uneven(plan.tokens) || moves;
-    /* mpcache chooses whole clusters, so a near tie may change all tokens of a cluster. */
+    /*
+     * Accepted overlap of kept tokens. Method mpcache chooses whole clusters, so a near tie may
+     * change all tokens of a cluster.
+     */
     const double share = selects(plan.tokens) && drops(plan.tokens) ? 0.92 : 0.95;
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
-        /* Rounding may change how many tokens kvmerger merges and mpcache drops. */
+        /*
+         * True if numbers of kept tokens must be equal. Rounding may change how many tokens
+         * kvmerger merges and mpcache drops.
+         */
         const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger &&
                            !(selects(plan.tokens) && drops(plan.tokens));
         const double *const counts = exact ? want.entries : NULL;
@@ -217,7 +226,10 @@ static void refused(const kvd_checkpoint *c, const char *text, const kvd_dims *d
     kvd_plan_close(&plan);
 }
 
-/* Runs a step after tokens that were never computed. A prompt in pieces must be refused. */
+/*
+ * Tests a decode step after cached tokens that were never computed. A prompt in pieces must be
+ * refused.
+ */
 static void test_context(const kvd_checkpoint *c, const char *text, bool uneven)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 100, 100);
@@ -269,7 +281,10 @@ static void refused_window(const char *text, const char *shape, const char *why)
     "\"rope_local_base_freq\":5000.0,\"layer_types\":[\"sliding_attention\","                      \
     "\"full_attention\",\"sliding_attention\",\"full_attention\"],\"sliding_window\":40,"
 
-/* Only layers 1 and 3 have no window. Windows are shorter than every request. */
+/*
+ * Tests methods on a model in which only layers 1 and 3 have no sliding window. All requests are
+ * longer than the windows.
+ */
 static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n, int few)
 {
     static const kvd_plan none = {.type = KVD_BF16};

@@ -1,4 +1,4 @@
-/* Tests the CUDA engine with caches of low-rank latents instead of K and V. */
+/* Tests the CUDA engine with caches that store low-rank latent vectors instead of K and V. */
 #include <math.h>
 
 #include "common/linalg.h"
@@ -12,7 +12,7 @@ typedef struct {
     size_t rows, other;
 } outcome;
 
-/* expected cache bytes per token, and per occupied slot of the batch */
+/* Expected bytes of the cache: per token, and per slot of the batch that is occupied. */
 typedef struct {
     double token, slot;
 } bytes;
@@ -55,7 +55,10 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return 0;
 }
 
-/* Compares logits and bytes. If `fused`, decode must use the fused Hopper kernel. */
+/*
+ * Compares logits and cache bytes of a plan with those of the reference. If `fused`, decode steps
+ * must use the fused Hopper kernel.
+ */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -80,7 +83,10 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
     engine_free(e);
 }
 
-/* Makes random projections to latents shared by `heads` KV heads, with unequal ranks. */
+/*
+ * Makes random projections to latent vectors shared by `heads` KV heads. Ranks differ between
+ * groups.
+ */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
 {
@@ -120,7 +126,10 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
     return status;
 }
 
-/* Returns bytes of a cache of latents, whose ranks are padded to multiples of 16. */
+/*
+ * Returns the expected bytes of a cache of latent vectors, whose ranks are padded to multiples of
+ * 16.
+ */
 static bytes latent_bytes(const kvd_dims *d)
 {
     bytes b = {0, 0};
@@ -192,7 +201,10 @@ static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
     return sum;
 }
 
-/* All prompts have `prompt` tokens, because the reference supports only one length. */
+/*
+ * Tests method strawman. All prompts have `prompt` tokens, because the reference supports only one
+ * length.
+ */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
 {
@@ -302,7 +314,7 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* Writes a model with heads of 128, which the fused kernel requires. */
+/* Writes a model whose heads have 128 dimensions, as the fused kernel requires. */
 static void make_wide(const char *name, int heads, int kv_heads, char *path)
 {
     made_spec s = MADE_SPEC_DEFAULTS;
@@ -315,7 +327,10 @@ static void make_wide(const char *name, int heads, int kv_heads, char *path)
     made_or_end(name, &s, path);
 }
 
-/* Compares A A^T of projections A from GPU and CPU. V has two equal rows, so its rank is n - 1. */
+/*
+ * Compares the products A A^T of projections A that GPU and CPU compute. V has two equal rows, so
+ * its rank is n - 1.
+ */
 static void test_complete(size_t d, size_t n, size_t w)
 {
     const size_t square = d * d;
@@ -373,7 +388,10 @@ static void test_complete(size_t d, size_t n, size_t w)
 
 enum { CODES = 40, CODE_PAGES = 5, CODE_PAGE = CODES * KVD_PAGE_TOKENS, SINK = 3, SLOTS = 4 };
 
-/* Makes latents of ranks 24 and 16 with 0 to 8 bits. Returns the bits of a token. */
+/*
+ * Makes random codes of latent vectors with ranks 24 and 16 and 0 to 8 bits per element. Returns
+ * the bits of a token.
+ */
 static int32_t make_codes(kvd_rng *rng, kvd_latent_code *code)
 {
     int32_t bit = 0;

@@ -43,7 +43,10 @@ static apart compare(const load *l, const served *x, const served *y, int steps_
     return a;
 }
 
-/* Returns true if rounding plus half of the method's effect `does` explains distance `is`. */
+/*
+ * Returns true if the distance `is` can be explained by rounding plus half of the effect that the
+ * method has (`does`).
+ */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
     return is->mean < 2 * rounding->mean + does->mean / 2 &&

@@ -1,6 +1,6 @@
 /*
- * Tests zdc in the CUDA engine against src/methods. Important tokens keep more dimensions (high)
- * than others (low).
+ * Tests method zdc in the CUDA engine against the CPU code in src/methods. Important tokens keep
+ * more dimensions (high) than others (low).
  */
 #include <math.h>
 
@@ -33,7 +33,10 @@ static const setting
              .phases = true,
              .attention = KVD_ATTENTION_STOCK};
 
-/* Returns bytes of a token in a layer. Stock attention pads all heads to the widest. */
+/*
+ * Returns the bytes of one token's K and V in a layer. Stock attention pads all heads to the
+ * widest.
+ */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
     int sum = 0, most[2] = {0, 0};
@@ -47,7 +50,10 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
     return 2.0 * (stock_attention ? d->n_kv_heads * (most[0] + most[1]) : sum);
 }
 
-/* Returns bytes of a request with low[layer] unimportant tokens, plus a 4-byte count per layer. */
+/*
+ * Returns the bytes of a request that has low[layer] unimportant tokens in each layer, plus a count
+ * of 4 bytes per layer.
+ */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
     double bytes = 0;
@@ -60,7 +66,10 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
     return bytes;
 }
 
-/* Returns the unimportant tokens of a prompt. If `lent`, layers use layer 0's choice. */
+/*
+ * Returns the expected number of unimportant tokens of a prompt in a layer. If `lent`, all layers
+ * use the choice of layer 0.
+ */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
     const double *const v = plan->tokens_values.value;
@@ -69,7 +78,7 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 }
 
 typedef struct {
-    /* iterations with wrong cache bytes; wrong counts of unimportant tokens */
+    /* Number of iterations with wrong cache bytes, and of wrong counts of unimportant tokens. */
     size_t bytes, counts;
 } wrongs;
 
@@ -77,12 +86,15 @@ typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
-    /* important tokens are chosen by each layer (0), layer 0 (1) or an earlier layer (-1) */
+    /*
+     * Source of a layer's choice of important tokens: the layer itself (0), layer 0 (1), or an
+     * earlier layer (-1).
+     */
     int lent;
-    /* logits [outputs][vocab] */
+    /* [outputs][vocab] Logits. */
     float *logits;
     double held[MOST];
-    /* number of unimportant tokens [request][layer] */
+    /* [request][layer] Number of unimportant tokens. */
     size_t low[MOST][256];
     wrongs *wrong;
 } watched;
@@ -155,7 +167,10 @@ typedef struct {
     int lent;
 } variant;
 
-/* whole: logits with every token important; bar: largest accepted difference from them. */
+/*
+ * Tests one variant of zdc. `whole`: logits if every token is important. `bar`: largest accepted
+ * difference from them.
+ */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {
@@ -259,7 +274,10 @@ static void refuses(const model *m, const char *text, size_t chunk, const char *
     kvd_plan_close(&plan);
 }
 
-/* A decode step at a far later position must not change which prompt tokens are unimportant. */
+/*
+ * Tests that a decode step at a far later position does not change which prompt tokens are
+ * unimportant.
+ */
 static void test_left_out(kvd_engine *e)
 {
     enum { PROMPT = 101 };

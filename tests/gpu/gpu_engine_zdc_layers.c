@@ -1,6 +1,6 @@
 /*
- * Tests zdc with layers=N in the CUDA engine: groups of layers share one choice of important
- * tokens.
+ * Tests method zdc with parameter layers=N in the CUDA engine: the layers of a group share one
+ * choice of important tokens.
  */
 #include <math.h>
 
@@ -8,7 +8,7 @@
 #include "methods/tokens/cuda/zdc_method.h"
 #include "zdc_reference.h"
 
-/* {prompt tokens, output tokens} */
+/* Lengths of the test's requests: {prompt tokens, output tokens}. */
 static const request requests[] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
                                    {200, 20}, {63, 10}, {65, 30}, {440, 13}};
 
@@ -18,7 +18,7 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
-    /* prompts attend to all tokens at full width, as in src/methods */
+    /* True if prompts attend to all tokens at full width, as in the CPU code of src/methods. */
     bool whole_prompts;
     uint8_t *level;    /* [prompt] 1 for important tokens */
     float *x[4], *out; /* q, k, v, scratch; out: [tokens][n_heads * d_head] */
@@ -192,7 +192,10 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
     return bytes;
 }
 
-/* Counts bytes sent for n prompt tokens: [0] Q, K, V and importance, [1] outputs. */
+/*
+ * Counts the bytes that GPUs send each other for n prompt tokens: [0] for Q, K, V and importance,
+ * [1] for outputs.
+ */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
 {
@@ -222,7 +225,10 @@ typedef struct {
     size_t held, sent;
 } wrongs;
 
-/* Returns logits [outputs][vocab]. Several GPUs compute prompts only; later logits are 0. */
+/*
+ * Returns the engine's logits [outputs][vocab]. With several GPUs, only prompts are computed, and
+ * later logits are 0.
+ */
 static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool sequence, bool graphs,
                         bool equal, wrongs *wrong, kvd_err *err)
 {
@@ -281,7 +287,10 @@ static double median(const load *l, const float *a, const float *b, bool prompts
     return x;
 }
 
-/* The tolerance is the engine's distance from `whole`, where all tokens are important. */
+/*
+ * Compares the logits of a plan with the expected ones. The tolerance is the distance of the
+ * engine's logits from `whole` when all tokens are important.
+ */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
 {
@@ -308,7 +317,10 @@ static void compare(const model *m, const char *name, const kvd_plan *plan, cons
     free(got);
 }
 
-/* Keep about 3/4 (high) or 3/8 (low) of the dimensions, equally many in all heads of a layer. */
+/*
+ * Returns how many dimensions a head keeps for important tokens (high, about 3/4 of them) or others
+ * (low, 3/8). All heads of a layer keep equally many.
+ */
 static int kept_high(const kvd_config *c, int i, int side)
 {
     return c->d_head * 3 / 4 + (side ? -1 : 1) * (i / c->n_kv_heads % 3);

@@ -1,4 +1,7 @@
-/* Tests token eviction kernels against double precision. Near ties may keep either token. */
+/*
+ * Tests kernels for token eviction against double precision. If two tokens are nearly tied, either
+ * may be kept.
+ */
 #include <math.h>
 #include <stdbool.h>
 
@@ -19,7 +22,10 @@ static double product(const double *a, const double *b, int d)
     return sum;
 }
 
-/* Writes importance of keys [n][d]: small norm, or distance from the mean direction. */
+/*
+ * Reference: writes the importance of keys [n][d] by their own values: small norm, or distance from
+ * the mean direction.
+ */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
     double anchor[KVD_WIDTH_MAX] = {0};
@@ -35,8 +41,8 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
 }
 
 /*
- * Cosines and sines [positions][half]. future [n][half][2]: means over positions after a prompt of
- * n tokens.
+ * RoPE tables: cosines and sines [positions][half]. future [n][half][2]: their means over the
+ * positions after a prompt of n tokens.
  */
 typedef struct {
     int half, positions;
@@ -77,7 +83,10 @@ static void rope_release(rope *r)
     host_free(r->cosine, r->sine, r->future);
 }
 
-/* Rotates x [d] by RoPE. turn() returns cosine (side 0) or sine (1). sign -1: backwards. */
+/*
+ * Rotates x [d] by RoPE. turn() returns a cosine (side 0) or a sine (side 1). With sign -1, rotates
+ * backwards.
+ */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
 {
@@ -99,7 +108,10 @@ static double of_future(const rope *r, int n, int i, int side)
     return (double)r->future[(n * r->half + i) * 2 + side];
 }
 
-/* Adds the attention expected from later queries of head h, as in expectedattention.c. */
+/*
+ * Reference: adds to want [n] the attention that later queries of head h are expected to pay, as
+ * expectedattention.c computes it.
+ */
 static void add_expected(const fixture *f, int b, int h, const double *keys, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[0], sink = f->c->rule.sink, rows = n - sink;
@@ -139,7 +151,9 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     rope_release(&r);
 }
 
-/* Computes logarithms of expected attention. The first `sink` tokens get infinity. */
+/*
+ * Reference: computes the logarithms of expected attention. The first `sink` tokens get infinity.
+ */
 static void reference_expected(const fixture *f, int b, int g, const double *keys, double *want)
 {
     const int n = f->len[b], sink = f->c->rule.sink, group = f->map.group;
@@ -156,7 +170,10 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
     }
 }
 
-/* Computes log-sum-exps lse [n_heads][n_q8] and sums want [n_kv_heads][n_q8]. */
+/*
+ * Reference: computes log-sum-exps lse [n_heads][n_q8] of a KV head's queries, and sums of
+ * probabilities want [n_kv_heads][n_q8].
+ */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[g], window = f->c->rule.window;
@@ -198,7 +215,7 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
-/* Records the relative error of a score, or of exp(score) if scores are logarithms. */
+/* Records the relative error of a score. If scores are logarithms, records that of exp(score). */
 static void note(fixture *f, double got, double want)
 {
     const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;
@@ -207,7 +224,10 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, e);
 }
 
-/* Returns the number of errors. Kept tokens must have the best scores, except near ties. */
+/*
+ * Checks which tokens the GPU keeps: those with the best scores, except for near ties. Returns the
+ * number of errors.
+ */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
 {
@@ -405,7 +425,10 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
-/* Returns the wrong elements of a head that keeps m of n tokens. victim: evicted, -1: none. */
+/*
+ * Checks the rows of a head that keeps m of n tokens. `victim` is the evicted token, or -1. Returns
+ * the number of wrong elements.
+ */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
 {
@@ -418,7 +441,7 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
     return wrong;
 }
 
-/* Checks a step that evicts the oldest token. f->position: expected positions. */
+/* Checks a decode step that evicts the oldest token. f->position holds the expected positions. */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
     const kvd_evict_budget *const budget = &f->c->budget;

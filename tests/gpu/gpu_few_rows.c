@@ -21,14 +21,16 @@ static int is_gated(kvd_few_kind kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Replaces w [rows][in] by the values that 4-bit codes decode to. */
+/* Replaces weights w [rows][in] by the numbers to which 4-bit codes decode. */
 static void quantise(float *w, size_t rows, size_t in)
 {
     for (size_t at = 0; at < rows * in; at += KVD_FEW_UNIT)
         (void)kvd_quantise_group(w + at, KVD_FEW_UNIT, 1, 4, w + at);
 }
 
-/* Packs w on the device. Replaces w by the weights that the codes restore. */
+/*
+ * Packs weights w into 4-bit codes on the device. Replaces w by the weights that the codes restore.
+ */
 static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *device)
 {
     const bool gated = is_gated(c->kind);
@@ -95,7 +97,10 @@ static double distance(const scenario *c, const float *w, const double *x, const
 static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "geglu_tanh", "logits"};
-    /* Kernels that store or gate their result round to bf16 several times. */
+    /*
+     * True for kernels that store or gate their result. They round to bf16 several times, so the
+     * accepted error is larger.
+     */
     const int narrow = c->kind == KVD_FEW_STORE || is_gated(c->kind);
     const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;
     const size_t rows = is_gated(c->kind) ? 2 * c->out : c->out, n_y = c->n * c->out;
@@ -207,8 +212,8 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
 }
 
 /*
- * Compares logits from 4-bit weights with logits from equal 16-bit weights.
- * *same: prompts give equal bits; *most: largest distance in decode steps.
+ * Compares logits from 4-bit weights with logits from equal 16-bit weights. *same: true if prompts
+ * give equal bits. *most: largest distance in decode steps.
  */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Random benchmark data must be equal on GPU and host, bit for bit. */
+/* Tests that random data for benchmarks are equal on GPU and host, bit for bit. */
 
 #include "gpu_case.h"
 #include "kernels/cuda/fill.h"

@@ -5,9 +5,15 @@
 #include "gpu_forward_case.h"
 #include "model/checkpoint/shapes.h"
 
-/* bf16 rounds by up to 2^-9. Transformers in bf16 differs by up to 4 % in logits. */
+/*
+ * Accepted relative distance of activations. bf16 rounds by up to 2^-9; Transformers in bf16
+ * differs by up to 4 % in logits.
+ */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
-/* Accepted distance for experts in bf16, of which rounding may choose others. */
+/*
+ * Accepted distance in bf16 for models with routed experts, because rounding may choose other
+ * experts.
+ */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
@@ -102,7 +108,10 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/* Makes sequences up to the model's number of positions. Returns the number of tokens. */
+/*
+ * Makes a batch of sequences up to the model's largest number of positions. Returns the number of
+ * tokens.
+ */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;
@@ -281,7 +290,10 @@ static void test_logits_in_pieces(void)
     kvd_checkpoint_close(c);
 }
 
-/* A shape whose rows are multiples of 16 bytes, so that one cuBLAS call multiplies all heads. */
+/*
+ * Shape of a model with latent attention whose rows are multiples of 16 bytes, so that one cuBLAS
+ * call multiplies all heads.
+ */
 static const kvd_shape latent = {
     "latent", "latent", "made up",
     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\","

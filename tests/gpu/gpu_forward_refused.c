@@ -1,4 +1,4 @@
-/* Tests that the forward pass on one GPU fails with the CPU's error messages. */
+/* Tests that the forward pass on one GPU fails with the same error messages as on the CPU. */
 #include <math.h>
 #include <unistd.h>
 
@@ -149,7 +149,10 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
     }
 }
 
-/* Writes a non-finite number to an element of `out` that no later matrix product reads. */
+/*
+ * Attention hook that makes one element of `out` not finite. No later matrix product reads this
+ * element.
+ */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     (void)self;

@@ -3,7 +3,10 @@
 
 #include "gpu_forward_case.h"
 
-/* Several GPUs add in another order, which may change how a number is rounded to bf16. */
+/*
+ * Accepted relative distance. Several GPUs add in another order, which may change how a number is
+ * rounded to bf16.
+ */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int compared;
@@ -84,7 +87,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
 }
 
 typedef struct {
-    /* first member, so that a pointer to the hook points to the struct */
+    /* Must be the first member, so that a pointer to the hook points to the struct. */
     kvd_gpu_attention hook;
     kvd_gpu_attention *dense;
     int layer; /* first layer at which the hook fails */
@@ -98,7 +101,10 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
                : kvd_fail(err, "share %d of layer %d is refused", in->share->index, in->layer);
 }
 
-/* If an attention hook fails on one GPU, the run and later runs must fail on all GPUs. */
+/*
+ * Tests a failure of the attention hook on one GPU: this run and all later runs must fail on all
+ * GPUs.
+ */
 static void test_failure(const char *family, int n_gpus, int many)
 {
     kvd_err err = {""}, again = {""};
@@ -122,7 +128,7 @@ static void test_failure(const char *family, int n_gpus, int many)
 }
 
 typedef struct {
-    /* first member, so that a pointer to the hook points to the struct */
+    /* Must be the first member, so that a pointer to the hook points to the struct. */
     kvd_gpu_attention hook;
     size_t row;
 } spoiling;

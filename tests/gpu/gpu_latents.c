@@ -1,6 +1,6 @@
 /*
- * Tests kernels for caches of low-rank latents against double precision. Memory that must not be
- * read holds NaN.
+ * Tests kernels for caches of low-rank latent vectors against double precision. Memory that must
+ * not be read holds NaN.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -33,7 +33,7 @@ typedef struct {
     uint16_t *latents, *matrix;
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
-    /* host copies of kernel arguments, set by test_finished only */
+    /* Host copies of kernel arguments, which only test_finished sets. */
     const int32_t *position;
     const float *bias, *gain;
 } problem;
@@ -189,7 +189,7 @@ typedef struct {
     int zeros;
 } restored_head;
 
-/* Returns the position of row t of request b. Rows after the last token have position t. */
+/* Returns the position of row t of request b. Rows after the last token have the position t. */
 static int position_of(const problem *p, int b, int t)
 {
     return p->position && t < p->c->kv_len[b] ? p->position[b * MAX_PAGES * 64 + t] : t;
@@ -409,7 +409,10 @@ static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
     device_free(m.matrix, m.head);
 }
 
-/* Tests explicit positions, biases and norms. Rows of negative positions must not change. */
+/*
+ * Tests restoring with given positions, biases and norms. Rows with negative positions must not
+ * change.
+ */
 static void test_finished(problem *p)
 {
     const latent_case *const c = p->c;
@@ -451,7 +454,7 @@ static void test_finished(problem *p)
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    /* If gaps, a row's latents are not adjacent but at the positions in `source`. */
+    /* True if the latent vectors of a row are not adjacent, but at the positions in `source`. */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
               groups = c->kv / c->group;

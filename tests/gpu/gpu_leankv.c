@@ -27,7 +27,10 @@ static void check_masses(fixture *f)
 }
 
 typedef struct {
-    /* numbers of tokens with wrong codes or levels, and of wrong thresholds or token counts */
+    /*
+     * Numbers of tokens with wrong codes, of tokens with wrong levels, and of wrong thresholds or
+     * token counts.
+     */
     int codes, levels, counts;
     double score;
     int64_t n[KVD_LEANKV_LEVELS];
@@ -94,7 +97,10 @@ static void check_prompts(fixture *f, char *page)
         for (int g = 0; g < f->s->kv; g++)
             check_prompt_head(f, row, g, page, &r);
     to_host(&state, f->pool.state, sizeof state);
-    /* Rounding may move a token near a threshold to the next precision level. */
+    /*
+     * Accepts a few wrong levels: rounding may move a token near a threshold to the next precision
+     * level.
+     */
     test_result(
         !r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
             state.entries[1] == r.n[1] && !state.wanted,
@@ -105,7 +111,10 @@ static void check_prompts(fixture *f, char *page)
 
 typedef struct {
     double out, lse, score;
-    /* number of tokens at a wrong level, with wrong codes, and of heads with wrong counts */
+    /*
+     * Numbers of tokens at a wrong level, of tokens with wrong codes, and of heads with wrong
+     * counts.
+     */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
@@ -142,7 +151,10 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
     free(p);
 }
 
-/* Runs LeanKV's Algorithm 1 for one KV head. to [n + 1]: levels, 0 if any is right. */
+/*
+ * Reference: runs LeanKV's Algorithm 1 for one KV head. to [n + 1] receives the expected level of
+ * each token, 0 if any level is right.
+ */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
     const int n = h->x.n, window = f->s->window;
@@ -356,7 +368,10 @@ static void check_steps(fixture *f, char *page)
             n[1] += x.head.n[1];
             free(x.item);
         }
-    /* Subtracting the offset 1024 of key codes in float16 changes a score by about 1e-4. */
+    /*
+     * Accepts score errors of about 1e-4, which come from subtracting the offset 1024 of key codes
+     * in float16.
+     */
     test_result(
         r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
             r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&

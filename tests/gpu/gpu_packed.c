@@ -1,5 +1,5 @@
 /*
- * Tests quantised caches on the GPU against the host method, bit for bit or up to RoPE's rounding.
+ * Tests quantised caches on the GPU against the CPU method, bit for bit or up to rounding by RoPE.
  */
 #include <math.h>
 
@@ -20,14 +20,17 @@ typedef struct {
     const char *method;
     int d;
     int length[N], steps;
-    /* accepted error of a number x, divided by 1 + |x| */
+    /* Accepted error of a number x, divided by 1 + |x|. */
     double bar;
     int group;
-    /* token 0 has value 0 and almost all attention, so that small probabilities count */
+    /*
+     * True if token 0 has value 0 and gets almost all attention, so that the small probabilities of
+     * other tokens count.
+     */
     bool peak;
 } test_case;
 
-/* Numbers of tokens of the prompts of a case. */
+/* Lengths in tokens of the prompts of a test case. */
 #define LEN(...)                                                                                   \
     {                                                                                              \
         __VA_ARGS__                                                                                \
@@ -38,7 +41,7 @@ typedef struct {
     bool sinks; /* the layer has attention sinks */
 } layer_kind;
 
-/* Numbers of stored dimensions of K and V of each KV head. */
+/* Numbers of stored dimensions of K and of V of each KV head. */
 typedef struct {
     int of[2][N_KV];
 } widths;
@@ -51,7 +54,10 @@ typedef struct {
     kvd_plan plan;
     kvd_packed_args a;
     int most, max_pages, rope;
-    /* bf16 numbers: keys before RoPE [N][most tokens][N_KV][d]; keys after RoPE, values */
+    /*
+     * Numbers in bf16: keys before RoPE [N][most tokens][N_KV][d] (pre), keys after RoPE (x[0]),
+     * values (x[1]).
+     */
     float *pre, *x[2];
     float *cosine, *sine;
     uint16_t *q; /* queries [N][heads][d] on the host */
@@ -60,13 +66,16 @@ typedef struct {
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
     float *sink; /* [heads] sink logits, or NULL */
-    /* probabilities received [N][N_KV][most tokens]; lse: [N][heads] */
+    /*
+     * `mass`: attention probabilities that each token received, [N][N_KV][most tokens]. `lse`:
+     * log-sum-exps, [N][heads].
+     */
     double *mass;
     float *lse;
     void *device_lse, *queries;
 } bench;
 
-/* Returns the first token that the newest of m tokens attends to. */
+/* Returns the first token that the newest of m tokens sees in its attention window. */
 static int first_seen(const bench *w, int m)
 {
     return w->kind.window && m > w->kind.window ? m - w->kind.window : 0;
@@ -83,7 +92,7 @@ static int padded(const bench *w, int side, int g)
     return side ? w->a.map.d_v[g] : w->a.map.d_qk[g];
 }
 
-/* Returns the index within a page of element i of token t's K (side 0) or V (1) row. */
+/* Returns the index within a page of element i in the K (side 0) or V (side 1) row of token t. */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
     return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * (size_t)w->a.map.d_qk[g] : 0) +
@@ -177,7 +186,7 @@ static void make_rows(bench *w)
         w->x[0][i] = bf16_rounded(w->x[0][i]);
 }
 
-/* Opens the plan and memory of a test. narrow: kept dimensions of each head; NULL: all. */
+/* Opens the plan and the memory of a test. `narrow`: dimensions that each head keeps; NULL: all. */
 static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
                       kvd_err *err)
 {
@@ -245,7 +254,10 @@ static void make_allot(bench *w)
     free(word);
 }
 
-/* Makes probability sums of prompts, and queries and softmax denominators of steps. */
+/*
+ * Makes the inputs by which a method classifies tokens: probability sums of prompts, and queries
+ * and softmax denominators of steps.
+ */
 static void make_classes(bench *w, size_t slots)
 {
     kvd_packed_class_codes *const c = &w->a.classes;
@@ -518,7 +530,10 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
         memcpy(y + i * to, x + i * from, width * sizeof *y);
 }
 
-/* Codes and decodes n tokens x [n][b->d] of request `of`. The caller sets all other inputs in b. */
+/*
+ * Reference: codes and decodes n tokens x [n][b->d] of request `of`. The caller sets all other
+ * inputs in b.
+ */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
 {
@@ -550,7 +565,9 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     free(seen);
 }
 
-/* Codes n tokens, whose rows hold all KV heads. Writes the decoded rows [n][d] of head g. */
+/*
+ * Reference: codes n tokens whose rows hold all KV heads. Writes the decoded rows [n][d] of head g.
+ */
 static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n, float *decoded)
 {
     const size_t d = (size_t)w->t->d, wide = N_KV * d;
@@ -563,7 +580,10 @@ static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n
     free(y);
 }
 
-/* Returns expected rows [m][d] of a head. *coded: number of tokens stored as codes. */
+/*
+ * Returns the expected rows [m][d] of a head. *coded receives how many of the tokens are stored as
+ * codes.
+ */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
     const size_t d = (size_t)w->t->d, width = (size_t)w->width.of[side][g];
@@ -603,7 +623,7 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/* Returns the number of wrong elements of restored rows. Rows after the last token must be 0. */
+/* Returns the number of wrong elements in restored rows. Rows after the last token must be 0. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -623,7 +643,7 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     return n;
 }
 
-/* Returns the relative error of the output o of query head h, which reads KV head g. */
+/* Returns the relative error of output o of query head h, which attends to KV head g. */
 static double attention_off(const bench *w, int g, int h, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
 {
@@ -753,7 +773,10 @@ static void run_decoder(const bench *w, decoder *x, int step)
                (size_t)map->d_v[i % heads / (size_t)map->group] * sizeof *x->o);
 }
 
-/* Returns the number of NaN in ring buffers, where gear marks outliers while it codes. */
+/*
+ * Returns the number of NaN left in ring buffers. Method gear marks outliers with NaN while it
+ * codes.
+ */
 static size_t marks_left(const bench *w)
 {
     const size_t n = (size_t)(2 * N * w->a.ring_pages) * (size_t)w->a.map.page_elements;
@@ -811,9 +834,15 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         r.bad, r.first_bad, r.worst, beyond,
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
-    /* Kernels for non-uniform levels or floats round probabilities to bf16. */
+    /*
+     * True for methods with non-uniform levels or small floats: their kernels round probabilities
+     * to bf16.
+     */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
-    /* turboquant rotates codes of fractional bits, so one changed code changes several numbers. */
+    /*
+     * Accepted number of wrong numbers. With fractional bits turboquant rotates codes, so one
+     * changed code changes several numbers.
+     */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),
                 name, "%s", text);

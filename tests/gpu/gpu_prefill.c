@@ -1,6 +1,6 @@
 /*
- * Tests prefill attention kernels. Memory that must not be read holds NaN, other memory must not
- * change.
+ * Tests kernels for attention of prompts (prefill). Memory that must not be read holds NaN, other
+ * memory must not change.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -215,8 +215,8 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 int main(int argc, char **argv)
 {
     /*
-     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, each CTA gets fixed
-     * tiles, CTAs, sharpness, {new tokens, all tokens}
+     * Test cases. Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, fixed
+     * tiles per CTA, CTAs, sharpness, {new tokens, all tokens}.
      */
 #define LENGTHS(...)                                                                               \
     {                                                                                              \

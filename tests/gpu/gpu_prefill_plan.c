@@ -117,7 +117,10 @@ static int static_lists_whole(const layer *l, const lists *r)
     return ok;
 }
 
-/* Returns true if each head's tiles are in order of falling key counts, up to rounded costs. */
+/*
+ * Returns true if the tiles of each head are in order of falling numbers of keys, up to rounding of
+ * costs.
+ */
 static int ours_falls(const layer *l, const lists *r)
 {
     const size_t n_heads = (size_t)l->heads->n_heads;
@@ -161,7 +164,10 @@ static int by_place(const void *a, const void *b)
                                     : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Planning all layers in one launch must give the tiles of separate launches, ties in any order. */
+/*
+ * Tests planning of all layers in one launch. It must give the same tiles as separate launches;
+ * ties may be in any order.
+ */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
 {
@@ -204,7 +210,10 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
     free(described);
 }
 
-/* Returns microseconds per launch in a series of launches, which hides latency. */
+/*
+ * Returns the microseconds per launch in a series of launches, which hides the latency of a single
+ * launch.
+ */
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {
     enum { WARM = 300, RUNS = 200 };

@@ -1,4 +1,7 @@
-/* Tests weights loaded to GPUs, whole and halved, against the host's tensors, bit for bit. */
+/*
+ * Tests the weights loaded to GPUs, whole or divided between two, against those on the host, bit
+ * for bit.
+ */
 
 #include "expected.h"
 #include "gpu_case.h"
@@ -10,7 +13,10 @@
 
 static int expert;
 
-/* Returns n rows or columns of a weight from `first` on (0: all). *size 0: no such weight. */
+/*
+ * Returns n rows (or columns) of a weight from `first` on; 0 means all. *size becomes 0 if the
+ * model does not have the weight.
+ */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
 {
@@ -77,7 +83,10 @@ static void whole(comparison *to, const char *what, int layer, bool bias, kvd_pa
     compare(to, what, layer, bias, &(slice){part, 0, 0, 0}, 1, type, device);
 }
 
-/* gate: matrix `part`, up: part + 1, down: part + 2. first, n: rows, or columns of down. */
+/*
+ * Compares the matrices of one expert: gate (`part`), up (part + 1) and down (part + 2). `first`
+ * and `n` select rows, or columns of down.
+ */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests kernels that store important tokens with more dimensions than others, and kernels of method
- * think.
+ * Tests kernels of method zdc, which store important tokens with more dimensions than others, and
+ * kernels of method think.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -9,7 +9,10 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/* Replaces lse by a mean of lse, with weight `alike` (0 to 1), and new random numbers. */
+/*
+ * Replaces the log-sum-exps lse by a mean of lse, with weight `alike` (0 to 1), and new random
+ * numbers.
+ */
 static void draw(const fixture *f, float *lse, double alike)
 {
     for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)
@@ -28,7 +31,10 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
     return x - (f->c->mean ? log((double)t + 1) : 0);
 }
 
-/* Checks the important tokens of a request. Among ties, earlier tokens are chosen. */
+/*
+ * Checks which tokens of a request were chosen as important. Among ties, earlier tokens must be
+ * chosen.
+ */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
     const int n = f->len[b], want = (int)lround(f->c->share * n);
@@ -46,7 +52,10 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
     return high == want && least > most - 1e-5 && (!f->c->equal || last < first);
 }
 
-/* Returns true if layers' choices nearly agree, so that the later one uses the earlier choice. */
+/*
+ * Returns true if the choices of two layers nearly agree, so that the later layer uses the choice
+ * of the earlier one.
+ */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
     int in_a = 0, in_b = 0, both = 0;
@@ -112,7 +121,10 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/* Returns the index of element i of row `place` in `store`, whose first page is page0. */
+/*
+ * Returns the index of element i of row `place` in the pages of `store`, the first of which is
+ * page0.
+ */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
     const int w = f->head[g].width[store][side];
@@ -167,7 +179,9 @@ static void fill_store(fixture *f)
             }
 }
 
-/* Returns arguments of kvd_zdc_move for the last layer. The caller sets places and stores. */
+/*
+ * Returns arguments of kvd_zdc_move for the last layer. The caller must set the places and stores.
+ */
 static kvd_zdc_move_args move_args(const fixture *f)
 {
     return (kvd_zdc_move_args){.pages = pages_of(f, LAYERS - 1),
@@ -398,7 +412,7 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
     check(cudaFree(a.workspace), "cudaFree");
 }
 
-/* Returns a head's largest error, relative to its largest number. */
+/* Returns the largest error of a head's outputs, relative to the largest output of that head. */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {
     double worst = 0;
@@ -474,7 +488,7 @@ typedef struct {
     double p, window; /* parameters of method think */
 } channels_case;
 
-/* A prompt of one request in slot 0 and layer 0. Pages are in order. */
+/* Prompt of one request, for method think, in slot 0 and layer 0. Its pages are in order. */
 typedef struct {
     const channels_case *c;
     kvd_attn_map map;
@@ -534,7 +548,7 @@ static void make_channels(channels *x, const channels_case *c)
     free(k);
 }
 
-/* Returns how many of the first key columns hold a channel that the method drops. */
+/* Returns how many of the first key columns belong to channels that the method drops. */
 static int misplaced(const channels *x, const int16_t *order)
 {
     const channels_case *const c = x->c;

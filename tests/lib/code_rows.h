@@ -27,7 +27,7 @@ static inline void open_plan(kvd_plan *p, const char *text, size_t prompt,
         fail_msg("%s: %s", text, err.msg);
 }
 
-/* Checks that the plan of a method does not open, with `message`. */
+/* Checks that opening the plan of a method fails with `message`. */
 static inline void refuse_plan(const char *text, size_t prompt, const kvd_method_setup *setup,
                                const char *message)
 {
@@ -48,7 +48,10 @@ static inline double squares(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/* Quantises and restores rows of b. NULL means positions 0, 1, ... and the higher precision. */
+/*
+ * Quantises and restores the rows of b by the method `text`. If b.position or b.level is NULL,
+ * positions are 0, 1, ... and all tokens have the higher precision.
+ */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)
 {

@@ -1,4 +1,4 @@
-/* A small artificial model and a collection run over the model. */
+/* A small model with made-up weights, and a run of kvdim-collect over it. */
 #ifndef KVD_TESTS_COLLECT_FIXTURE_H
 #define KVD_TESTS_COLLECT_FIXTURE_H
 
@@ -57,7 +57,7 @@ static inline int fixture_stop(void **state)
     return system(command);
 }
 
-/* Returns n normal values, some of them 50 times as large. The caller frees them. */
+/* Returns n normally distributed values, some of them 50 times as large. The caller frees them. */
 static inline float *fixture_values(size_t n, uint64_t seed)
 {
     float *x = malloc(n * sizeof *x);

@@ -6,7 +6,7 @@
 #include "model/checkpoint/config.h"
 #include "unit.h"
 
-/* Parses a config.json, whose double quotes may be written ' in `text`. */
+/* Parses `text` as a config.json. Its double quotes may be written as '. */
 static inline int parse_config(const char *text, kvd_config *c, kvd_err *err)
 {
     const char *const json = double_quotes(text);
@@ -23,7 +23,7 @@ static inline kvd_config accept(const char *text)
     return c;
 }
 
-/* Checks that a config.json fails with `message`. */
+/* Checks that parsing `text` as a config.json fails with `message`. */
 static inline void refuse(const char *text, const char *message)
 {
     kvd_config c;

@@ -46,7 +46,10 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
     return status;
 }
 
-/* Fills left = U diag(s) and right = U diag(1/s) from U in left [n][d][d], s in 0.5 .. 1.5. */
+/*
+ * Makes a pair of matrices from the orthogonal U in left [n][d][d]: left = U diag(s), right = U
+ * diag(1/s), with s in 0.5 .. 1.5.
+ */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
     for (size_t m = 0; m < n; m++)
@@ -90,7 +93,10 @@ static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_
     return 0;
 }
 
-/* Number of kept dimensions of head i over all layers; side 0: Q and K, 1: V. */
+/*
+ * Function that returns how many dimensions head i, counted over all layers, keeps of Q and K (side
+ * 0) or V (side 1).
+ */
 typedef int (*fixture_kept)(const kvd_config *c, int i, int side);
 
 static inline int fixture_uneven(const kvd_config *c, int i, int side)
@@ -98,7 +104,10 @@ static inline int fixture_uneven(const kvd_config *c, int i, int side)
     return c->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
 }
 
-/* The caller calls kvd_dims_release, also after a failure. */
+/*
+ * Makes projections of method m, with as many dimensions as the function `kept` says. The caller
+ * calls kvd_dims_release, also after a failure.
+ */
 static inline int fixture_dims(kvd_dims *d, const kvd_spectrum *s, const kvd_config *c,
                                const kvd_dims_method *m, fixture_kept kept, kvd_err *err)
 {
@@ -112,7 +121,7 @@ static inline int fixture_dims(kvd_dims *d, const kvd_spectrum *s, const kvd_con
     return status ? -1 : 0;
 }
 
-/* Q, K and V of one layer; fixture_drop frees them. */
+/* Random Q, K and V of one layer. fixture_drop frees them. */
 typedef struct {
     kvd_attention_in in;
     size_t offset[8];

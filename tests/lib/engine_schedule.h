@@ -1,4 +1,7 @@
-/* Requests with given tokens for the serving engine, and a simple scheduler. */
+/*
+ * Requests with given tokens for the serving engine, and a simple scheduler that makes its
+ * iterations.
+ */
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
 #define KVD_TESTS_ENGINE_SCHEDULE_H
 
@@ -20,13 +23,13 @@ typedef struct {
     const kvd_checkpoint *c; /* owned by the caller */
     const request *r;        /* [n] requests, owned by the caller */
     size_t n, vocab, max_len, outputs;
-    /* index in `id` of each request's first token */
+    /* Index in `id` of each request's first token. */
     size_t offset[MOST + 1];
-    /* index of each request's first output token among all output tokens */
+    /* Index of each request's first output token among the output tokens of all requests. */
     size_t first[MOST + 1];
-    /* [offset[n]] tokens of all requests, input then output */
+    /* [offset[n]] Tokens of all requests: input, then output. */
     uint32_t *id;
-    /* expected logits [offset[n]][vocab], or NULL */
+    /* [offset[n]][vocab] Expected logits, or NULL. */
     float *want;
     double bar; /* largest accepted relative error of logits */
 } load;
@@ -51,7 +54,7 @@ static inline void load_release(load *l)
     free(l->want);
 }
 
-/* Returns the index of a slice's last token among all tokens. */
+/* Returns the index of a slice's last token among the tokens of all requests. */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
     return l->offset[s->request] + s->before + s->n - 1;
@@ -62,17 +65,23 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
     return l->first[s->request] + s->before + s->n - l->r[s->request].input;
 }
 
-/* Rules of the scheduler. Requests enter in order as slots become free. */
+/* Rules by which the scheduler makes iterations. Requests enter in order as slots become free. */
 typedef struct {
-    /* slots: most requests at once; chunk: most tokens of an iteration, 0: whole prompts */
+    /*
+     * Largest number of requests at once (slots), and of tokens in an iteration (chunk; 0 if
+     * prompts run whole).
+     */
     size_t slots, chunk;
-    /* decode steps share iterations with prompts; if false and chunk is 0, prompts run first */
+    /*
+     * True if decode steps share iterations with prompts. If false and chunk is 0, prompts run
+     * first.
+     */
     bool beside;
     bool singly; /* at most one prompt per iteration */
 } serving_order;
 
 typedef struct {
-    /* number of requests that have entered; computed tokens of each request */
+    /* Number of requests that have entered, and number of computed tokens of each. */
     size_t arrived, done[MOST];
     int slot[MOST]; /* slot of each request; -1 after the end */
     bool taken[MOST];
@@ -140,12 +149,18 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
     return it;
 }
 
-/* How a test runs an engine. */
+/* Setting with which a test runs an engine. */
 typedef struct {
     const char *name;
-    /* chunk: most tokens of an iteration if prompts run in chunks, else 0 */
+    /*
+     * Largest number of requests, and largest number of tokens in an iteration if prompts run in
+     * chunks (otherwise 0).
+     */
     size_t max_batch, chunk;
-    /* mixed: prompts and decode share iterations; sequence: GPUs divide a prompt's tokens */
+    /*
+     * `mixed`: prompts and decode steps share iterations; `sequence`: GPUs divide the tokens of a
+     * prompt.
+     */
     bool mixed, graphs, phases, sequence;
     kvd_attention_choice attention;
 } setting;
@@ -168,7 +183,7 @@ static inline kvd_engine_spec spec_of(const setting *set, size_t max_len, size_t
         .attention = set->attention};
 }
 
-/* NULL is allowed. */
+/* Frees an engine, which may be NULL. */
 static inline void engine_free(kvd_engine *e)
 {
     if (e)
@@ -194,7 +209,10 @@ static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err
     return e->step(e, &it, id, token, NULL, err);
 }
 
-/* Checks that the step gives the same tokens twice. If e is NULL, *err is reported. */
+/*
+ * Tests that a decode step after uncomputed tokens gives the same tokens twice. If e is NULL,
+ * reports *err.
+ */
 static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err)
 {
     uint32_t first[2] = {0}, second[2] = {1};
@@ -203,7 +221,7 @@ static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err
                 status ? err->msg : "the same tokens twice");
 }
 
-/* Callback after each iteration. If the callback returns -1 with *err set, serve() fails. */
+/* Callback after each iteration. If it sets *err and returns -1, serve() fails. */
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
 
@@ -222,7 +240,7 @@ static inline int serve(kvd_engine *e, const load *l, const serving_order *o, be
     return status;
 }
 
-/* Results of serve_recorded. The caller frees logits. */
+/* Recorded results of an engine. The caller frees `logits`. */
 typedef struct {
     float *logits;     /* logits of emitted tokens, [outputs][vocab] */
     double held[4096]; /* bytes after each iteration, if the engine counts them */
@@ -262,7 +280,10 @@ static inline int serve_recorded(kvd_engine *e, const load *l, const serving_ord
     return serve(e, l, o, record_iteration, &r, err);
 }
 
-/* Returns the largest relative difference of held bytes, or infinity if iterations differ. */
+/*
+ * Returns the largest relative difference between the cache bytes of two runs, or infinity if their
+ * iterations differ.
+ */
 static inline double held_off(const served *a, const served *b)
 {
     double most = a->n_held == b->n_held && a->n_held ? 0 : INFINITY;
@@ -271,7 +292,10 @@ static inline double held_off(const served *a, const served *b)
     return most;
 }
 
-/* Returns the median over output tokens of the distance of logits; *most: the largest. */
+/*
+ * Returns the median, over output tokens, of the distance between logits a and b. *most receives
+ * the largest distance.
+ */
 static inline double logits_off(const load *l, const float *a, const float *b, double *most)
 {
     const size_t n = l->outputs;
@@ -285,7 +309,10 @@ static inline double logits_off(const load *l, const float *a, const float *b, d
     return median;
 }
 
-/* Returns logits [offset[n]][vocab] of all tokens, with dense attention if plan is NULL. */
+/*
+ * Returns the logits [offset[n]][vocab] of all tokens by the forward pass. If plan is NULL,
+ * attention is dense.
+ */
 static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan,
                               kvd_dtype type, kvd_err *err)
 {
@@ -318,8 +345,8 @@ static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_
 }
 
 /*
- * Fills l->want with float32 logits, and l->bar with 2 times the distance of the bf16 pass from
- * them (3 times with routed experts; 1.64 was measured).
+ * Computes the expected logits l->want in float32, and the accepted distance l->bar: twice the
+ * distance of a bf16 pass from them (three times with routed experts; 1.64 was measured).
  */
 static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
 {
@@ -336,7 +363,10 @@ static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan,
         mean += off / (double)n;
     }
     free(narrow);
-    /* The bf16 pass and the engine share kernels, so the pass must agree with float32. */
+    /*
+     * Fails if the bf16 pass is far from float32. The engine shares its kernels, so their errors
+     * would not show.
+     */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;

@@ -17,10 +17,13 @@ typedef struct {
     int len[BATCH], n_len;
     int width[4][2], n_width;
     kvd_evict_rule rule;
-    /* budget of the eviction; `prompt` and `steps` are set for each request */
+    /* Budget of the eviction. `prompt` and `steps` are set anew for each request. */
     kvd_evict_budget budget;
     int steps;
-    /* rope_dims: dimensions that RoPE rotates, 0: none; interleaved: pairs are (2 i, 2 i + 1) */
+    /*
+     * Number of dimensions that RoPE rotates (0: none), and layout: if interleaved, pairs are (2 i,
+     * 2 i + 1).
+     */
     int rope_dims, interleaved;
     float factor; /* factor of RoPE's cosines and sines */
 } test_case;
@@ -125,23 +128,26 @@ typedef struct {
     const test_case *c;
     kvd_attn_map map;
     int batch, max_pages, n_q8, room;
-    /* of each request: prompt tokens, first row in Q, slot of the batch, kept tokens */
+    /*
+     * For each request: number of prompt tokens, first row in Q, slot of the batch, number of kept
+     * tokens.
+     */
     int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH];
     int32_t *table;
     size_t pool_n;
     uint16_t *pool; /* host copy of all cache pages */
     uint16_t *q;    /* Q of the prompts, in blocks of 8 rows */
-    /* importance of cached tokens; tokens with the lowest scores are evicted */
+    /* Importance of the cached tokens. Tokens with the lowest scores are evicted. */
     float *score;
     uint32_t *position;
     kvd_evict_budget budget[BATCH + 1];
     size_t state_n;
     double worst;
-    /* number of evictions that rounding decides */
+    /* Number of evictions in which rounding decides between tokens. */
     size_t near;
 } fixture;
 
-/* Returns the address of element i of cached token `place`'s K (side 0) or V (1) row. */
+/* Returns the address of element i in the K (side 0) or V (side 1) row of cached token `place`. */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
 {
@@ -220,7 +226,10 @@ static inline size_t state_at(const fixture *f, int b, int g)
            (size_t)f->room;
 }
 
-/* Computes probabilities p of query t. Returns the log-sum-exp of scores without noise. */
+/*
+ * Computes the probabilities p of query t of head h. Returns the log-sum-exp of the scores without
+ * noise.
+ */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
 {
@@ -247,7 +256,7 @@ static inline double row_of(const fixture *f, int b, int h, int t, const double 
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    /* plain = sum of exp(score - high) is at least exp(0) = 1. */
+    /* The sum `plain` of exp(score - high) contains exp(0) = 1. fmax guards against rounding. */
     return high + log(fmax(plain, 1));
 }
 
@@ -292,7 +301,10 @@ static inline float *step_denominators(const fixture *f, const uint16_t *q, cons
     return lse;
 }
 
-/* Writes K and V of new tokens. A row with an index divisible by 8 zeroes the next 7 rows. */
+/*
+ * Writes K and V of the new tokens into pages. A row whose index is divisible by 8 sets the next 7
+ * rows to 0.
+ */
 static inline void append(fixture *f)
 {
     for (int b = 0; b < f->batch; b++)
@@ -305,7 +317,10 @@ static inline void append(fixture *f)
                 }
 }
 
-/* Copies prompts and lse [n_heads][n_q8] to the device. Free with free_prompts. */
+/*
+ * Copies prompts and log-sum-exps lse [n_heads][n_q8] to the device. The caller frees them with
+ * free_prompts.
+ */
 static inline kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule *rule,
                                                 int layer, const float *lse, uint16_t *pool)
 {
@@ -341,7 +356,10 @@ static inline void free_prompts(const kvd_evict_prompts_args *a)
                 a->score, a->kept);
 }
 
-/* Copies budgets, page tables and a row without request to the device. Free with free_steps. */
+/*
+ * Copies budgets, page tables and a row without request to the device. The caller frees them with
+ * free_steps.
+ */
 static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
                                             const kvd_evict_state *state, uint16_t *pool)
 {
@@ -368,7 +386,10 @@ static inline void free_steps(const kvd_evict_steps_args *a)
     device_free(a->budget, a->page_table, a->work);
 }
 
-/* Draws a decode step. q [batch + 1][q_pitch]; kv_len, now [batch + 1]. Free with free_step. */
+/*
+ * Makes the random input of a decode step: q [batch + 1][q_pitch]; kv_len, now [batch + 1]. The
+ * caller frees the copies with free_step.
+ */
 static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len, uint32_t *now,
                              kvd_evict_steps_args *a)
 {

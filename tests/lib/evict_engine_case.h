@@ -1,4 +1,7 @@
-/* Runs CPU and CUDA engine with a token method, and records logits and kept tokens. */
+/*
+ * Runs a method that selects tokens in the CPU engine and in the CUDA engine, and records logits
+ * and kept tokens.
+ */
 #ifndef KVD_TESTS_EVICT_ENGINE_CASE_H
 #define KVD_TESTS_EVICT_ENGINE_CASE_H
 
@@ -12,18 +15,24 @@ enum { N_REQUESTS = 8, LONGEST = 512 };
 
 static kvd_activations calibration; /* random Q and K of the model's shape */
 
-/* {input tokens, output tokens} */
+/* Lengths of the requests: {input tokens, output tokens}. */
 
 static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
                                              {200, 40}, {63, 30}, {5, 100}, {440, 33}};
 
 typedef struct {
     float *logits; /* logits of emitted tokens, [outputs][vocab] */
-    /* [outputs] number of cached tokens at each output, mean over KV heads */
+    /* [outputs] Number of cached tokens at each output, mean over KV heads. */
     double *entries;
-    /* positions cached before the last decode step, [requests][KV heads of all layers][LONGEST] */
+    /*
+     * [requests][KV heads of all layers][LONGEST] Positions of the tokens cached before the last
+     * decode step.
+     */
     uint32_t *position;
-    /* [requests][heads of all layers] tokens cached before, or read by, the last step */
+    /*
+     * [requests][heads of all layers] Number of tokens that were cached before the last step, or
+     * that it read.
+     */
     size_t *kept;
 } result;
 
@@ -49,7 +58,10 @@ static size_t full_heads(const kvd_config *c)
     return n;
 }
 
-/* Returns the tokens that windowed layers hold, over all KV heads; whole pages if `pages`. */
+/*
+ * Returns how many tokens the layers with a sliding window hold, over all KV heads. If `pages`,
+ * counts whole pages.
+ */
 static double near_entries(const kvd_config *c, size_t n, bool pages)
 {
     const size_t window = window_of(c), first = window && n + 1 > window ? n + 1 - window : 0,
@@ -72,7 +84,7 @@ static void result_release(result *r)
     host_free(r->logits, r->entries, r->position, r->kept);
 }
 
-/* Returns true if request r is at its last decode step, the only one compared. */
+/* Returns true if request r is at its last decode step, the only step that is compared. */
 static int compared(size_t r, size_t tokens)
 {
     return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
@@ -97,7 +109,7 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
 }
 
-/* Replaces the method's `step` callback and records the kept tokens. */
+/* Takes the place of the method's callback `step`, and records the kept tokens. */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
 {
@@ -125,7 +137,7 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/* Replaces the method's `prompt` callback and records how many tokens KV heads keep. */
+/* Takes the place of the method's callback `prompt`, and records how many tokens KV heads keep. */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -144,13 +156,16 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/* Returns true if the method drops prompt tokens, so that clusters lack some tokens. */
+/* Returns true if the method drops prompt tokens, so that its clusters lack some tokens. */
 static bool drops(const kvd_tokens_method *t)
 {
     return t->select && t->prompt_heads;
 }
 
-/* Replaces the method's `select` callback and records tokens that the last layer reads. */
+/*
+ * Takes the place of the method's callback `select`, and records the tokens that the last layer
+ * reads.
+ */
 static int watch_select(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                         kvd_err *err)
 {
@@ -185,7 +200,10 @@ static bool notes(const kvd_tokens_method *t)
            t != &kvd_tokens_elasticcache && !t->select;
 }
 
-/* Returns the bytes of score, position and history that each cached token has. */
+/*
+ * Returns the bytes that are stored for each cached token in addition to K and V: score, position
+ * and history.
+ */
 static double noted_bytes(const kvd_tokens_method *t)
 {
     return !notes(t) ? 0 : t == &kvd_tokens_scissorhands ? 16 : 8;
@@ -265,7 +283,10 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
     return status;
 }
 
-/* Writes the tokens that heads keep. Returns the number of heads with a wrong page count. */
+/*
+ * Reads which tokens the engine's heads keep. Returns the number of heads with a wrong number of
+ * pages.
+ */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
     const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
@@ -283,15 +304,18 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
 typedef struct {
     const load *l;
     const kvd_config *config;
-    /* expected cached tokens per KV head at every output token, or NULL */
+    /* Expected number of cached tokens per KV head at every output token, or NULL. */
     const double *want;
     double entry;
-    /* cached tokens of running requests: `here` per KV head, `near` over all windowed layers */
+    /*
+     * Number of cached tokens of each running request: `here` per KV head, `near` over all layers
+     * with a window.
+     */
     double here[MOST], near[MOST];
-    /* the engine stores a score and a position with every token */
+    /* True if the engine stores a score and a position with every token. */
     bool steps;
     bool uneven;
-    /* tokens of a page if steps choose the pages they read; else 0 */
+    /* Number of tokens of a page if steps choose which pages they read, otherwise 0. */
     size_t page;
     result *to;
     size_t wrong;
@@ -374,7 +398,10 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         const double token = 4.0 * (double)config->d_head;
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
-        /* The CPU counts 16 bits or a code for each probability, the engine stores 32 or 16. */
+        /*
+         * The engine stores 32 or 16 bits for each probability, where the CPU counts 16 bits or a
+         * code.
+         */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
                        (token + plan->tokens->select_bits(plan->tokens_self, NULL, NULL, 1,
@@ -387,7 +414,7 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     return status;
 }
 
-/* Returns the smallest overlap of kept positions, relative to the larger set. */
+/* Returns the smallest overlap of two runs' sets of kept positions, relative to the larger set. */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
 {

@@ -23,12 +23,14 @@
  */
 typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
-    /* Lets a test change the keys before RoPE and the values of a layer; or NULL. */
+    /*
+     * Callback with which a test changes the keys before RoPE and the values of a layer, or NULL.
+     */
     void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
     void *ctx;
 } forward_ref_out;
 
-/* State of one sequence of n tokens. */
+/* State of the reference forward pass for one sequence of n tokens. */
 typedef struct {
     const kvd_checkpoint *checkpoint;
     const kvd_config *c;
@@ -36,7 +38,7 @@ typedef struct {
     size_t n, d_model, d_ffn, d_embed, d_head, heads, kv_heads;
     double *x;
     double *y;
-    /* of one layer: [n][heads or kv_heads][d_head] */
+    /* Q, K, V and attention output of one layer, [n][heads or kv_heads][d_head]. */
     double *q, *k, *v, *o;
     double *gate, *up;
     double *sum;
@@ -48,7 +50,10 @@ static inline double *ref_doubles(size_t n)
     return unit_alloc(n * sizeof(double));
 }
 
-/* Returns a weight as float64, which the caller frees; NULL if there is none. */
+/*
+ * Returns a weight or bias of a layer as float64, which the caller frees, or NULL if the model does
+ * not have it.
+ */
 static inline double *ref_load(const ref_state *s, kvd_part part, bool bias, size_t layer)
 {
     kvd_weight w;
@@ -87,7 +92,10 @@ static inline double ref_cap(double x, double softcap)
     return softcap > 0 ? softcap * tanh(x / softcap) : x;
 }
 
-/* Computes y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless `rms`, first subtracts mean(x). */
+/*
+ * Computes the norm y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless `rms`, first subtracts
+ * mean(x).
+ */
 static inline void ref_norm_eps(const ref_state *s, kvd_part part, size_t layer, bool rms,
                                 double eps, const double *x, size_t rows, size_t d, double *y)
 {
@@ -120,7 +128,10 @@ static inline void ref_model_norm(const ref_state *s, kvd_part part, size_t laye
     ref_norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y);
 }
 
-/* Returns the (real) index of the RoPE frequency with `turns` turns in the original context. */
+/*
+ * Returns the index, as a real number, of the RoPE frequency that makes `turns` turns in the
+ * original context.
+ */
 static inline double ref_yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /
@@ -152,7 +163,10 @@ static inline double ref_turn(const kvd_config *c, bool local, size_t n, size_t 
     if (c->rope_scaling == KVD_ROPE_LINEAR)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
-        /* Frequencies with few turns are divided by rope_factor, with many turns unchanged. */
+        /*
+         * Number of turns in the original context. Frequencies with few turns are divided by
+         * rope_factor, those with many are unchanged.
+         */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
                       (c->rope_high_freq_factor - c->rope_low_freq_factor);
@@ -165,7 +179,10 @@ static inline double ref_turn(const kvd_config *c, bool local, size_t n, size_t 
     return omega;
 }
 
-/* Applies RoPE: pair i, a complex number, times exp(j m omega_i) at position m. */
+/*
+ * Applies RoPE: pair i of dimensions, read as a complex number, is multiplied by exp(j m omega_i)
+ * at position m.
+ */
 static inline void ref_rope(const ref_state *s, size_t layer, double *x, size_t heads)
 {
     const size_t half = (s->c->rope_dims ? (size_t)s->c->rope_dims : s->d_head) / 2;
@@ -234,14 +251,20 @@ static inline void ref_hand_out(double *all, size_t layer, const double *one, si
         memcpy(all + layer * n, one, n * sizeof *one);
 }
 
-/* Returns W_UK, from the latent to the key, or W_UV, to the value, of head h. */
+/*
+ * Returns the matrix of head h that maps the latent vector to keys (W_UK) or, if `values`, to
+ * values (W_UV).
+ */
 static inline const double *ref_expand(const ref_state *s, const double *up, size_t h, bool values)
 {
     const size_t nope = (size_t)s->c->d_nope, wide = (size_t)s->c->d_value;
     return up + (h * (nope + wide) + (values ? nope : 0)) * (size_t)s->c->latent;
 }
 
-/* Computes queries: the rotated dimensions, then W_UK^T times the other dimensions. */
+/*
+ * Computes the queries of latent attention: the rotated dimensions, then W_UK^T times the other
+ * dimensions.
+ */
 static inline void ref_latent_queries(const ref_state *s, size_t layer, const double *y,
                                       const double *up)
 {
@@ -264,7 +287,10 @@ static inline void ref_latent_queries(const ref_state *s, size_t layer, const do
         }
 }
 
-/* Computes keys (rotated dimensions, then the latent) and values (zeros, then the latent). */
+/*
+ * Computes keys (rotated dimensions, then the latent vector) and values (zeros, then the latent
+ * vector).
+ */
 static inline void ref_latent_keys(const ref_state *s, size_t layer, const double *y)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;
@@ -281,7 +307,9 @@ static inline void ref_latent_keys(const ref_state *s, size_t layer, const doubl
     }
 }
 
-/* Computes s->sum [n][d_model], the sum over heads of W_O W_UV o. */
+/*
+ * Computes s->sum [n][d_model], the sum over heads of W_O W_UV o, where o is the attention output.
+ */
 static inline void ref_latent_output(const ref_state *s, size_t layer)
 {
     const size_t wide = (size_t)s->c->d_value, latent = (size_t)s->c->latent;
@@ -301,7 +329,7 @@ static inline void ref_latent_output(const ref_state *s, size_t layer)
 static inline void ref_queries_keys_values(const ref_state *s, size_t layer, const double *y)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
-    /* Number of heads of Q, or K, that one norm covers. */
+    /* Number of heads that one norm of Q, or of K, covers. */
     const size_t at_once_q = s->c->qk_norm_whole ? s->heads : 1,
                  at_once_k = s->c->qk_norm_whole ? s->kv_heads : 1;
     if (s->c->latent) {
@@ -357,7 +385,10 @@ static inline double ref_activate(kvd_activation a, double gate, double up)
     return NAN;
 }
 
-/* Adds s->sum, the output of a block, to x, after its norm `part` in models that have one. */
+/*
+ * Adds s->sum, the output of a block, to the residual stream x, in some models after a norm,
+ * `part`.
+ */
 static inline void ref_add_block(const ref_state *s, kvd_part part, size_t layer)
 {
     if (s->c->order == KVD_ORDER_AROUND || s->c->order == KVD_ORDER_BRANCH)
@@ -397,7 +428,10 @@ static inline void ref_feed_forward(const ref_state *s, size_t layer, kvd_part g
     ref_project(s, down, layer, s->up, width, s->d_model, s->sum);
 }
 
-/* Returns the rank of x[i]: the number of larger values, or equal ones at a lower index. */
+/*
+ * Returns the rank of x[i] in x [n]: the number of larger values and of equal values at lower
+ * indices.
+ */
 static inline size_t ref_rank_of(const double *x, size_t n, size_t i)
 {
     size_t before = 0;
@@ -406,7 +440,10 @@ static inline size_t ref_rank_of(const double *x, size_t n, size_t i)
     return before;
 }
 
-/* Computes the factors p [n_experts] of a router with groups from logits z and biases b. */
+/*
+ * Computes the factors p [n_experts] of one token's experts, for a router with groups, from logits
+ * z and biases b.
+ */
 static inline void ref_route_groups(const kvd_config *c, const double *z, const double *b,
                                     double *p)
 {
@@ -432,7 +469,10 @@ static inline void ref_route_groups(const kvd_config *c, const double *z, const 
         p[e] *= c->expert_scale / (c->chosen_add_up ? sum : 1);
 }
 
-/* Computes the factors p [n][n_experts] on outputs of experts, 0 if not chosen. */
+/*
+ * Computes the factors p [n][n_experts] on the outputs of experts. They are 0 for experts that are
+ * not chosen.
+ */
 static inline void ref_route(const ref_state *s, size_t layer, const double *y, double *p)
 {
     const size_t experts = (size_t)s->c->n_experts;
@@ -530,7 +570,10 @@ static inline void ref_run_layer(const ref_state *s, size_t layer, const forward
     }
 }
 
-/* Computes x = W_in e(id) + p(position + 2), with embeddings e and learned positions p. */
+/*
+ * Computes the residual stream x = W_in e(id) + p(position + 2), with embeddings e and learned
+ * positions p.
+ */
 static inline void ref_embed(const ref_state *s, const uint32_t *id)
 {
     double *const table = ref_load(s, KVD_PART_EMBEDDING, false, 0), *const positions = ref_load(

@@ -1,4 +1,4 @@
-/* Helpers of GPU tests. A CUDA error ends the program as a failed test. */
+/* Helpers of GPU tests. A CUDA error ends the program with a failed test. */
 #ifndef GPU_CASE_H
 #define GPU_CASE_H
 
@@ -15,7 +15,7 @@
 #include "common/half.h"
 #include "common/rng.h"
 
-/* Subject of the program's tests, and number of failed tests. */
+/* Subject of the program's tests as printed, and number of failed tests. */
 static const char *test_subject = "";
 static int failures;
 
@@ -45,14 +45,17 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
     failures += !ok;
 }
 
-/* As test_result(), or "not ok" with the error's message if status is not 0. */
+/* Like test_result(), but prints "not ok" with the error's message if `status` is not 0. */
 #define test_after(status, err, ok, name, ...)                                                     \
     ((status) ? test_result(0, name, "%s", (err)->msg) : test_result(ok, name, __VA_ARGS__))
 
-/* The program runs every `case_parts`-th case, from number `case_part` (0 to case_parts - 1) on. */
+/*
+ * The program runs every `case_parts`-th test case, from number `case_part` (0 to case_parts - 1)
+ * on.
+ */
 static size_t case_part, case_parts = 1;
 
-/* Reads "I/N", part I of N from 1 on. Returns false for other arguments. */
+/* Reads the argument "I/N": run part I of N, counted from 1. Returns false for other arguments. */
 static inline int read_part(const char *arg)
 {
     size_t i, n;
@@ -93,7 +96,7 @@ static inline void *need(size_t bytes)
     return p;
 }
 
-/* Ends a test that cannot go on. */
+/* Ends the program with a failed test if `status` is not 0. */
 static inline void or_end(int status, const char *what, const char *why)
 {
     if (status) {
@@ -135,7 +138,7 @@ static inline double timer_ms(cudaStream_t stream)
     return (double)ms;
 }
 
-/* Ends a benchmark with the message of an error. */
+/* Ends a benchmark with the error's message if `status` is not 0. */
 static inline void end_on(int status, const kvd_err *err)
 {
     if (status) {
@@ -144,14 +147,17 @@ static inline void end_on(int status, const kvd_err *err)
     }
 }
 
-/* Fills device memory and waits, because non-blocking streams do not wait for cudaMemset. */
+/*
+ * Fills device memory with a byte and waits for the end, because non-blocking streams do not wait
+ * for cudaMemset.
+ */
 static inline void fill_bytes(void *p, int byte, size_t bytes)
 {
     check(cudaMemset(p, byte, bytes), "fill");
     check(cudaStreamSynchronize(NULL), "fill");
 }
 
-/* Copies `from` to the device. If `from` is NULL, fills with 0xff (NaN). */
+/* Returns new device memory with a copy of `from` or, if that is NULL, filled with 0xff (NaN). */
 static inline void *on_device(const void *from, size_t bytes)
 {
     void *p = NULL;
@@ -172,7 +178,7 @@ static inline void *zeros(size_t bytes)
     return p;
 }
 
-/* Returns a copy of device memory, which the caller frees. */
+/* Returns a host copy of device memory, which the caller frees. */
 static inline void *from_device(const void *p, size_t bytes)
 {
     void *const x = need(bytes);
@@ -200,7 +206,7 @@ static inline void free_all(const void *const *array, size_t n)
         check(cudaFree((void *)array[i]), "cudaFree");
 }
 
-/* Frees arrays on the device. NULL is allowed. */
+/* Frees any number of device arrays. They may be NULL. */
 #define device_free(...)                                                                           \
     free_all((const void *const[]){__VA_ARGS__},                                                   \
              sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *))
@@ -211,12 +217,15 @@ static inline void free_all_host(void *const *x, size_t n)
         free(x[i]);
 }
 
-/* Frees arrays on the host. NULL is allowed. */
+/* Frees any number of host arrays. They may be NULL. */
 #define host_free(...)                                                                             \
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 
-/* Rounds x [n] to a type. Returns the rounded numbers in it, which the caller frees. */
+/*
+ * Rounds x [n] to a number type. Also returns the rounded numbers in that type, which the caller
+ * frees.
+ */
 static inline void *round_to(kvd_dtype type, float *x, size_t n)
 {
     void *const narrow = need(n * sizeof *x);
@@ -225,7 +234,10 @@ static inline void *round_to(kvd_dtype type, float *x, size_t n)
     return narrow;
 }
 
-/* Returns n normal random numbers of standard deviation `size`, rounded to a type. */
+/*
+ * Returns n random normal numbers of standard deviation `size`, rounded to a number type but stored
+ * as float32.
+ */
 static inline float *rounded_numbers(kvd_rng *r, kvd_dtype type, size_t n, double size)
 {
     float *const x = need(n * sizeof *x);
@@ -252,7 +264,10 @@ static inline int32_t *shuffled(kvd_rng *r, int n)
     return x;
 }
 
-/* Returns sink logits, some far above or below all scores, others within their range. */
+/*
+ * Returns random logits of attention sinks: some far above or below all scores, others within their
+ * range.
+ */
 static inline float *some_sinks(kvd_rng *r, int n_heads, double scale)
 {
     float *const sink = need((size_t)n_heads * sizeof *sink);
@@ -261,7 +276,7 @@ static inline float *some_sinks(kvd_rng *r, int n_heads, double scale)
     return sink;
 }
 
-/* Fills cosines and sines [positions][dims / 2] of RoPE with base 10000. */
+/* Fills the RoPE tables cosine and sine [positions][dims / 2], with base 10000. */
 static inline void rope_tables(size_t positions, size_t dims, float *cosine, float *sine)
 {
     const size_t half = dims / 2;

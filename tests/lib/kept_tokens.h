@@ -7,7 +7,10 @@
 
 enum { KEPT_HEADS = 8 };
 
-/* Runs n tokens. kept [n_kv_heads][1 + n - prompt][n]: 1 if stored or read in a step. */
+/*
+ * Runs n tokens through a method's cache. kept [n_kv_heads][1 + n - prompt][n] receives 1 for each
+ * token stored (or read) after the prompt and in each step.
+ */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)
 {

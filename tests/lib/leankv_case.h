@@ -10,7 +10,10 @@
 #include "kernels/attention_ref.h"
 #include "methods/tokens/cuda/leankv.h"
 
-/* ROWS requests, layer LAYER of LAYERS, heads of D_MAX dimensions, GROUP_MAX per KV head. */
+/*
+ * Sizes of the test: ROWS requests, layer LAYER of LAYERS layers, heads of at most D_MAX
+ * dimensions, at most GROUP_MAX query heads per KV head.
+ */
 enum { ROWS = 3, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
 
 typedef struct {
@@ -37,9 +40,9 @@ typedef struct {
     kvd_attn_map map;
     int32_t kv_len[ROWS], q_start[ROWS], slot[ROWS + 1];
     int max_pages, n_q8;
-    /* Q, K and V of the prompts; the vectors of a head are contiguous */
+    /* Q, K and V of the prompts. The vectors of a head are contiguous. */
     float *q, *k, *v;
-    /* attention that each token received from later tokens, [n_heads][tokens] */
+    /* [n_heads][tokens] Attention that each token received from later tokens. */
     double *mass;
     kvd_leankv_pool pool;
     size_t bytes_of_pages;
@@ -48,7 +51,9 @@ typedef struct {
     kvd_leankv_steps t;
 } fixture;
 
-/* Returns random numbers with different means per channel, as in keys of trained models. */
+/*
+ * Returns random numbers whose mean differs from channel to channel, as in keys of trained models.
+ */
 static float *numbers(fixture *f, size_t n, double spread)
 {
     float *const x = need(n * sizeof *x);
@@ -188,7 +193,7 @@ typedef struct {
 typedef struct {
     kvd_leankv_head head;
     int n;
-    /* tokens of a head: high precision first, then low */
+    /* Tokens of a head: those at high precision first, then those at low precision. */
     item *item;
 } section;
 
@@ -247,7 +252,7 @@ static const item *at_position(const section *x, int position)
     return NULL;
 }
 
-/* Returns the number of codes that differ from the reference quantiser. */
+/* Returns how many codes of a token differ from those of the reference quantiser. */
 static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
 {
     const size_t d = (size_t)f->s->d;

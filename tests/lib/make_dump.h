@@ -12,11 +12,11 @@
 #include "model/model_info.h"
 
 typedef struct {
-    /* model, label, sizes and number type, set by the caller */
+    /* Model, label, sizes and number type of the file, set by the caller. */
     kvd_activations a;
     uint64_t seed;
     int nan; /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
-    /* number of distinct tokens, which later tokens repeat; 0: all tokens differ */
+    /* Number of distinct tokens, which later tokens repeat. 0 means that all tokens differ. */
     size_t distinct;
 } dump_plan;
 
@@ -81,7 +81,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
         if (!w)
             return kvd_no_memory(err, "weights", 0);
         for (int h = 0; h < m->n_heads + m->n_kv_heads; h++) {
-            /* Random weights [d_model][d_head] of a head; the file stores the transpose. */
+            /* Random weights of a head, [d_model][d_head]. The file stores their transpose. */
             float *r = dump_rows(&fixed, 40, l, h, width);
             for (size_t i = 0; i < width; i++)
                 for (size_t j = 0; j < d; j++)
@@ -110,7 +110,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
     return status ? -1 : kvd_activations_finish(a, err);
 }
 
-/* Writes the second moments of the file `dump`, as kvdim-spectrum does. */
+/* Writes the second moments of the file `dump` as kvdim-spectrum does. */
 static inline int write_moments(const char *dump, const char *path, const kvd_run *run,
                                 kvd_err *err)
 {
@@ -151,7 +151,10 @@ static inline int write_moments(const char *dump, const char *path, const kvd_ru
     return status ? -1 : 0;
 }
 
-/* Describes a file: float32, two layers, four query heads, two KV heads, d_head 8, d_model 32. */
+/*
+ * Describes the file to write: float32, two layers, four query heads, two KV heads, d_head 8,
+ * d_model 32.
+ */
 static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
 {
     *p = (dump_plan){.seed = seed};
@@ -178,7 +181,7 @@ static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
     a->dtype = KVD_F32;
 }
 
-/* Writes a file of 300 tokens, with rows before RoPE, for a model and opens it. */
+/* Writes a file of 300 tokens for a model, with Q and K before RoPE as well, and opens it. */
 static inline int open_made_dump(const kvd_config *c, const char *path, kvd_activations *to,
                                  kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Temporary folder in /tmp, removed when the program ends. */
+/* A temporary folder in /tmp, which is removed when the program ends. */
 #ifndef KVD_TESTS_TEMP_FOLDER_H
 #define KVD_TESTS_TEMP_FOLDER_H
 
@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 static char temp_folder_path[] =
-    /* The path is short, because longer paths must fit into small arrays. */
+    /*
+     * Pattern of the folder's path. It is short, because paths in the folder must fit into small
+     * arrays.
+     */
     "/tmp/kvdim-test.XXXXXX";
 static pid_t temp_folder_owner;
 
@@ -19,14 +22,16 @@ static inline int temp_folder_remove_one(const char *path, const struct stat *s,
     return remove(path);
 }
 
-/* Forked children call exit too, so only the process that made the folder removes it. */
+/*
+ * Removes the folder, but only in the process that made it, because forked children call exit too.
+ */
 static inline void temp_folder_remove(void)
 {
     if (getpid() == temp_folder_owner)
         (void)nftw(temp_folder_path, temp_folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Returns the path of the folder, which the first call makes. A failure ends the program. */
+/* Returns the path of the temporary folder. The first call makes it. A failure ends the program. */
 static inline const char *temp_folder(void)
 {
     if (temp_folder_owner)

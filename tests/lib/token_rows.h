@@ -1,5 +1,5 @@
 /*
- * Q, K and V of a layer, and tokens kept by public reference implementations
+ * Q, K and V of a layer, and the tokens that public reference implementations keep
  * (tests/data/token_methods.safetensors).
  */
 #ifndef KVD_TESTS_TOKEN_ROWS_H
@@ -52,13 +52,16 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/* Returns a set of tokens in the test file: [n] float16 numbers, 1 for members. */
+/* Returns a set of tokens from the test file: n numbers in float16, 1 for members. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor(name, n);
 }
 
-/* Checks the kept tokens against a set [KV heads][STEPS][N] of the test file. */
+/*
+ * Checks the tokens that a method keeps at each step against the set `name` [KV heads][STEPS][N] of
+ * the test file.
+ */
 static inline void same_steps(const char *text, const char *name)
 {
     const uint16_t *const want = set(name, KV * STEPS * N);
@@ -68,7 +71,10 @@ static inline void same_steps(const char *text, const char *name)
                      i / N % STEPS, i % N, kept[i]);
 }
 
-/* Runs the method and checks its outputs after the prompt. */
+/*
+ * Runs a method and checks its outputs after the prompt against the outputs `name` of the test
+ * file.
+ */
 static inline kvd_stepwise_account same_outputs(const char *text, const char *name)
 {
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
@@ -81,7 +87,10 @@ static inline kvd_stepwise_account same_outputs(const char *text, const char *na
     return a;
 }
 
-/* Checks which prompt tokens a method keeps. want [KV heads][PROMPT]: 1 for kept tokens. */
+/*
+ * Checks which prompt tokens a method keeps in a layer. want [KV heads][PROMPT] is 1 for tokens
+ * that must be kept.
+ */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {
     run(text, layer, PROMPT);
@@ -141,7 +150,7 @@ static inline size_t stored(size_t g, size_t step)
     return n;
 }
 
-/* Checks that no token is dropped and that outputs equal dense attention. */
+/* Checks that a method drops no token and that its outputs equal those of dense attention. */
 static inline void same_as_dense(const char *text)
 {
     static float want[N * HEADS * D];

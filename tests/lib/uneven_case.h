@@ -1,6 +1,6 @@
 /*
- * Fixture for eviction that keeps different numbers of tokens per layer or KV head: one layer of
- * prompts.
+ * Prompts of one layer, for tests of eviction that keeps different numbers of tokens per layer or
+ * KV head.
  */
 #ifndef KVD_TESTS_UNEVEN_CASE_H
 #define KVD_TESTS_UNEVEN_CASE_H
@@ -26,7 +26,10 @@ typedef struct {
         .n_len = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .width = {{d_k, d_v}}, .n_width = 1   \
     }
 
-/* Computes recent [n_heads][n], over the last `window` queries, and lse [n_heads][n_q8]. */
+/*
+ * Reference: computes attention of a prompt: probabilities recent [n_heads][n], summed over the
+ * last `window` queries, and log-sum-exps lse [n_heads][n_q8].
+ */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
     const int n = f->len[b], from = n > window ? n - window : 0;
@@ -56,7 +59,7 @@ static void attend(const fixture *f, int b, int window, double *recent, float *l
 }
 
 typedef struct {
-    /* [n_heads][n] probabilities, summed over the last `window` queries */
+    /* [n_heads][n] Attention probabilities, summed over the last `window` queries. */
     double *recent;
     kvd_prompt_attention *p;
     uint8_t **level;
@@ -69,7 +72,10 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
 }
 
-/* Counts errors: choices that differ from the expected ones, except near ties before `old`. */
+/*
+ * Compares the kept tokens with the expected ones, except in near ties before token `old`. Returns
+ * the number of errors.
+ */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
 {
@@ -104,7 +110,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
     return wrong;
 }
 
-/* Returns the address of dimension i of the K (side 0) or V (1) row of kept token `place`. */
+/* Returns the address of dimension i in the K (side 0) or V (side 1) row of kept token `place`. */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
 {
@@ -116,7 +122,10 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/* Returns the wrong elements. Expected: m tokens, token 0 if `step`, zeros up to 8 rows. */
+/*
+ * Checks the rows of a KV head: m tokens, token 0 if `step`, then zeros up to 8 rows. Returns the
+ * number of wrong elements.
+ */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {

@@ -16,35 +16,41 @@
 
 #include <cmocka.h>
 
-/* Requires that a call succeeds whose message would be in the caller's `err`. */
+/*
+ * Requires that a call succeeds. If it fails, the test prints the message in the caller's variable
+ * `err`.
+ */
 #define OK(call)                                                                                   \
     do {                                                                                           \
         if (call)                                                                                  \
             fail_msg("%s", err.msg);                                                               \
     } while (0)
 
-/* Requires that a call returns -1 and puts this message into the caller's `err`. */
+/* Requires that a call returns -1 and puts `message` into the caller's variable `err`. */
 #define FAILS(call, message)                                                                       \
     do {                                                                                           \
         assert_int_equal(call, -1);                                                                \
         assert_string_equal(err.msg, message);                                                     \
     } while (0)
 
-/* Requires that the message in the caller's `err` contains this text. */
+/* Requires that the message in the caller's variable `err` contains `text`. */
 #define SAYS(text)                                                                                 \
     do {                                                                                           \
         if (!strstr(err.msg, text))                                                                \
             fail_msg("'%s' lacks '%s'", err.msg, text);                                            \
     } while (0)
 
-/* Requires that a call returns -1 and puts a message with this part into the caller's `err`. */
+/*
+ * Requires that a call returns -1 and puts a message that contains `part` into the caller's
+ * variable `err`.
+ */
 #define FAILS_WITH(call, part)                                                                     \
     do {                                                                                           \
         assert_int_equal(call, -1);                                                                \
         SAYS(part);                                                                                \
     } while (0)
 
-/* Resources that end with the current test, the latest first. */
+/* Resources that are released at the end of the current test, the latest first. */
 static struct unit_end {
     struct unit_end *earlier;
     void (*release)(void *);
@@ -98,14 +104,14 @@ static inline int unit_end_test(void **state)
     return 0;
 }
 
-/* Tests of the program in the order of `place`. */
+/* All tests of the program, ordered by `place`. */
 static struct {
     struct CMUnitTest test[192];
     int place[192]; /* __COUNTER__ where each test is defined */
     size_t n;
 } unit_tests;
 
-/* Adds a test. Constructors call unit_add before main in any order. */
+/* Adds a test to the list. Constructors call this function before main, in any order. */
 static inline void unit_add(struct CMUnitTest added, int place)
 {
     size_t i = unit_tests.n++;
@@ -130,7 +136,9 @@ static inline void unit_add(struct CMUnitTest added, int place)
     }                                                                                              \
     static void name(void **unused_state __attribute__((unused)))
 
-/* Adds a test with a parameter, to which *state points. It runs after those of TEST. */
+/*
+ * Adds a test with a parameter, which it gets as *state. It runs after the tests defined by TEST.
+ */
 static inline void unit_with(const char *name, CMUnitTestFunction test, const char *parameter)
 {
     unit_add((struct CMUnitTest){name, test, NULL, NULL, (void *)(uintptr_t)parameter}, INT_MAX);
@@ -138,7 +146,7 @@ static inline void unit_with(const char *name, CMUnitTestFunction test, const ch
 
 #define TEST_WITH(parameter, test) unit_with(#test " " parameter, test, parameter)
 
-/* Returns the number of failed tests. set_up and tear_down may be NULL. */
+/* Runs all tests and returns the number of failed ones. set_up and tear_down may be NULL. */
 static inline int unit_run(CMFixtureFunction set_up, CMFixtureFunction tear_down)
 {
     return _cmocka_run_group_tests("tests", unit_tests.test, unit_tests.n, set_up, tear_down);

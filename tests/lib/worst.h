@@ -1,4 +1,4 @@
-/* Defines a maximum that, unlike fmax, is NaN if an argument is NaN. */
+/* Maximum of two numbers that, unlike fmax, is NaN if one of them is NaN. */
 #ifndef WORST_H
 #define WORST_H
 

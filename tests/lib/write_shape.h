@@ -1,4 +1,7 @@
-/* Writes a model with random weights as a Hugging Face folder. Only f16 weights are rounded. */
+/*
+ * Writes a model shape with random weights as a Hugging Face folder. Weights lose no accuracy
+ * except in f16, which rounds them.
+ */
 #ifndef KVD_TESTS_WRITE_SHAPE_H
 #define KVD_TESTS_WRITE_SHAPE_H
 
@@ -25,7 +28,10 @@ typedef struct {
     size_t n, n_shards, bytes;
 } written_shape;
 
-/* Adds a weight or bias to the list of tensors, unless listed or absent from the model. */
+/*
+ * Adds a weight or bias to the list of tensors to write, unless it is listed already or the model
+ * does not have it.
+ */
 static inline int written_add(written_shape *w, const kvd_checkpoint *c, kvd_part part, bool bias,
                               int layer, int expert, kvd_err *err)
 {
@@ -188,7 +194,10 @@ static inline int written_folder(const char *folder, kvd_err *err)
                                                   : 0;
 }
 
-/* Writes the model's folder. A shard holds at most shard_bytes, or one larger tensor. */
+/*
+ * Writes the folder of a model. A file (shard) has at most shard_bytes bytes, or holds one larger
+ * tensor.
+ */
 static inline int write_shape(const char *folder, const kvd_shape *s, uint64_t seed,
                               kvd_dtype dtype, size_t shard_bytes, kvd_err *err)
 {

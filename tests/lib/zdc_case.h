@@ -15,7 +15,10 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    /* value of `overlap` that no two layers reach, so that each layer uses its own set */
+    /*
+     * Value of `overlap` that no two layers reach, so that each layer uses its own set of important
+     * tokens.
+     */
     NEVER_LENT = 2
 };
 
@@ -23,11 +26,20 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    /* HIGH, LOW: stored dimensions [KV head][K or V]; KEPT: those the method keeps */
+    /*
+     * HIGH and LOW: stored dimensions [KV head][K or V] of important and of other tokens. KEPT:
+     * dimensions that the method keeps.
+     */
     const int (*dims)[KV_MOST][2];
-    /* fraction of important tokens; agreement above which a layer uses an earlier choice */
+    /*
+     * Fraction of important tokens, and agreement of two layers' choices above which the later
+     * layer uses the earlier choice.
+     */
     double share, overlap;
-    /* 1: denominators are divided by the number of keys; 1: tokens are equally important */
+    /*
+     * `mean` is 1 if softmax denominators are divided by the number of keys; `equal` is 1 if all
+     * tokens are equally important.
+     */
     int mean, equal;
 } test_case;
 
@@ -65,16 +77,22 @@ static uint16_t some(double scale)
     return bf16_of(scale * kvd_rng_normal(&rng));
 }
 
-/* One layer's cache pages, page tables and important tokens. */
+/* Cache pages, page tables and important tokens of one layer. */
 typedef struct {
     const test_case *c;
-    /* layouts of heads for important and unimportant tokens; both: `high`, then `low` */
+    /*
+     * Layouts of heads: for important tokens (high), for unimportant ones (low), and `high`
+     * followed by `low` (both).
+     */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /* scratch: tokens in order; store: important and unimportant tokens apart */
+    /*
+     * Pages in device memory: `scratch` has all tokens in order, `store` important and unimportant
+     * tokens apart.
+     */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
@@ -97,7 +115,7 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/* Joins two layouts of heads. Heads h of `high` and `low` read the same query. */
+/* Returns a layout that joins two others. Heads h of `high` and of `low` read the same query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;

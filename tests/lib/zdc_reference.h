@@ -142,7 +142,7 @@ static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd
     return NULL;
 }
 
-/* Model and requests with projections for important (high) and unimportant (low) tokens. */
+/* A model and requests, with projections for important tokens (high) and unimportant ones (low). */
 typedef struct {
     kvd_checkpoint *c;
     const kvd_config *config;
@@ -180,7 +180,7 @@ static inline void model_close(model *m)
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
 {
-    /* static, because plans keep pointers to its values */
+    /* The method is static, because plans keep pointers to its values. */
     static kvd_method method;
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))

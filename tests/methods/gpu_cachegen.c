@@ -1,4 +1,7 @@
-/* Tests kernels that code and restore cachegen's pages against the CPU method. */
+/*
+ * Tests the GPU kernels that code and restore cache pages of method cachegen against the CPU
+ * method.
+ */
 #include <string.h>
 
 #include "gpu_case.h"
@@ -14,7 +17,10 @@ enum {
 };
 static kvd_rng rng;
 
-/* Returns bytes of shared memory for lookup tables: `room`, or the device's maximum if 0. */
+/*
+ * Returns how many bytes of shared memory lookup tables may take: `room`, or the device's maximum
+ * if that is 0.
+ */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -47,7 +53,8 @@ typedef struct {
 } cachegen_problem;
 
 /*
- * Opens the method with tables for normal numbers of variance 1, and copies the tables of layer 1.
+ * Opens method cachegen with tables for normal numbers of variance 1, and copies the tables of
+ * layer 1 to the device.
  */
 static void open_cachegen(cachegen_problem *p)
 {
@@ -204,7 +211,10 @@ static void run_cachegen(cachegen_problem *p)
     }
 }
 
-/* Returns the number of wrong elements of the last step. Adds the CPU's 16-bit units to *units. */
+/*
+ * Compares the rows of a head after a step with the CPU's. Returns the number of wrong elements,
+ * and adds the CPU's 16-bit units to *units.
+ */
 static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b, int h,
                          uint32_t *units)
 {

@@ -1,5 +1,5 @@
 /*
- * Tests kernels for layers that share stored data, against method minicache in double precision,
+ * Tests kernels for layers that share stored data: merging (minicache) against double precision,
  * and leading singular vectors of prompts against LAPACK.
  */
 #include <math.h>
@@ -16,14 +16,16 @@
 
 enum { MOST = 5, MAX_PAGES = 10, PAGES = MOST * MAX_PAGES };
 
-/* Direction, length and their product are rounded to bf16, each by 2^-9. */
+/*
+ * Accepted relative error: direction, length and their product are each rounded to bf16, by 2^-9.
+ */
 #define BOUND 0x3p-9
 
 static kvd_rng rng;
 
 typedef struct {
     int d, kv, n;
-    /* tokens of each request: its prompt and one step */
+    /* Number of tokens of each request: its prompt and the token of one step. */
     int32_t kv_len[MOST];
 } layers_case;
 
@@ -41,7 +43,10 @@ static size_t page_elements(const layers_case *c)
     return (size_t)(2 * c->kv * KVD_PAGE_TOKENS * c->d);
 }
 
-/* Returns the index of element i of token t. v: 2 g for K, 2 g + 1 for V of KV head g. */
+/*
+ * Returns the index of element i of token t in the pages. v selects the vector: 2 g for K, 2 g + 1
+ * for V of KV head g.
+ */
 static size_t at_of(const layers_case *c, int b, int t, int v, int i)
 {
     return (size_t)table[b * MAX_PAGES + t / KVD_PAGE_TOKENS] * page_elements(c) +
@@ -123,7 +128,10 @@ static void copy_pages(uint16_t *to, const uint16_t *from, const layers_case *c)
     check(cudaMemcpy(to, from, PAGES * page_elements(c) * sizeof *to, cudaMemcpyDefault), "copy");
 }
 
-/* Merges the prompts. Returns the number of pairs of vectors that stay apart. */
+/*
+ * Merges the prompts of two layers on the GPU. Returns the number of pairs of vectors that are not
+ * merged.
+ */
 static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], double t,
                     double gamma)
 {
@@ -142,7 +150,9 @@ static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], d
     return sum;
 }
 
-/* Stores each newest token in a layer and writes the layer's restored K and V to `got`. */
+/*
+ * Stores each request's newest token in layer l, and writes that layer's restored K and V to `got`.
+ */
 static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *layer, uint16_t *got)
 {
     copy_pages(got, g->stored[l], c);
@@ -271,7 +281,9 @@ static void test_later(const layers_case *c)
     free(got);
 }
 
-/* Spectra of test_span, by index i of the singular value from 0 on. */
+/*
+ * Kinds of test matrices by their singular values, which fall with the index i in different ways.
+ */
 typedef enum { FLAT, ROOT, INVERSE, FLOOR, OUTLIERS } spectrum;
 
 static double value_of(spectrum s, size_t i, size_t most)
@@ -289,7 +301,10 @@ typedef struct {
     size_t n, wide, width, batch;
 } span_case;
 
-/* Fills bf16 rows, random or a diagonal matrix of singular values between two reflections. */
+/*
+ * Fills rows x in bf16: random numbers, or a diagonal matrix of singular values between two
+ * reflections.
+ */
 static void fill_span(const span_case *c, uint16_t *x)
 {
     const size_t n = c->n, wide = c->wide, most = n < wide ? n : wide;
@@ -305,7 +320,10 @@ static void fill_span(const span_case *c, uint16_t *x)
     }
     for (size_t i = 0; i < most; i++)
         uv += value_of(c->spectrum, i, most) * u[i] * v[i];
-    /* (I - 2 u u^T / uu) diagonal (I - 2 v v^T / vv) */
+    /*
+     * Computes (I - 2 u u^T / uu) diagonal (I - 2 v v^T / vv), a matrix with the singular values of
+     * the diagonal.
+     */
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < wide; j++) {
             const double a = i < most ? value_of(c->spectrum, i, most) : 0,
@@ -319,7 +337,7 @@ static void fill_span(const span_case *c, uint16_t *x)
     host_free(u, v);
 }
 
-/* Returns the squares of x [n][wide] outside the span of the orthonormal columns of b. */
+/* Returns the sum of squares of x [n][wide] outside of the span of b's orthonormal columns. */
 static double outside(const uint16_t *x, const span_case *c, const uint16_t *b, size_t rank,
                       double *all)
 {
@@ -350,7 +368,10 @@ static double outside(const uint16_t *x, const span_case *c, const uint16_t *b, 
     return rest;
 }
 
-/* Returns the squares of x [n][wide] outside the best span of `width` vectors, by LAPACK. */
+/*
+ * Returns the least sum of squares of x [n][wide] that any span of `width` vectors leaves out, by
+ * LAPACK.
+ */
 static double least_outside(const uint16_t *x, const span_case *c)
 {
     const size_t wide = c->wide;

@@ -1,4 +1,6 @@
-/* Tests kernels of methods lower+hetero against CPU codes and double precision. */
+/*
+ * Tests kernels of the combined methods lower+hetero against the CPU's codes and double precision.
+ */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -28,7 +30,7 @@ static const lower_case cases[] = {
 
 static const int32_t slot[MOST] = {2, 0, 3, 1};
 
-/* KV head of a request, computed on the CPU. */
+/* One KV head of a request, as computed on the CPU. */
 typedef struct {
     float x[2][TOKENS][KVD_WIDTH_MAX];
     uint8_t level[TOKENS];
@@ -128,7 +130,7 @@ static head *head_of(const problem *p, int b, int g)
     return &p->head[b * p->c->kv + g];
 }
 
-/* Fills token t with random numbers on device and CPU. */
+/* Fills K and V of token t of request b with random numbers, on the device and on the CPU. */
 static void draw_token(problem *p, int b, int t)
 {
     for (int h = 0; h < 2 * p->c->kv; h++)
@@ -139,7 +141,10 @@ static void draw_token(problem *p, int b, int t)
         }
 }
 
-/* Replaces K and V of a token by the numbers that hetero decodes. */
+/*
+ * Replaces K and V of a token by the numbers to which method hetero decodes them at precision
+ * `level`.
+ */
 static void code_token(const problem *p, head *h, int t, uint8_t level)
 {
     kvd_err err = {""};
@@ -164,7 +169,10 @@ static void code_token(const problem *p, head *h, int t, uint8_t level)
     }
 }
 
-/* Codes tokens at low precision, except recent ones and `heavy` older ones of highest score. */
+/*
+ * Codes all tokens at low precision except the recent ones and the `heavy` older ones with the
+ * highest scores.
+ */
 static void choose(const problem *p, head *h, int n)
 {
     for (int t = 0; t < n; t++) {
@@ -239,7 +247,10 @@ static void run_prompts(problem *p)
     free(q);
 }
 
-/* Compares restored rows with the CPU. The newest token is not coded and must be bitwise equal. */
+/*
+ * Compares the restored rows of K and V with the CPU's. The newest token is not coded and must be
+ * equal bit for bit.
+ */
 static void compare(problem *p, int step)
 {
     double off = 0, rest = 0;

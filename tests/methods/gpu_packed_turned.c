@@ -1,4 +1,7 @@
-/* Tests turboquant and xquant on the GPU. Numbers near a border of codes may get either code. */
+/*
+ * Tests methods turboquant and xquant on the GPU. Numbers near the border between two codes may get
+ * either code.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -31,7 +34,7 @@ typedef struct {
     uint16_t *q;  /* queries [N requests][heads][d] */
     double *y[2]; /* K and V decoded from the device's codes, [N][most][N_KV][d] */
     size_t n_pages;
-    /* number of compared vectors, and of those whose codes differ from the CPU */
+    /* Number of compared vectors, and of those whose codes differ from the CPU's. */
     size_t rows, other;
     double worst, attention;
     void *device[24];
@@ -224,7 +227,7 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Writes to want [d] the vector at w->x[side] + from after the CPU coded and decoded it. */
+/* Writes to want [d] the vector at w->x[side] + from after the CPU has coded and decoded it. */
 static void code_on_host(const bench *w, int side, int t, int g, size_t from, float *want)
 {
     const uint8_t level = KVD_LEVEL_HIGH;
@@ -257,7 +260,10 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /* A wrong code causes a relative error of at least 1e-3. */
+        /*
+         * Counts vectors whose relative error is 2e-4 or more. A wrong code causes an error of at
+         * least 1e-3.
+         */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -411,7 +417,10 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
-/* Returns the number of wrong vectors stored without codes. w->other counts unequal codes. */
+/*
+ * Compares the vectors that are stored without codes. Returns how many are wrong, and counts
+ * unequal codes in w->other.
+ */
 static size_t compare_restored(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
@@ -475,13 +484,13 @@ static void test_restored(const test_case *t)
     close_bench(&w);
 }
 
-/* ---- xquant ---- */
+/* ---- Tests of method xquant ---- */
 
 typedef struct {
     int rank, bits, group, channels, prompt, steps;
 } vector_case;
 
-/* Vectors of one request x [tokens][pitch], and expected numbers want [tokens][pitch]. */
+/* Vectors of one request: inputs x [tokens][pitch], and expected numbers want [tokens][pitch]. */
 typedef struct {
     const vector_case *c;
     int pitch, tokens, pages;

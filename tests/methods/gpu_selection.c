@@ -1,4 +1,7 @@
-/* Tests the selection of pages on the GPU against quest, alisa, a2ats and mpcache on the CPU. */
+/*
+ * Tests on the GPU which pages a step reads, against the CPU code of methods quest, alisa, a2ats
+ * and mpcache.
+ */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -76,8 +79,8 @@ static void *fetched(const void *from, size_t bytes)
 }
 
 /*
- * Fills pages in random order. Unused elements are NaN, or 0 up to the next multiple of 8 tokens.
- * The last batch row is padding.
+ * Makes a fixture whose pages are in random order. Unused elements are NaN, or 0 up to the next
+ * multiple of 8 tokens. The last row of the batch is padding.
  */
 static fixture fixture_make(const selection_case *c, size_t page)
 {
@@ -167,7 +170,10 @@ static const uint16_t *row_of(const fixture *f, int b, int t, int h)
     return f->rows[b] + (size_t)((t * f->c->n_heads + h) * f->c->d_k);
 }
 
-/* Returns the newest position t < n with t % history = row; negative: none. */
+/*
+ * Returns the position t < n that is stored in row `row` of the history (t % history = row), the
+ * newest one. Negative if there is none.
+ */
 static int position_of(int n, int row, int history)
 {
     int t = n - 1;
@@ -177,8 +183,8 @@ static int position_of(int n, int row, int history)
 }
 
 /*
- * Computes `recent` (probabilities of recent queries) on the device for queries from[b] .. to[b] -
- * 1.
+ * Runs the kernel that stores the probabilities of recent queries (`recent`), for queries from[b]
+ * .. to[b] - 1 of each request b.
  */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
@@ -222,7 +228,7 @@ static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t
     free(lse);
 }
 
-/* Runs all tokens but the last of every request as prompts in two chunks. */
+/* Runs all tokens of every request but the last one, as prompts in two chunks. */
 static void run_prompts(const fixture *f, const kvd_selection *s)
 {
     int32_t at[3][BATCH + 1] = {{0}};
@@ -234,7 +240,7 @@ static void run_prompts(const fixture *f, const kvd_selection *s)
     recall_rows(f, s, at[1], at[2]);
 }
 
-/* Returns the probability that the device stored for token t in row `row` of `recent`. */
+/* Returns the probability of token t that the device stored in row `row` of `recent`. */
 static float recent_of(const fixture *f, const float *recent, int history, int b, int g, int t,
                        int row)
 {
@@ -245,8 +251,8 @@ static float recent_of(const fixture *f, const float *recent, int history, int b
 }
 
 /*
- * Returns the number of wrong probabilities in `recent`. read: tokens read by the last step, or
- * NULL.
+ * Compares the probabilities in `recent` with a reference and returns how many are wrong. `read`:
+ * tokens that the last step read, or NULL.
  */
 static size_t check_recent(const fixture *f, const float *recent, int history, int b, int g,
                            const uint8_t *read)
@@ -301,7 +307,10 @@ static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selec
     }
 }
 
-/* Returns the number of wrong bounds (largest and smallest key of a page and channel). */
+/*
+ * Compares the bounds (largest and smallest key of each page and channel) with a reference, and
+ * returns how many are wrong.
+ */
 static size_t check_bounds(const fixture *f, const kvd_selection *on)
 {
     const selection_case *const c = f->c;
@@ -329,7 +338,7 @@ static size_t check_bounds(const fixture *f, const kvd_selection *on)
     return wrong;
 }
 
-/* float32 K of a KV head, and queries of its group. */
+/* One KV head for the CPU methods: K in float32, and the queries of its group. */
 typedef struct {
     float *k, *q;
     uint32_t *position;
@@ -379,7 +388,7 @@ static double bound(const fixture *f, const head *h, int n, size_t page)
 typedef struct {
     const kvd_tokens_method *method;
     void *self;
-    /* probabilities of recent rows, or NULL */
+    /* Probabilities of the recent queries' rows, or NULL. */
     float *recent;
     int history;
     uint16_t *code; /* codes of keys, or NULL */
@@ -392,7 +401,7 @@ typedef struct {
     uint16_t code[];
 } coded;
 
-/* Returns the state of a2ats.c with the GPU's codes of the first n tokens. */
+/* Returns the state that a2ats.c would have, with the GPU's codes of the first n tokens. */
 static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t n)
 {
     coded *const x = need(sizeof *x + (size_t)f->c->len[b] * sizeof *x->code);
@@ -406,7 +415,7 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
 }
 
 /*
- * Returns the CPU method's state, filled with the GPU's numbers, or NULL. For alisa.c, the state is
+ * Returns the state of the CPU method, filled with the GPU's numbers, or NULL. For alisa.c, it is
  * [len][history].
  */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
@@ -525,7 +534,7 @@ static void check_output(const fixture *f, int b, int g, const head *h, const ui
     free(p);
 }
 
-/* Records random Q and K of one layer and opens the file. */
+/* Writes a calibration file of random Q and K of one layer, and opens it. */
 static int calibrate(chooser *by, const kvd_config *c, kvd_err *err)
 {
     static char path[160];

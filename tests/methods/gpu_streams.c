@@ -1,4 +1,7 @@
-/* Tests entropy-coding kernels against methods/bits/rans.h. Blocks must be equal bit by bit. */
+/*
+ * Tests the GPU kernels of the entropy coder against methods/bits/rans.h. Coded blocks must be
+ * equal bit by bit.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -18,14 +21,17 @@ static kvd_rng rng;
 
 typedef struct {
     const char *name;
-    /* kept: numbers of coded components of K and V; most_n: most integers of a component */
+    /*
+     * Number of coded components of K and of V, and largest number of different integers of a
+     * component.
+     */
     int kept[2], most_n;
     int n_sink, words;
-    /* prompt tokens of each request; number of decode steps */
+    /* Number of prompt tokens of each request, and number of decode steps. */
     int32_t prompt[N], steps;
-    /* number of components that share a scale; 0: no scales, but a fixed step */
+    /* Number of components that share a scale. 0: there are no scales but a fixed step. */
     int group;
-    /* bytes of lookup tables in shared memory; 0: the device's maximum */
+    /* Bytes of lookup tables in shared memory. 0: the device's maximum. */
     size_t room;
 } test_case;
 
@@ -33,7 +39,7 @@ typedef struct {
     kvd_stream_side side;
     kvd_stream_tables tables; /* on the host */
     float *y, *bias;          /* [N][MOST][kept], [kept] */
-    /* [N][MOST][kept] integers to code, some without a frequency */
+    /* [N][MOST][kept] Integers to code. Some have no frequency. */
     int32_t *q;
     uint8_t *blocks; /* [PAGES][bytes] blocks written by the CPU */
     float *scale;    /* [N][MOST][groups][2] scales and zero points */
@@ -44,11 +50,13 @@ typedef struct {
     one_side of[2];
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
-    /* 16-bit units of each slot's blocks; the last element counts units that did not fit */
+    /*
+     * Number of 16-bit units of each slot's blocks. The last element counts units that did not fit.
+     */
     uint32_t units[N + 2], *device_units;
 } problem;
 
-/* Draws the frequencies of component j, which fall with the distance from 0. */
+/* Draws random frequencies for component j, which fall with the distance from 0. */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)
 {
@@ -66,7 +74,7 @@ static int draw_component(const test_case *c, int j, int kept, kvd_stream_compon
     return n + 1;
 }
 
-/* Quantises all components to 2 bits, in groups of c->group. */
+/* Quantises all components to 2 bits in groups of c->group, which share a scale. */
 static void draw_groups(const test_case *c, one_side *s)
 {
     enum { BITS = 2 };
@@ -99,7 +107,10 @@ static void draw_groups(const test_case *c, one_side *s)
     host_free(group, of, x, code);
 }
 
-/* Returns bytes of shared memory for lookup tables: `room`, or the device's maximum if 0. */
+/*
+ * Returns how many bytes of shared memory lookup tables may take: `room`, or the device's maximum
+ * if that is 0.
+ */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -196,7 +207,7 @@ static void release(problem *p)
     check(cudaFree(p->device_units), "cudaFree");
 }
 
-/* Returns the scales and zero points of a token. */
+/* Returns the scales and zero points of token t of request b. */
 static float *scales(const one_side *s, int b, int t)
 {
     return s->scale + ((size_t)b * MOST + (size_t)t) * 2 * (size_t)s->side.room.scales;
@@ -207,7 +218,10 @@ static int32_t *integers(const one_side *s, int b, int t)
     return s->q + ((size_t)b * MOST + (size_t)t) * (size_t)s->tables.kept;
 }
 
-/* Lists the integers of a token that have no frequency, in the order of the kernel. */
+/*
+ * Lists those integers of a token that have no frequency, in the order in which the kernel stores
+ * them.
+ */
 static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_t *counts,
                             kvd_stream_exception *to)
 {

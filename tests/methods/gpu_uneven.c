@@ -1,6 +1,6 @@
 /*
- * Tests GPU eviction that keeps different numbers of tokens per head, in one layer, against CPU
- * methods.
+ * Tests eviction that keeps different numbers of tokens per head, in one layer, on the GPU against
+ * the CPU methods.
  */
 #include "uneven_case.h"
 
@@ -237,7 +237,7 @@ static void run_case(const uneven_case *u)
         free(all[i]);
 }
 
-/* Parameters of mpcache.c: fraction of last rows, and threshold of the mean probability. */
+/* Parameters of mpcache.c: fraction of last query rows, and threshold of the mean probability. */
 typedef struct {
     double rows, threshold;
     test_case shape;
@@ -251,7 +251,10 @@ static const marked_case marked_cases[] = {
     {0.1, 0, SHAPE(32, 8, 128, 128, 260, 9)},
 };
 
-/* Writes each token's largest mean probability over heads among the last `rows` queries. */
+/*
+ * Reference: writes for each token the largest over heads of its mean probability for the last
+ * `rows` queries.
+ */
 static void mean_probabilities(const fixture *f, int b, int rows, double *best)
 {
     const int n = f->len[b], heads = f->map.n_heads;

@@ -1,4 +1,4 @@
-/* Tests GPU eviction whose budgets depend on all layers against CPU methods. */
+/* Tests eviction whose budgets depend on all layers, on the GPU against the CPU methods. */
 #include "uneven_case.h"
 
 enum { LAYERS_MOST = 4 };
@@ -42,7 +42,7 @@ typedef struct {
     uint16_t *heads;
 } layer;
 
-/* Draws normal queries of standard deviation `sharp`. */
+/* Fills the fixture with random normal queries of standard deviation `sharp`. */
 static void draw_queries(fixture *f, double sharp)
 {
     for (int b = 0; b < f->batch; b++)
@@ -52,7 +52,7 @@ static void draw_queries(fixture *f, double sharp)
                     *(uint16_t *)query(f, b, h, t, i) = bf16_of(sharp * kvd_rng_normal(&rng));
 }
 
-/* Returns keys or queries of the first n tokens of prompt b. */
+/* Returns the keys (or the queries) of the first n tokens of prompt b. */
 static float *rows_of(const fixture *f, int b, int n, bool keys)
 {
     const int heads = keys ? f->map.n_kv_heads : f->map.n_heads, d = f->map.d_qk[0];
@@ -116,8 +116,8 @@ static double score_of(const kvd_evict_rule *r, const layer *l, const found *x, 
 }
 
 /*
- * Returns the number of wrong choices of a layer and prompt. *off: heads that keep one token more
- * or less.
+ * Compares the kept tokens of a layer and prompt with the CPU's. Returns how many are wrong. *off:
+ * number of heads that keep one token more or less.
  */
 static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i, int b,
                        const int32_t *kept, const int32_t *count, int *off)
@@ -227,7 +227,10 @@ static size_t heads_bytes(const fixture *f)
            (size_t)(KVD_PAGE_TOKENS * (f->map.d_qk[0] + f->map.d_v[0])) * 2;
 }
 
-/* Returns the number of wrong elements of pages that hold the tokens `kept` (NULL: all). */
+/*
+ * Checks the pages that hold the tokens `kept` (NULL: all) of a layer. Returns the number of wrong
+ * elements.
+ */
 static int check_layer_rows(layer *l, const int32_t *table, const int32_t *kept,
                             const int32_t *count)
 {

@@ -1,4 +1,4 @@
-/* Tests a2ats, which stores keys as centroids, against k-means in double precision. */
+/* Tests method a2ats, which stores keys as centroids, against k-means in double precision. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "model/pass/blocks.h"
@@ -54,7 +54,7 @@ static void choose(const char *text, uint8_t *read)
     m.plan.tokens->close(self);
 }
 
-/* Sets want [N] to 1 for tokens that a step must read. keys: [N][D] before RoPE. */
+/* Reference: sets want [N] to 1 for tokens that a step must read. keys [N][D] are before RoPE. */
 static void expected(const double *keys, size_t budget, uint8_t *want)
 {
     const int group = config.n_heads / config.n_kv_heads;
@@ -105,7 +105,10 @@ TEST(centroids_of_all_keys_are_exact)
     compare(60, keys);
 }
 
-/* The reference minimises (k - c) H (k - c)^T, where H is the second moment of the queries. */
+/*
+ * With few centroids, these must minimise (k - c) H (k - c)^T summed over keys k, where H is the
+ * second moment of the queries.
+ */
 TEST(few_centroids_are_those_of_queries)
 {
     enum { SIZE = 6 };

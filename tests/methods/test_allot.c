@@ -1,4 +1,4 @@
-/* Tests allot, which gives each dimension its own number of bits by water-filling. */
+/* Tests method allot, which gives each dimension its own number of bits by water-filling. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 
@@ -7,7 +7,10 @@ enum { N = 2000, PLACES = LAYERS * HEADS };
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/* Projects Q, K and V of every head by a [D][D]. qk, v: pairs whose singular values are used. */
+/*
+ * Makes projections of Q, K and V of every head by a [D][D]. `qk` and `v` select the singular
+ * values that the method uses.
+ */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)
@@ -128,7 +131,10 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/* fisher's squared singular values are costs in nats. Bits must follow them, not variances. */
+/*
+ * Squared singular values of method fisher are costs in nats. The bits of dimensions must follow
+ * them, not the variances.
+ */
 TEST(singular_values_decide)
 {
     float a[D * D];

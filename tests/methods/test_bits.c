@@ -69,7 +69,10 @@ TEST(more_bits_lose_less)
                 count.payload == 16.0 * N * D);
 }
 
-/* kivi quantises keys per channel, values per token: a large channel spoils values only. */
+/*
+ * kivi quantises keys per channel and values per token, so a channel with large numbers spoils only
+ * values.
+ */
 TEST(channels)
 {
     kvd_bits_count count;
@@ -77,7 +80,7 @@ TEST(channels)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    /* squared errors of keys (a) and values (b) without channel 5 */
+    /* Squared errors of keys (a) and of values (b), without channel 5. */
     double a = 0, b = 0;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
@@ -86,7 +89,10 @@ TEST(channels)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /* 32 bits per group of 32: 5 groups per channel of 150 keys, 2 per value vector of 48. */
+    /*
+     * kivi counts 32 bits per group of 32: 5 groups for each channel of 150 keys, and 2 for each
+     * value vector of 48.
+     */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -135,7 +141,7 @@ TEST(outliers_and_low_rank)
     assert_memory_equal(kept, x, sizeof x);
 }
 
-/* comet: symmetric 4-bit codes. Errors are at most half of the step max |x| / 7. */
+/* Method comet uses symmetric 4-bit codes. Errors are at most half of the step max |x| / 7. */
 TEST(symmetric_channels)
 {
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -165,8 +171,8 @@ TEST(channels_of_two_bits_and_of_one)
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
     /*
-     * vidkv gives half of the channels 2 bits + 32 per group, half 1 bit + 16 per group.
-     * One more bit per channel tells its half.
+     * vidkv gives one half of the channels 2 bits, and 32 per group, the other half 1 bit, and 16
+     * per group. One more bit per channel tells which half it is in.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
@@ -188,8 +194,8 @@ TEST(channels_of_two_bits_and_of_one)
     }
     assert_int_equal(m, D / 2);
     /*
-     * 1-bit key channels store signs of a Fourier transform, so their sum (frequency 0) has the
-     * right sign.
+     * Checks the sign of sums over 32 tokens: 1-bit channels store the signs of a Fourier
+     * transform, whose frequency 0 is the sum.
      */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
@@ -214,7 +220,10 @@ TEST(channels_of_two_bits_and_of_one)
     assert_true(count.payload == 2.0 * N * D && two < one && count.side == 32.0 * 5 * D + D);
 }
 
-/* vidkv's values are s, 0 or -s (s: mean magnitude of a group). Five numbers take 8 bits. */
+/*
+ * vidkv codes values as s, 0 or -s, where s is the mean magnitude of a group. Five numbers take 8
+ * bits.
+ */
 TEST(ternary_values)
 {
     kvd_bits_count count;
@@ -267,7 +276,10 @@ static double loss_of(const double *histogram, int bins, const double *found, in
     return sum;
 }
 
-/* Returns the least squared error over all divisions of bins `first` .. bins - 1 into n ranges. */
+/*
+ * Reference: returns the least squared error over all divisions of bins `first` .. bins - 1 of a
+ * histogram into n ranges.
+ */
 static double least_of(const double *histogram, int bins, int first, int n)
 {
     double best = INFINITY, weight = 0, mean = 0, square = 0;

@@ -1,4 +1,6 @@
-/* Tests cachegen, which entropy-codes differences from a group's first token (anchor). */
+/*
+ * Tests method cachegen, which entropy-codes the differences from a group's first token (anchor).
+ */
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "methods/bits/rans.h"
@@ -32,8 +34,8 @@ static double spread_of(size_t j)
 }
 
 /*
- * The step is half the standard deviation in layer 0 (3.047 bits), the whole in layer 1 (2.047
- * bits). Anchors take 8 bits.
+ * The quantisation step is half of the standard deviation in layer 0 (3.047 bits) and the whole in
+ * layer 1 (2.047 bits). Anchors take 8 bits.
  */
 TEST(steps_and_bits)
 {
@@ -99,8 +101,8 @@ TEST(lanes_decode_the_same)
 }
 
 /*
- * With own=1, a block has one frequency table for all channels. Channels are distributed alike, so
- * codes grow little.
+ * With own=1, a block has one frequency table for all channels. These channels have equal
+ * distributions, so codes become only a little longer.
  */
 TEST(blocks_with_tables_of_their_own)
 {

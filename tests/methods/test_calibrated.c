@@ -1,4 +1,4 @@
-/* Tests kvquant with calibration data and squared gradients as weights. */
+/* Tests method kvquant with calibration data, and with squared gradients as weights. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -25,7 +25,10 @@ static int by_size(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* Without outliers, a channel has at most 2^bits numbers, and each key becomes the nearest. */
+/*
+ * Without outliers, a channel of keys has at most 2^bits different numbers, and each key must
+ * become the nearest of them.
+ */
 TEST(keys_have_levels)
 {
     for (int bits = 1; bits <= 4; bits++)
@@ -43,7 +46,10 @@ TEST(keys_have_levels)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /* Outliers are outside the quantiles 0.02 and 0.98 of numpy.quantile. */
+                /*
+                 * Expected outliers are the keys outside of the quantiles 0.02 and 0.98, computed
+                 * like numpy.quantile.
+                 */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -144,7 +150,7 @@ TEST(qnorm_keeps_moments)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
-/* Writes a file of squared gradients that the function `of` returns. */
+/* Writes a file of the squared gradients that the function `of` returns for each element. */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
 {
@@ -230,7 +236,7 @@ TEST(fisher_file_is_read_as_written)
     kvd_fisher_close(&f);
 }
 
-/* Codes K and V of layer 1. If `use`, squared gradients f are the errors' weights. */
+/* Codes K and V of layer 1. If `use`, errors are weighted by the squared gradients f. */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];

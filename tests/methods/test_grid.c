@@ -1,6 +1,6 @@
 /*
- * Tests option --method (lists, combinations, refused text), and which parameter sets a method's
- * bytes.
+ * Tests option --method (lists, combinations, refused texts), and the parameter that trades a
+ * method's bytes for quality.
  */
 #include <math.h>
 #include <stdio.h>
@@ -53,7 +53,10 @@ TEST(test_registry)
 TEST(test_which)
 {
     const struct {
-        /* key: parameter that the caller names, or NULL; name: expected one, or NULL (failure) */
+        /*
+         * Method, parameter that the caller names (or NULL), and expected parameter (NULL: the call
+         * fails).
+         */
         const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},
                {"zack+h2o", NULL, "h2o.heavy"},

@@ -1,4 +1,4 @@
-/* Tests kvtc, which quantises principal components of all heads and applies DEFLATE. */
+/* Tests method kvtc, which quantises principal components of all heads and applies DEFLATE. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -12,7 +12,7 @@ enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE];
 static const uint32_t *position; /* NULL: 0, 1, ... */
 
-/* Codes x, K or V of all heads of layer 1. Returns the mean squared error. */
+/* Codes the array x as K or V of all heads of layer 1. Returns the mean squared error. */
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -105,7 +105,10 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/* Writes the bits of division i of 16 components: two groups of 8, or one if bits[1] is -1. */
+/*
+ * Writes the bits of division i of 16 components into groups: two groups of 8, or a single group if
+ * bits[1] is -1.
+ */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};
@@ -167,7 +170,10 @@ static void measure_ways(kvd_x what, int layer, double *error)
     }
 }
 
-/* No division of at most as many bits may have a 2 % smaller error, measured on all tokens. */
+/*
+ * The method's division of bits must be the best: none with at most as many bits may have an error,
+ * measured on all tokens, that is 2 % smaller.
+ */
 TEST(divisions_are_the_best)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -246,7 +252,10 @@ static size_t pack(const void *self, kvd_side side, size_t n, uint8_t *to)
     return (size_t)(at - to);
 }
 
-/* The GPU computes components and packs their codes, whose bits must be those of the method. */
+/*
+ * Computes components and packs their codes as the GPU does. Their bits must be those that the
+ * method counts.
+ */
 TEST(deflates_packed_codes)
 {
     static const char *const text[] = {"kvtc,bits=1.5,sink=0", "kvtc,bits=4,sink=0"};
@@ -265,7 +274,7 @@ TEST(deflates_packed_codes)
         assert_int_equal(m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err), 0);
         assert_true(pack(self, side, N, packed) <= N * WIDE);
         assert_int_equal(kvd_kvtc_deflate(self, 1, side, packed, N, &bits, &err), 0);
-        /* Float32 sums may move a few codes. */
+        /* Accepts a small difference of bits, because sums in float32 may change a few codes. */
         assert_true(fabs(bits - count.payload - count.side) <= 0.002 * bits);
         m.plan.bits->close(self);
     }

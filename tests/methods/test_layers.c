@@ -1,4 +1,4 @@
-/* Tests minicache (merges two layers) and xkv (decomposes several layers). */
+/* Tests methods minicache (merges two layers) and xkv (decomposes several layers together). */
 #include <lapacke.h>
 #include <math.h>
 #include <stdlib.h>
@@ -59,7 +59,10 @@ static double turn(const float *x, const float *y)
     return most;
 }
 
-/* minicache merges two layers' directions and keeps lengths. gamma = 0: merges all. */
+/*
+ * minicache merges the directions of two layers' vectors and keeps their lengths. With gamma = 0,
+ * it merges all.
+ */
 TEST(lengths_are_kept)
 {
     for (int i = 0; i <= 10; i++) {
@@ -128,7 +131,7 @@ TEST(the_widest_angles_stay)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* gamma is g / 4. With gamma = 1, only the pair with the smallest angle is merged. */
+        /* With gamma = g / 4 = 1, only the pair with the smallest angle may be merged. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -175,7 +178,10 @@ static double error2(size_t n)
     return sum;
 }
 
-/* xkv's squared error at rank r: the sum of later squared singular values (Eckart, Young). */
+/*
+ * The squared error of xkv at rank r must be the sum of the squared singular values after the first
+ * r (Eckart, Young).
+ */
 TEST(the_tail_is_lost)
 {
     for (size_t n = 10; n <= N; n += 30) {
@@ -207,7 +213,10 @@ TEST(full_rank_is_the_identity)
     assert_true(error2(N) < 1e-8 * N * WIDE);
 }
 
-/* With one layer there are more rows than columns, so xkv uses eigenvectors of X^T X, not X X^T. */
+/*
+ * With one layer the matrix has more rows than columns, so xkv uses eigenvectors of X^T X instead
+ * of X X^T.
+ */
 TEST(one_narrow_layer)
 {
     const kvd_parameter_values v = {.value = {1, 5, 5}};

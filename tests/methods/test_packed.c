@@ -52,7 +52,10 @@ TEST(every_number_has_its_bits)
         }
 }
 
-/* Codes 2 p and 2 p + 1 of a lane are 16 bits apart, so that one mask extracts both. */
+/*
+ * The codes 2 p and 2 p + 1 of a lane must be 16 bits apart in a word, so that one mask extracts
+ * both.
+ */
 TEST(pairs_stand_in_halves)
 {
     for (int w = 1; w <= 8; w *= 2)
@@ -78,7 +81,10 @@ TEST(levels_are_a_stream)
         }
 }
 
-/* A operands of mma.m16n8k16 hold code 8 k + 2 r + e in operand k, register r, half e. */
+/*
+ * Operand A of the instruction mma.m16n8k16 must hold code 8 k + 2 r + e in operand k, register r,
+ * half e.
+ */
 TEST(numbers_are_fragments)
 {
     for (int t = 0; t < TOKENS; t++)
@@ -195,7 +201,7 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Marks bytes of page p that m tokens use, of which the first `prompt` are coded together. */
+/* Marks the bytes of page p that m tokens use. The first `prompt` tokens were coded together. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -244,7 +250,9 @@ TEST(pages_of_gear_have_room)
     }
 }
 
-/* Marks the bytes used in a request's first pages [12]. The first `prompt` tokens: one block. */
+/*
+ * Marks the bytes used in a request's first pages [12]. The first `prompt` tokens form one block.
+ */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
     const kvd_packed_classes *const c = &a->classes.of;

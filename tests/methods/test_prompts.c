@@ -1,4 +1,4 @@
-/* Tests the pass in which a method reads whole prompts before it chooses tokens. */
+/* Tests the first pass, in which a method reads whole prompts before it chooses tokens. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +53,10 @@ static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
     OK(kvd_prompts_finish(p, whole, &err));
 }
 
-/* Returns the log-sum-exp of query t of sequence s in layer l, over all heads and visible keys. */
+/*
+ * Reference: returns the log-sum-exp of query t of sequence s in layer l, over all heads and
+ * visible keys.
+ */
 static double denominator(int l, size_t s, size_t t, size_t window)
 {
     const size_t from = window && t + 1 > window ? t + 1 - window : 0;
@@ -101,7 +104,10 @@ TEST(denominators_of_all_layers)
         }
 }
 
-/* Layers with a window shorter than a sequence are left out of its ranking. */
+/*
+ * Layers whose attention window is shorter than a sequence must be left out when its tokens are
+ * ranked.
+ */
 TEST(layers_with_a_window)
 {
     const kvd_parameter_values values = {.value = {0.5, 0, 1, 0}};
@@ -162,7 +168,10 @@ TEST(rows_of_all_layers)
         assert_true(kvd_prompts_share(&p, KVD_KEYS, 0, s) == 1);
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
-        /* Two merged vectors of d numbers take 16 (d + 2) + 1 bits instead of 32 d. */
+        /*
+         * K and V of two merged layers take 16 (d + 2) + 1 bits per pair of vectors of d numbers,
+         * instead of 32 d.
+         */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

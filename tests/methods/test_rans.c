@@ -1,4 +1,4 @@
-/* Tests the entropy coder. */
+/* Tests the entropy coder (methods/bits/rans.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,10 @@ enum { N = 20000 };
 static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
-/* Codes and decodes n symbols by their own frequencies. Returns bytes; entropy: bits. */
+/*
+ * Codes and decodes n symbols with their own frequencies. Returns the bytes of the code. *entropy
+ * receives the symbols' entropy in bits.
+ */
 static size_t round_trip(size_t n, double *entropy)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
@@ -229,7 +232,10 @@ TEST(streams_of_a_block)
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
-/* Looks up all numbers below 2^14. Each integer must be found as often as its frequency. */
+/*
+ * Looks up all numbers below 2^14 in a decoding table. Each integer must be found as often as its
+ * frequency says.
+ */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
 {
@@ -246,7 +252,10 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
     }
 }
 
-/* Draws n integers' cumulative frequencies up to 2^14 - escape: most small, some 0. */
+/*
+ * Draws random cumulative frequencies of n integers, up to 2^14 - escape. Most frequencies are
+ * small, some are 0.
+ */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};

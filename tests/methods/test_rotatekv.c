@@ -1,10 +1,13 @@
-/* Tests rotatekv against products of dense matrices. */
+/* Tests method rotatekv against products with dense matrices. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 
 enum { N = 300, WIDE = HEADS * D };
 
-/* Multiplies groups of `each` numbers by the Walsh-Hadamard matrix: signs (-1)^popcount(i & j). */
+/*
+ * Multiplies groups of `each` numbers by the Walsh-Hadamard matrix, whose elements are the signs
+ * (-1)^popcount(i & j).
+ */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
     for (size_t i = 0; i < n; i++) {
@@ -68,13 +71,16 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        /* Counts tokens whose error exceeds that of rounding scales to 11 bits. */
+        /* Counts tokens whose error is larger than that of rounding scales to 11 bits. */
         apart += diff > 1e-5 * norm;
     }
     return apart;
 }
 
-/* A number halfway between two codes may get either code, so a few tokens may differ. */
+/*
+ * A number halfway between two codes may get either code, so a few tokens may differ from the
+ * reference.
+ */
 TEST(rotations)
 {
     kvd_bits_count count;

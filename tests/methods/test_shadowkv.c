@@ -1,6 +1,6 @@
 /*
- * Tests shadowkv (low-rank keys, reads only chunks with large scores) against double precision,
- * without RoPE.
+ * Tests method shadowkv (low-rank keys; a step reads only chunks with large scores) against double
+ * precision, without RoPE.
  */
 #include "common/rng.h"
 #include "kept_tokens.h"
@@ -57,8 +57,8 @@ static kvd_stepwise_account run(const char *text)
 }
 
 /*
- * Computes the mean key of each chunk. outlier: chunks that are always read because their keys are
- * farthest from the mean.
+ * Reference: computes the mean key of each chunk. outlier[c] is true for chunks that are always
+ * read, because their keys are farthest from the mean.
  */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {
@@ -102,7 +102,10 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            /* 1 / 4 is 1 / sqrt(D). Chunks with exact keys are not ranked. */
+            /*
+             * Adds the weight of a chunk, with the score dot / sqrt(D), D = 16. Chunks whose keys
+             * are exact are not ranked.
+             */
             sum += weight[c] = outlier[c] ? 0 : exp(dot / 4);
         }
         for (size_t c = 0; c < CHUNKS; c++)

@@ -1,4 +1,7 @@
-/* Tests methods that run token by token against dense attention and against runs in blocks. */
+/*
+ * Tests methods that run token by token: against dense attention, and against the same method run
+ * on blocks of tokens.
+ */
 #include "model/pass/blocks.h"
 #include "stepwise_case.h"
 
@@ -58,7 +61,10 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
     return 0;
 }
 
-/* A windowed layer stores visible tokens. Eviction acts only if it holds the whole sequence. */
+/*
+ * A layer with a window stores only visible tokens. Eviction acts in it only if it holds the whole
+ * sequence.
+ */
 TEST(a_window_is_all_that_is_held)
 {
     enum { WINDOW = 5 };
@@ -142,14 +148,20 @@ TEST(widths_are_those_of_the_cache)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /* Rounding to 16 bits may go up in one result and down in the other. */
+        /*
+         * Accepts one rounding error: rounding to 16 bits may go up in one result and down in the
+         * other.
+         */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
     }
 }
 
-/* Returns the largest difference of outputs by blocks and by tokens. *share: of stored bits. */
+/*
+ * Returns the largest difference between outputs computed by blocks and by tokens. *share receives
+ * that of the stored bits.
+ */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
     kvd_cache cache;
@@ -284,7 +296,10 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* Odd positions differ: the newest token attends before its own K and V are cut. */
+        /*
+         * Compares even positions only: at odd ones, the newest token attends before its own K and
+         * V lose dimensions.
+         */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

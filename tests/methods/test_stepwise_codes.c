@@ -1,4 +1,4 @@
-/* Tests plans that code, prune or project K and V token by token, against dense attention. */
+/* Tests plans that quantise, prune or project K and V token by token, against dense attention. */
 #include "common/linalg.h"
 #include "stepwise_case.h"
 
@@ -20,7 +20,7 @@ TEST(coded_entries)
             const double e = worst(got, want);
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
-            /* hetero (m = 1) takes 8 bits per number, and 32 bits for the scales of a vector. */
+            /* Bits of method hetero with m = 1: 8 per number, and 32 for the scales of a vector. */
             if (m)
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
             kvd_plan_close(&plan);
@@ -158,7 +158,7 @@ TEST(balanced_channels)
     assert_true(fabs(side[1] - side[0] - 16 * D) < 1e-9);
 }
 
-/* `heavy` + `recent` tokens have 8 bits, all others 2. */
+/* The `heavy` + `recent` tokens must take 8 bits per number, all others 2. */
 TEST(levels_count_their_own_bits)
 {
     enum { PROMPT = 20, HIGH = 3 + 5 };
@@ -179,7 +179,10 @@ TEST(levels_count_their_own_bits)
     kvd_plan_close(&plan);
 }
 
-/* think prunes prompt channels i with the smallest |Q_i| |K_i|, summed over query heads. */
+/*
+ * Method think must prune the channels i of the prompt's keys with the smallest |Q_i| |K_i|, summed
+ * over query heads.
+ */
 TEST(pruned_channels)
 {
     enum { PROMPT = 30, WINDOW = 8, PRUNED = 6 };
@@ -241,8 +244,8 @@ TEST(pruned_channels)
 }
 
 /*
- * strawman's reference: multiplies by R_p R_p^T, where R_p are the first `width` right singular
- * vectors of the prompt.
+ * Reference for strawman: multiplies by R_p R_p^T, where the columns of R_p are the first `width`
+ * right singular vectors of the prompt.
  */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)

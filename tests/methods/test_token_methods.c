@@ -1,4 +1,7 @@
-/* Compares tokens kept or read with public implementations (tests/oracle/make_token_methods.py). */
+/*
+ * Compares the tokens that methods keep or read with those of public implementations
+ * (tests/oracle/make_token_methods.py).
+ */
 #include "token_rows.h"
 #include "unit.h"
 
@@ -27,7 +30,10 @@ TEST(steps_of_public_code)
     }
 }
 
-/* quest reads only some pages per step. The authors' code supports one query head per KV head. */
+/*
+ * Method quest reads only some pages per step. The authors' code supports one query head per KV
+ * head, so the test model has as many of both.
+ */
 TEST(pages_that_are_read)
 {
     static float q[N * KV * D];
@@ -50,7 +56,10 @@ TEST(pages_that_are_read)
         if (i / N % STEPS)
             read += kept[i] * 2.0 * D * 32;
     for (size_t t = PROMPT; t < N; t++)
-        /* quest stores the smallest and largest number of each key channel per page of 8 tokens. */
+        /*
+         * quest stores the smallest and the largest number of each key channel for every page of 8
+         * tokens.
+         */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
@@ -132,7 +141,10 @@ TEST(budgets_fall_over_layers)
         sum += n;
     }
     assert_int_equal(sum, LAYERS * 20);
-    /* pyramidkv keeps 35 older tokens on average: 56 in layer 0, 2 * 35 - 56 = 14 in the last. */
+    /*
+     * pyramidkv keeps 35 older tokens on average: 56 in layer 0, falling to 2 * 35 - 56 = 14 in the
+     * last layer.
+     */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", LAYERS - 1, PROMPT);
@@ -211,7 +223,10 @@ TEST(budgets_of_the_cuda_engine)
             same_budget(text[i], l);
 }
 
-/* Checks engine budgets; layer l's queries are times 2^(l - 1). shorter: tokens a set may lack. */
+/*
+ * Checks the token budgets of layers as an engine sets them. Queries of layer l are multiplied by
+ * 2^(l - 1). `shorter`: number of tokens that a set may lack.
+ */
 static void same_budgets(const char *text, size_t shorter)
 {
     static float q[PROMPT * HEADS * D];
@@ -234,8 +249,8 @@ static void same_budgets(const char *text, size_t shorter)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
         /*
-         * With tau1 = tau2 = 1, cake's weight is entropy * variance. The test passes this product
-         * as entropy, with variance 1.
+         * cake's weight of a layer is entropy * variance if tau1 = tau2 = 1. The test passes this
+         * product as entropy, and 1 as variance.
          */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;

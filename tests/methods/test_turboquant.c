@@ -1,4 +1,4 @@
-/* Tests turboquant's errors against arXiv 2504.19874, Theorems 1 and 2. */
+/* Tests the errors of method turboquant against Theorems 1 and 2 of arXiv 2504.19874. */
 #include <stdio.h>
 
 #include "code_rows.h"
@@ -25,10 +25,16 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
     code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
-/* For any x, the mean |x - x^|^2 / |x|^2 must be that of optimal levels for normal numbers. */
+/*
+ * For any x, the mean of |x - x^|^2 / |x|^2 must equal the error of optimal levels for normal
+ * numbers (Theorem 1).
+ */
 TEST(distortions_of_the_paper)
 {
-    /* Errors of optimal levels (Max 1960). The paper prints 0.36, 0.117, 0.03, 0.009. */
+    /*
+     * Expected errors of optimal levels with 1 to 4 bits (Max 1960). The paper prints 0.36, 0.117,
+     * 0.03, 0.009.
+     */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {
         char text[40];
@@ -46,7 +52,10 @@ TEST(distortions_of_the_paper)
     }
 }
 
-/* Measures errors of q . x / (|q| |x|). *slope: of decoded against exact products. */
+/*
+ * Measures errors of q . x / (|q| |x|) after quantising x. *slope receives the slope of decoded
+ * against exact products.
+ */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
 {
@@ -157,7 +166,10 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
     return result;
 }
 
-/* 2.25 bits of 128 channels: the 32 largest have 3, others 2, quantised independently. */
+/*
+ * With 2.25 bits, the 32 largest of 128 channels have 3 bits and the others 2. Both parts are
+ * quantised independently.
+ */
 TEST(outliers_are_a_code_of_their_own)
 {
     enum { ROWS = 40, OUTLIERS = 32 };
@@ -196,7 +208,10 @@ TEST(outliers_are_a_code_of_their_own)
     memcpy(x, kept, sizeof kept);
 }
 
-/* Fractional bits code tokens in blocks of 32. 3.001 bits must give the result of 3 bits. */
+/*
+ * With fractional bits, tokens are coded in blocks of 32. 3.001 bits must give the same result as 3
+ * bits.
+ */
 TEST(fractions_lie_between)
 {
     static const char *const text[] = {"turboquant,bits=2,qjl=0", "turboquant,bits=2.5,qjl=0",

@@ -1,5 +1,6 @@
 /*
- * Tests waterfill, which quantises principal components in steps that depend on squared gradients.
+ * Tests method waterfill, which quantises principal components in steps that depend on squared
+ * gradients.
  */
 #include <unistd.h>
 
@@ -14,7 +15,7 @@ static uint32_t position[N];
 static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
-/* Sums g g^T over random gradients g, whose WIDE numbers have unequal variances. */
+/* Sums g g^T over random gradients g. Their WIDE numbers have unequal variances. */
 static void draw_moments(void)
 {
     kvd_rng r;
@@ -42,7 +43,10 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* Returns the mean of e F e^T: e a token's error, F the second moment plus a ridge. */
+/*
+ * Codes tokens and returns the mean of e F e^T, where e is a token's error and F the second moment
+ * of gradients plus a ridge.
+ */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -149,7 +153,10 @@ TEST(blocks_grow)
     }
 }
 
-/* Tiny gradients: the step exceeds all numbers, so tokens after two sinks become the mean. */
+/*
+ * With tiny gradients, the step exceeds all numbers, so all tokens after the two sinks become the
+ * mean.
+ */
 TEST(sinks_and_no_rate)
 {
     kvd_bits_count count;
@@ -166,7 +173,10 @@ TEST(sinks_and_no_rate)
     assert_true(count.payload - 16.0 * 2 * WIDE < 0.01 * N * WIDE);
 }
 
-/* The GPU adds up sixteenths of a bit, whose sum must be the length of the method's stream. */
+/*
+ * The GPU adds up the bits of a code in sixteenths. The sum must be the length of the method's
+ * stream.
+ */
 TEST(bits_of_one_stream)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -177,7 +187,10 @@ TEST(bits_of_one_stream)
         double bits = 32;
         const char *const text = i < 2 ? "waterfill,step=0.05,sink=0" : "waterfill,step=0.5,sink=0";
         read_rows((kvd_side)(i % 2));
-        /* Numbers of larger variance than in the calibration data need escapes. */
+        /*
+         * Numbers whose variance is larger than in the calibration data need escapes in the entropy
+         * code.
+         */
         for (size_t j = 0; j < (size_t)N * WIDE; j++)
             x[j] *= j / WIDE % 3 ? 1 : 4;
         (void)code(text, (kvd_side)(i % 2), N, y, &count);

@@ -1,4 +1,4 @@
-/* Tests quantised model weights, read whole and in pieces, against double precision. */
+/* Tests quantised weights of a model, read whole and in pieces, against double precision. */
 #include <math.h>
 #include <stdio.h>
 
@@ -26,7 +26,10 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
     return w;
 }
 
-/* Checks |y - x| <= half a step plus 11-bit rounding, and at most 2^bits distinct values. */
+/*
+ * Checks a quantised group: |y - x| is at most half a step plus rounding to 11 bits, and there are
+ * at most 2^bits distinct values.
+ */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {
     const double top = ldexp(1, bits) - 1;

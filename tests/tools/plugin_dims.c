@@ -1,5 +1,5 @@
 /*
- * Plugin of tests/methods/test_plugin.sh: methods that remove dimensions, some with invalid
+ * Plugin for tests/methods/test_plugin.sh. Its methods remove dimensions; some return invalid
  * matrices.
  */
 #include <kvdim/plugin_dims.h>
@@ -37,7 +37,7 @@ static int project(const double *value, const kvdim_model *model, const kvdim_ro
     return how == 5;
 }
 
-/* Computes matrices. Fails unless calibration rows of Q, K and V exist and differ. */
+/* Computes projection matrices. Fails unless calibration rows of Q, K and V exist and differ. */
 static int fitted(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                   kvdim_matrices *m, char *error)
 {

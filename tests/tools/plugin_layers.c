@@ -1,4 +1,7 @@
-/* Plugin of tests/methods/test_plugin.sh: replaces two layers by their mean, or breaks a rule. */
+/*
+ * Plugin for tests/methods/test_plugin.sh. Its method replaces two layers by their mean, or breaks
+ * a rule of plugins.
+ */
 #include <kvdim/plugin_layers.h>
 #include <math.h>
 

@@ -26,7 +26,10 @@ typedef struct {
     kvd_h5 out;
 } work;
 
-/* Quantises K or V to decoded [layer][head][n][d]. bits [layer][head][KVD_N_SIDES][2]. */
+/*
+ * Quantises K or V of all layers and writes the decoded numbers [layer][head][n][d] and bits
+ * [layer][head][KVD_N_SIDES][2].
+ */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {
     const kvd_model_info *const m = &w->dump->model;

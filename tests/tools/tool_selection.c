@@ -22,11 +22,17 @@ typedef struct {
     kvd_activations dump;
     kvd_config config;
     kvd_plan plan;
-    /* number of tokens, of prompt tokens, of heads that get a copy of each K and V */
+    /*
+     * Number of tokens (n), of prompt tokens, and of heads that get a copy of each K and V
+     * (repeat).
+     */
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    /* [n_layers][n_kv_heads][1 + n - prompt][n]: 1 if stored */
+    /*
+     * [n_layers][n_kv_heads][1 + n - prompt][n] 1 for each token that is stored after the prompt
+     * and after each step.
+     */
     uint8_t *kept;
 } selection;
 
@@ -99,7 +105,9 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/* Runs n heads through the cache: the prompt in one call, later tokens one by one. */
+/*
+ * Runs n heads of layer `layer` through the cache: the prompt in one call, later tokens one by one.
+ */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];

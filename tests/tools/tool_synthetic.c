@@ -13,7 +13,10 @@
 #include "formats/error_table.h"
 #include "make_dump.h"
 
-/* Writes made-up losses of pairs bqk and bvw with 2, 4, 6 and 8 kept dimensions. */
+/*
+ * Writes an error table of made-up losses, for pairs bqk and bvw with 2, 4, 6 and 8 kept
+ * dimensions.
+ */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)
 {
