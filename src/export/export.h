@@ -36,7 +36,7 @@ int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err
 typedef struct {
     kvd_common_options common;
     const char *model, *spectrum, *rates, *table; /* input files; `rates` and `table` may be NULL */
-    /* text of --method; if NULL, the method is derived from the file `rates` */
+    /* Text of option --method. NULL: the method for which the file of --rates was fitted. */
     const char *method_text;
     char *own_text; /* allocated copy of method_text, or NULL */
     kvd_method method;

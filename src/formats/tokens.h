@@ -14,7 +14,10 @@ typedef enum {
      * Logarithm of the softmax denominator of the token as a query, summed over heads (ZDC paper).
      */
     KVD_RANK_DENOMINATOR,
-    /* Like KVD_RANK_DENOMINATOR, minus the logarithm of the number of keys that the query sees. */
+    /*
+     * Logarithm of the softmax denominator of the token as a query, minus the logarithm of the
+     * number of keys that the query sees.
+     */
     KVD_RANK_DENOMINATOR_PER_KEY,
     KVD_RANK_MASS, /* attention probability that the token receives from all heads and queries */
     /*

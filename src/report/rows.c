@@ -390,8 +390,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 }
 
 /*
- * Shortens the name of a list of widths from "kvdim25m-p50" to "kvdim25m". A number becomes "equal
- * widths".
+ * Writes a figure's name for a file of widths (kept dimensions per head): "kvdim25m-p50" becomes
+ * "kvdim25m". A mere number, the same width in all heads, becomes "equal widths".
  */
 static void family(const char *widths, char *to, size_t size)
 {

@@ -131,8 +131,8 @@ TEST(test_models)
         assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
     }
     /*
-     * Model 1 has a single measurement, so its line must have the slope of model 0 and pass through
-     * this measurement.
+     * Six measurements belong to model 0 and one to model 1. The line of model 1 must have the
+     * slope of model 0 and pass through that one measurement.
      */
     for (int i = 0; i < 7; i++)
         model[i] = i == 6;

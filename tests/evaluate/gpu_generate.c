@@ -610,7 +610,10 @@ static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
     close_plan(&o);
 }
 
-/* A small Gemma 3: heads of 256, a scale of scores of its own, a window in every second layer. */
+/*
+ * Shape of a small model like Gemma 3: heads of 256 dimensions, attention scores scaled by a
+ * constant of the model, and a sliding window in every second layer.
+ */
 static const kvd_shape gemma = {
     "gemma3", "gemma3_text", "made up",
     "{\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","

@@ -88,8 +88,9 @@ static size_t count(const char *text, const char *part)
 static const char needle_start[] = "One of the special magic ";
 
 /*
- * Writes a code for a random word: 9 for a number, U for a UUID, K for hyphenated words, V<length>
- * for a variable. Other words are written unchanged.
+ * Replaces words that RULER draws at random, so that prompts can be compared: writes 9 for a
+ * number, U for a UUID, K for hyphenated words, V<length> for a variable. Other words are written
+ * unchanged.
  */
 static void put_shape(FILE *f, const char *word, size_t n)
 {

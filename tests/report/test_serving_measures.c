@@ -121,8 +121,8 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * Latencies at request rates: uncompressed 0.010, 0.012, 0.020 s at 1, 2, 2.4 requests/s; zack
- * 0.010, 0.012 s at 2, 2.4 requests/s.
+ * The test file has these latencies: uncompressed 0.010, 0.012, 0.020 s at 1, 2, 2.4 requests/s;
+ * with method zack 0.010, 0.012 s at 2, 2.4 requests/s.
  */
 TEST(test_loads)
 {

@@ -25,7 +25,10 @@ typedef enum {
     KVD_METRIC_CLASSIFICATION,
     /* Fraction of the answer's numbers that equal N, where the reference is "Paragraph N". */
     KVD_METRIC_RETRIEVAL,
-    /* Like KVD_METRIC_RETRIEVAL, for references in Chinese. */
+    /*
+     * Fraction of the answer's numbers that equal N, where the reference is "Paragraph N" in
+     * Chinese.
+     */
     KVD_METRIC_RETRIEVAL_ZH,
     /* Fraction of the answer's numbers that equal the reference. */
     KVD_METRIC_COUNT,

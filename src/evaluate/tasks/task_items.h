@@ -25,7 +25,10 @@ enum { KVD_TASK_CLASSES = 64 };
  */
 typedef struct {
     size_t n_items;
-    /* [n_items] Index of each item's text. The bootstrap draws texts. */
+    /*
+     * [n_items] Index of each item's text. Bootstrap intervals are computed by drawing texts, not
+     * items.
+     */
     size_t *cluster;
     size_t n_clusters;
     /*

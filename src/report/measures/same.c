@@ -8,7 +8,10 @@
 /* A column of a result file that describes a condition of the measurement. */
 typedef struct {
     const char *column;
-    /* Group of conditions ("widths", "sample" or "bases") that callers can ignore, or NULL. */
+    /*
+     * Group of columns: "widths", "sample", "bases" or NULL. If a caller names the group, its
+     * numbers are not compared, and its texts only if both results have one.
+     */
     const char *group;
     bool text;
 } condition;

@@ -96,7 +96,10 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     /* `cut` is true if K is projected after RoPE, by matrices of a file or before codes. */
     const bool rebuilds = p->dims && p->dims->rebuild,
                cut = (p->bits || p->maker) && p->dims && !rebuilds;
-    /* A plan that repeats the prompt needs positions for the copies after the prompt. */
+    /*
+     * Some methods read the prompt twice. The repeated prompt needs positions of its own in the
+     * cache.
+     */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of_text(p, c, max_len);
     const char *reason = NULL;

@@ -284,8 +284,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Returns the size of the grid in x. `others` is the number of thread blocks in its other
- * dimensions.
+ * Returns how many thread blocks a kernel starts along dimension x of its grid, so that each
+ * processor gets about 8 blocks. `others` is the number of blocks in y times z.
  */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
