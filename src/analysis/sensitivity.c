@@ -113,7 +113,10 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* Readers divide by sqrt(n_rows), but these singular values are per token already. */
+        /*
+         * Programs that read the file divide singular values by sqrt(n_rows), to get values per
+         * token. These singular values are per token already, so n_rows is 1.
+         */
         out->pair[pair[side]].n_rows = 1;
     }
     /* smallest failed job, so that the error does not depend on the threads */

@@ -22,10 +22,8 @@ double kvd_delta(const double *A, const double *B, size_t d);
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
 /*
- * Fills overlap [d] with
- *
- * A_m^T B_m ||_F^2 / m, where A_m and B_m are the first m columns. For random A and B this is m / d
- * on average.
+ * Fills overlap [d] with || A_m^T B_m ||_F^2 / m for m = 1 .. d, where A_m and B_m are the first m
+ * columns of A and B. For random A and B this is m / d on average.
  */
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 

@@ -42,7 +42,10 @@ extern const char *const kvd_pair_name[KVD_N_PAIRS];
 int kvd_pair_find(const char *name);
 /* Reads the attributes pair_qk and pair_v. Fails on an unknown name. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
-/* Returns true for bqk, bvw, fqk and fvw, which have two matrices in place of a rotation. */
+/*
+ * Returns true for the pairs named bqk, bvw, fqk and fvw, which reduce vectors by two different
+ * matrices instead of one rotation.
+ */
 bool kvd_pair_balanced(kvd_pair pair);
 /* Returns true for fqk and fvw, whose squared singular values are losses in nats. */
 bool kvd_pair_fisher(kvd_pair pair);

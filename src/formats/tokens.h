@@ -59,8 +59,8 @@ typedef enum {
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
     /*
-     * [level][layer] Fewest tokens that receive 90, 95, 99 % of a layer's attention, mean over
-     * requests.
+     * [level][layer] Smallest number of tokens that together receive 90, 95 or 99 % (level) of a
+     * layer's attention, mean over requests.
      */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,

@@ -22,9 +22,8 @@ TEST(test_by_hand)
     assert_true(q.top1 == 1);
     assert_true(q.agree == 1);
     /*
-     * KL(uniform
-     *
-     * p) of token 0, where p is its softmax. The KL divergence of token 1 is 0.
+     * KL divergence of token 0: KL(uniform distribution || softmax of the logits). That of token 1
+     * is 0.
      */
     const double kl = (log(8.0 / 3) + log(8.0 / 6) + log(8.0 / 15)) / 3;
     assert_true(fabs(q.kl - kl) < 1e-6);

@@ -10,8 +10,8 @@
 #include "zdc_case.h"
 
 /*
- * Replaces the log-sum-exps lse by a mean of lse, with weight `alike` (0 to 1), and new random
- * numbers.
+ * Draws new log-sum-exps of all tokens and heads: `alike` (0 to 1) times the old number plus 1 -
+ * `alike` times a new random number.
  */
 static void draw(const fixture *f, float *lse, double alike)
 {

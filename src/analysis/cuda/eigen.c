@@ -121,7 +121,10 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     float ms = 0;
     if (kvd_queue_put(s->A, gram, m * matrix, s->stream, what, err) ||
         kvd_cuda_check(cudaEventRecord(s->begin, s->stream), what, err) ||
-        /* Only the upper triangle of the column-major matrix is read, as in kvd_gram_svd. */
+        /*
+         * cuSOLVER reads only the upper triangle of the column-major matrix. The CPU version,
+         * kvd_gram_svd, reads the same one.
+         */
         solver_check(s->lib->cusolverDnXsyevBatched(
                          s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
                          CUDA_R_64F, s->A, d, CUDA_R_64F, s->lambda, CUDA_R_64F, s->work,

@@ -15,7 +15,10 @@
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
 
-/* Like kvd_decompose_moments, but on the current GPU, except for KVD_PAIR_BQK and KVD_PAIR_BVW. */
+/*
+ * Computes singular values and rotations from second moments (kvd_decompose_moments) on the current
+ * GPU. The pairs KVD_PAIR_BQK and KVD_PAIR_BVW are computed on the CPU.
+ */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);
 

@@ -36,7 +36,10 @@ typedef struct {
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    /* [n_heads][n_rows][d] Output, with the heads of all n_parts tensors one after another. */
+    /*
+     * [n_heads][n_rows][d] Output: first the heads of tensor part[0], then those of part[1], and so
+     * on.
+     */
     void *slabs;
     kvd_slab_bad *bad;
 } kvd_slab_args;

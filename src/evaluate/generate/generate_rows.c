@@ -94,7 +94,10 @@ typedef struct {
     kvd_attention hook; /* calls `cache`'s hook and then path.layer_done */
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    /* [piece][vocab_size] Logits, also needed to choose tokens. */
+    /*
+     * [piece][vocab_size] Logits of up to `piece` sequences. They are computed even if the caller
+     * wants none, because tokens are chosen by them.
+     */
     float *logits;
 } by_rows;
 

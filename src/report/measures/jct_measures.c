@@ -175,7 +175,8 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
 }
 
 /*
- * Appends by how many percent the job `e` takes longer than the same job with method B (q->rest).
+ * Appends to *out by how many percent the job `e` took longer than the same job with another
+ * method, which q->rest names.
  */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)

@@ -144,8 +144,9 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Returns true if one x explains all deltas. It suffices to try the ends of the rounding intervals
- * of epsilon +- delta.
+ * Returns true if for one number x, |x - epsilon| of every data set rounds to its published delta.
+ * Only x at the ends of the rounding intervals of epsilon +- delta are tried, because others
+ * explain no more.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {

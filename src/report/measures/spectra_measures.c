@@ -189,7 +189,8 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
         /*
-         * True for the first of the elements that share a mean, so that each mean is computed once.
+         * Elements with equal label, pair and number of tokens have a common mean. `leads` is true
+         * for the first of them, so that the mean is computed once.
          */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)

@@ -181,8 +181,9 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
 }
 
 /*
- * Returns the number of curves. *least and *most receive the smallest and largest fraction of loads
- * at which a curve is in lo .. hi.
+ * For each measured curve, computes at which fraction of the loads (request rates) its values are
+ * in lo .. hi. *least and *most receive the smallest and largest fraction. Returns the number of
+ * curves.
  */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {

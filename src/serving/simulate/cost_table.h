@@ -17,7 +17,10 @@ typedef struct {
     /* [n_points] Measured times, filled by the caller. */
     kvd_cost_point *point;
     size_t n_points;
-    /* Rising values of the first coordinate u. The points of each value form a curve over v. */
+    /*
+     * The different values of the first coordinate u of the measured points, rising. The points
+     * with one value of u form a curve of seconds over v.
+     */
     double *u;
     /* Curve i has the elements start[i] .. start[i + 1] - 1 of v and seconds. */
     size_t *start, n;
@@ -26,8 +29,9 @@ typedef struct {
 } kvd_cost_table;
 
 /*
- * Sorts the points into curves. Fails if a point occurs twice or if u has fewer than two values.
- * `first` and `second` are the names of u and v for messages.
+ * Sorts the measured points (u, v, seconds) into one curve of seconds over v for each value of u.
+ * Fails if a point (u, v) occurs twice or if u has fewer than two values. `first` and `second` name
+ * u and v in messages.
  */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);

@@ -15,7 +15,10 @@ struct kvd_costs {
      * earlier tokens (v).
      */
     kvd_cost_table prompts;
-    /* Seconds of the matrix products of a number of tokens. */
+    /*
+     * Seconds that an iteration on prompts takes without attention, which is mostly matrix
+     * products, by its number of tokens (u).
+     */
     kvd_cost_table products;
     kvd_cost_table steps;
     double pair; /* seconds of attention per query-key product in a prompt */

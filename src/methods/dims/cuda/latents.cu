@@ -481,8 +481,8 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
 }
 
 /*
- * Returns the number of groups of 8 tokens of the longest request, but not more than fill the
- * device.
+ * Returns the number of thread blocks along one dimension of a grid: one for every 8 tokens of the
+ * longest request, but not more than are needed to fill the device.
  */
 unsigned octets(const kvd_latent_slices *s)
 {

@@ -20,9 +20,15 @@ static const char what[] = "latents of palu", matrices[] = "matrices of palu";
  * rebuilds one head.
  */
 typedef struct {
-    /* True if B_v is folded into W_O, so that attention gives latents. */
+    /*
+     * True if the matrix that rebuilds values from latents, B_v, is multiplied into the output
+     * projection W_O. Attention then sums latents instead of values.
+     */
     bool direct;
-    /* Positions of the matrices A [heads * d_head][rank] of all groups, for K and V. */
+    /*
+     * Where the matrices A [heads * d_head][rank] begin, which turn K (index 0) and V (1) of a
+     * group of heads into latents. All groups follow one another.
+     */
     size_t down[2];
     /* Offsets of B of K and V for kvd_latent_restore, and of B of K in the fused kernel's order. */
     size_t up, up_pair;

@@ -99,8 +99,8 @@ void kvd_merged_slots_release(kvd_merged_slots *s);
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
 /*
- * Updates the number of tokens in each slot and the stored bytes, s->held, after an iteration.
- * m->bits gives the bits of a slot.
+ * After an iteration, updates how many tokens each slot (running request) has and how many bytes
+ * are stored (s->held). m->bits is called for the stored bits of a slot.
  */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it);
 /* Returns device memory filled with random numbers, for timing, or NULL on failure. */

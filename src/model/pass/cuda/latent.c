@@ -1,4 +1,7 @@
-/* Latent attention on the GPU (model/pass/latent.h). */
+/*
+ * Multi-head latent attention of DeepSeek-V2 on the GPU: keys and values of all heads are computed
+ * from one cached latent vector (model/pass/latent.h).
+ */
 #include "model/pass/latent.h"
 
 #include "model/pass/cuda/layer.h"
