@@ -26,7 +26,7 @@ typedef struct {
      */
     bool direct;
     /*
-     * Where the matrices A [heads * d_head][rank] begin, which turn K (index 0) and V (1) of a
+     * Positions of the matrices A [heads * d_head][rank], which turn K (index 0) and V (1) of a
      * group of heads into latents. All groups follow one another.
      */
     size_t down[2];
