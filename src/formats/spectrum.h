@@ -108,7 +108,10 @@ typedef struct {
     kvd_pair_spectrum pair[KVD_N_PAIRS];
 } kvd_spectrum;
 
-/* Returns the calibration text with the number of tokens that corpus_hash covers. Borrows. */
+/*
+ * Returns the calibration text's name and hash (corpus_hash), and the number of tokens that the
+ * hash covers. The result borrows strings of *s.
+ */
 kvd_named_text kvd_spectrum_text(const kvd_spectrum *s, const char *path);
 
 /* Returns n_heads for qk, q and vw if `pairing` is per-query, else n_kv_heads. */

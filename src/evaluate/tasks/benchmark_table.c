@@ -113,7 +113,10 @@ const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t)
     return t->rows;
 }
 
-/* Bytes of an uncompressed 16-bit cache after n tokens, whose windowed layers hold the window. */
+/*
+ * Returns the bytes of an uncompressed 16-bit cache after n tokens. Layers with a sliding window
+ * hold only the tokens in the window.
+ */
 static double dense_bytes(const kvd_config *c, double n)
 {
     const double per_token = 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);

@@ -484,7 +484,7 @@ static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd
     return status;
 }
 
-/* Says how many items of each task lost the middle of their prompt. */
+/* Adds a sentence that says in how many items of each task the middle of the prompt was cut out. */
 static void say_cut(const leaderboard *b, kvd_section *s)
 {
     size_t n = 0;

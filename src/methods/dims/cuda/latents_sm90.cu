@@ -135,7 +135,8 @@ struct barriers {
 };
 
 /*
- * Starts the copies of latents and of B to the ring buffer for all tasks. One thread must call it.
+ * Starts, for all tasks of a thread block, the copies of latents and of the matrices B that rebuild
+ * keys or values from them to a ring buffer in shared memory. One thread must call it.
  */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {

@@ -59,8 +59,9 @@ cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStre
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
- * Writes to `rows` what decode steps read, for the second or first layer. The newest tokens must be
- * in `first` or `second`, marked unmerged.
+ * Writes to `rows` the keys and values that decode steps read in one layer of a merged pair: the
+ * second layer if `second`, otherwise the first. The newest tokens must be in `first` or `second`,
+ * marked unmerged.
  */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
