@@ -334,7 +334,9 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
             goto done;
         largest = change > largest ? change : largest;
     }
-    *error = largest / sqrt(sum2 / ((double)n_tokens * (double)vocab));
+    /* The logits of a model whose weights are all zero stay 0. */
+    const double rms = sqrt(sum2 / ((double)n_tokens * (double)vocab));
+    *error = largest <= 0 && rms <= 0 ? 0 : largest / rms;
     if (!(*error <= tolerance)) {
         kvd_fail(
             err,

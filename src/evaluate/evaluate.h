@@ -139,7 +139,8 @@ int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t 
 
 /*
  * Checks that projections which keep all dimensions also keep the first batch's logits. Sets *error
- * to max |difference| / rms(uncompressed) and fails if it is above `tolerance`.
+ * to max |difference| / rms(uncompressed), or to 0 if all logits are 0, and fails if it is above
+ * `tolerance`.
  *
  * kvd_full_rank_tolerance returns a bound that still detects a wrong sign, transpose or head, whose
  * error is of order 1. float32 rotations: 1e-3, as products round by about 1e-6. Other float32

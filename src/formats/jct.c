@@ -171,6 +171,33 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
     return status;
 }
 
+/*
+ * Returns the largest rounding error of a job's time in seconds. CUDA events round each measured
+ * step to 0.5 us.
+ */
+static double rounding(const kvd_rows *r, size_t row)
+{
+    const double jct = kvd_row_real(r, row, "jct_s");
+    return 1e-3 + (jct > 0 ? 1e-4 * jct : 0);
+}
+
+static bool refused(const kvd_rows *r, size_t row, const char *column, double x)
+{
+    if (!strcmp(column, "jct_s") || !strcmp(column, "jct_min_s") || !strcmp(column, "jct_max_s"))
+        return isinf(x) || x <= 0;
+    const bool noise = strstr(column, "_s") || strstr(column, "residue");
+    return isinf(x) || x < (noise ? -rounding(r, row) : 0);
+}
+
+int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
+{
+    static const char *const needed[] = {"kind",     "method",  "name",  "engine", "batch",
+                                         "input",    "output",  "jct_s", "ttft_s", "prefill_s",
+                                         "decode_s", "seconds", NULL};
+    *rows = kvd_rows_load(f, err);
+    return *rows ? kvd_rows_check(*rows, f->path, columns(), N_COLUMNS, needed, refused, err) : -1;
+}
+
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err)
 {
@@ -186,7 +213,7 @@ int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, cons
         other = true;
         goto done;
     }
-    if (!(rows = kvd_rows_load(&f, err)))
+    if (kvd_jct_read(&rows, &f, err))
         goto done;
     for (int i = 0; i < KVD_JCT_SAMPLES; i++)
         if (kvd_rows_load_samples(&f, rows, kvd_rows_samples_spec(r, i), err))
@@ -206,31 +233,6 @@ done:
     kvd_rows_free(rows);
     kvd_h5_close(&f, false);
     return status;
-}
-
-/*
- * Returns the largest rounding error of a job's time in seconds. CUDA events round each measured
- * step to 0.5 us.
- */
-static double rounding(const kvd_rows *r, size_t row)
-{
-    const double jct = kvd_row_real(r, row, "jct_s");
-    return 1e-3 + (jct > 0 ? 1e-4 * jct : 0);
-}
-
-static bool refused(const kvd_rows *r, size_t row, const char *column, double x)
-{
-    const bool noise = strstr(column, "_s") || strstr(column, "residue");
-    return isinf(x) || x < (noise ? -rounding(r, row) : 0);
-}
-
-int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
-{
-    static const char *const needed[] = {"kind",     "method",  "name",  "engine", "batch",
-                                         "input",    "output",  "jct_s", "ttft_s", "prefill_s",
-                                         "decode_s", "seconds", NULL};
-    *rows = kvd_rows_load(f, err);
-    return *rows ? kvd_rows_check(*rows, f->path, columns(), N_COLUMNS, needed, refused, err) : -1;
 }
 
 static int name_attention(kvd_rows *r, const char *attention, kvd_err *err)

@@ -41,7 +41,8 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
                  const kvd_run *run, kvd_err *err);
 
 /*
- * Appends the rows of a file to *r. Fails if the options of its sweep differ from the text `sweep`.
+ * Appends the rows of a file to *r. Fails on a bad number, or if the options of the file's sweep
+ * differ from the text `sweep`.
  */
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err);

@@ -15,6 +15,8 @@ static const kvd_column fixed[] = {
     {"trace", KVD_COL_TEXT, "1", "source of arrivals and lengths"},
     {"engine", KVD_COL_TEXT, "1", "device and engine on which the costs were measured"},
     {"gpus", KVD_COL_INT, "1", "GPUs of a replica; 0: the CPU"},
+    {"graphs", KVD_COL_INT, "1", "1: the costs are of steps replayed as CUDA graphs"},
+    {"phases", KVD_COL_INT, "1", "1: the costs were measured together with the times of the parts"},
     {"replicas", KVD_COL_INT, "1", "replicas that serve requests"},
     {"route", KVD_COL_TEXT, "1", "rule by which requests are given to replicas"},
     {"max_batch", KVD_COL_INT, "1", "largest number of requests that a replica runs at once"},

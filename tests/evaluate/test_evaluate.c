@@ -1,11 +1,13 @@
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "dims_fixture.h"
 #include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 #include "make_checkpoint.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 static char path[80];
@@ -227,6 +229,34 @@ TEST(test_full_rank_guard)
         kvd_dims_release(&d);
     }
     close_bench(&b);
+}
+
+TEST(test_full_rank_of_zero_weights)
+{
+    enum { HEADER = 7 * 4 }; /* bytes of a llama2.c file before the weights */
+    kvd_err err = {""};
+    made_spec spec = MADE_SPEC_DEFAULTS;
+    spec.layers = 3;
+    char zeros[80];
+    struct stat made;
+    (void)snprintf(zeros, sizeof zeros, "%s/zeros.bin", temp_folder());
+    OK(make_llama2c(zeros, &spec, &err));
+    assert_int_equal(stat(zeros, &made), 0);
+    assert_int_equal(truncate(zeros, HEADER), 0);
+    assert_int_equal(truncate(zeros, made.st_size), 0);
+    kvd_checkpoint *const model = kvd_checkpoint_open(zeros, &err);
+    assert_non_null(model);
+    bench b = {.runner = kvd_runner_cpu(model, TOKENS, SEQ_LEN, &err)};
+    assert_non_null(b.runner);
+    OK(kvd_evaluator_init(&b.e, b.runner, corpus, 0, false, &err));
+    kvd_dims d;
+    double error = NAN;
+    build(&d, &kvd_dims_zack, 0);
+    OK(kvd_evaluate_full_rank(&b.e, &d, 1e-3, &error, &err));
+    assert_true(error <= 0 && error >= 0);
+    kvd_dims_release(&d);
+    close_bench(&b);
+    kvd_checkpoint_close(model);
 }
 
 TEST(test_guards_of_points)

@@ -1,11 +1,13 @@
 /*
- * Tests the break-even length of a method: the number of prompt tokens from which on it completes
- * jobs faster than the uncompressed cache.
+ * Tests the break-even length of a method (the number of prompt tokens from which on it completes
+ * jobs faster than the uncompressed cache), and that damaged job completion times are refused.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "formats/jct.h"
+#include "jct_fixture.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 static const kvd_column columns[] = {
@@ -114,6 +116,47 @@ TEST(test_noise)
     assert_true(kvd_jct_break_even_noise(r, 12, false, &noise));
     assert_false(kvd_jct_break_even_noise(r, 13, false, &noise));
     kvd_rows_free(r);
+}
+
+/* Writes a file whose only request has these seconds. */
+static void write_request(const char *path, double jct)
+{
+    static char *argv[] = {"kvdim-test", NULL};
+    kvd_common_options opt = {.threads = 1};
+    kvd_err err;
+    kvd_run run;
+    jct_fixture x;
+    OK(kvd_run_start(&run, "kvdim-test", 1, argv, &opt, &err));
+    OK(jct_fixture_begin(&x, &err));
+    OK(kvd_jct_add_request(x.rows, &x.setting, &(kvd_jct_request){.ttft = 0.25, .jct = jct}, &err));
+    OK(jct_fixture_end(&x, path, &run, &err));
+    kvd_run_release(&run);
+}
+
+TEST(test_impossible_completion_time)
+{
+    char path[64], why[200], wanted[400];
+    (void)snprintf(path, sizeof path, "%s/x.h5", temp_folder());
+    for (int good = 0; good < 2; good++) {
+        kvd_err err;
+        kvd_h5 f;
+        kvd_rows *read = NULL, *const r = kvd_jct_rows(1, &err);
+        write_request(path, good);
+        OK(kvd_h5_open(&f, path, &kvd_schema_jct, &err));
+        if (good) {
+            OK(kvd_jct_read(&read, &f, &err));
+            OK(kvd_jct_resume(r, path, &kvd_schema_jct, "test", &err));
+        } else {
+            (void)snprintf(why, sizeof why, "'%s': '/rows/jct_s' is 0 in row 0", path);
+            FAILS(kvd_jct_read(&read, &f, &err), why);
+            (void)snprintf(wanted, sizeof wanted,
+                           "cannot resume: %s; remove '%s' or run without --resume", why, path);
+            FAILS(kvd_jct_resume(r, path, &kvd_schema_jct, "test", &err), wanted);
+        }
+        kvd_rows_free(read);
+        kvd_rows_free(r);
+        kvd_h5_close(&f, false);
+    }
 }
 
 TEST_MAIN(NULL, NULL)

@@ -26,7 +26,8 @@ static const kvd_column serving[] = {
     {"kind", KVD_COL_TEXT, "1", "k"},          {"method", KVD_COL_TEXT, "1", "m"},
     {"engine", KVD_COL_TEXT, "1", "e"},        {"trace", KVD_COL_TEXT, "1", "t"},
     {"route", KVD_COL_TEXT, "1", "r"},         {"admission", KVD_COL_TEXT, "1", "a"},
-    {"gpus", KVD_COL_INT, "1", "g"},           {"replicas", KVD_COL_INT, "1", "r"},
+    {"gpus", KVD_COL_INT, "1", "g"},           {"graphs", KVD_COL_INT, "1", "g"},
+    {"phases", KVD_COL_INT, "1", "p"},         {"replicas", KVD_COL_INT, "1", "r"},
     {"chunk", KVD_COL_INT, "1", "c"},          {"max_batch", KVD_COL_INT, "1", "b"},
     {"max_tokens", KVD_COL_INT, "1", "t"},     {"memory_bytes", KVD_COL_REAL, "1", "m"},
     {"reserve_bytes", KVD_COL_REAL, "1", "r"}, {"slo_ttft_s", KVD_COL_REAL, "1", "s"},
@@ -103,6 +104,19 @@ TEST(test_every_condition)
         assert_string_equal(kvd_rows_differ(&x, 0, &y, 1, ""), "schema");
         kvd_rows_free(rows);
     }
+}
+
+TEST(test_older_serving_file)
+{
+    const kvd_column older[] = {serving[0], serving[1]};
+    kvd_result x = {.kind = KVD_RESULT_SERVING, .serving = table(older, 2)}, y = x;
+    y.serving = table(serving, 9);
+    put(x.serving, older, 2, -1);
+    put(y.serving, serving, 9, -1);
+    assert_string_equal(kvd_rows_differ(&x, 0, &y, 0, "engine,trace,route,admission"), "gpus");
+    assert_null(kvd_rows_differ(&x, 0, &y, 0, "engine,trace,route,admission,gpus"));
+    kvd_rows_free(x.serving);
+    kvd_rows_free(y.serving);
 }
 
 TEST(test_groups)

@@ -118,6 +118,7 @@ TEST(test_tables)
     near(kvd_costs_weight_bytes(c), 16e9, 1e-12);
     near(kvd_costs_cache_bytes(c), 64e6, 1e-12);
     assert_int_equal(kvd_costs_gpus(c), 1);
+    assert_true(kvd_costs_graphs(c) && !kvd_costs_phases(c));
     assert_string_equal(kvd_costs_engine(c), "a test");
 
     for (uint32_t piece = 64; piece <= 4096; piece += 61)

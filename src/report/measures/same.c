@@ -44,6 +44,8 @@ static const condition serving_conditions[] = {{"kind", NULL, true},
                                                {"attention", NULL, true},
                                                {"admission", NULL, true},
                                                {"gpus", NULL, false},
+                                               {"graphs", NULL, false},
+                                               {"phases", NULL, false},
                                                {"replicas", NULL, false},
                                                {"chunk", NULL, false},
                                                {"max_batch", NULL, false},
@@ -82,6 +84,13 @@ static bool equal(double a, double b)
     if (isnan(a) || isnan(b))
         return isnan(a) && isnan(b);
     return isinf(a) || isinf(b) ? a <= b && b <= a : fabs(a - b) < 1e-9;
+}
+
+/* Serving files of older revisions lack "graphs" and "phases". NaN there equals every number. */
+static bool same_number(const char *column, double a, double b)
+{
+    return ((isnan(a) || isnan(b)) && (!strcmp(column, "graphs") || !strcmp(column, "phases"))) ||
+           equal(a, b);
 }
 
 /*
@@ -160,7 +169,7 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
             continue;
         if (!strcmp(c->column, "settings") ? !same_settings(s, t, but)
             : c->text                      ? !same_text(c->column, s, t)
-                      : !equal(number(p, a, c->column), number(q, b, c->column)))
+                      : !same_number(c->column, number(p, a, c->column), number(q, b, c->column)))
             return c->column;
     }
     return NULL;

@@ -25,6 +25,7 @@ struct kvd_costs {
     double empty;
     double bytes_per_token, weight_bytes, cache_bytes;
     int gpus;
+    bool graphs, phases;
     char engine[256];
 };
 
@@ -189,6 +190,8 @@ static int take_facts(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
     if (!(gpus >= 0 && gpus <= 1024)) /* 0 GPUs: the model ran on the CPU */
         return kvd_fail(err, "row %zu: %g GPUs", row, gpus);
     c->gpus = (int)gpus;
+    c->graphs = kvd_row_real(s, row, "graphs") > 0;
+    c->phases = kvd_row_real(s, row, "phases") > 0;
     snprintf(c->engine, sizeof c->engine, "%s", kvd_row_text(s, row, "engine"));
     if (!(c->bytes_per_token > 0 && c->bytes_per_token < 1e15 && c->weight_bytes >= 0 &&
           c->weight_bytes < 1e18))
@@ -318,6 +321,16 @@ double kvd_costs_cache_bytes(const kvd_costs *c)
 int kvd_costs_gpus(const kvd_costs *c)
 {
     return c->gpus;
+}
+
+bool kvd_costs_graphs(const kvd_costs *c)
+{
+    return c->graphs;
+}
+
+bool kvd_costs_phases(const kvd_costs *c)
+{
+    return c->phases;
 }
 
 const char *kvd_costs_engine(const kvd_costs *c)

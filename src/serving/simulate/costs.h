@@ -46,6 +46,9 @@ double kvd_costs_weight_bytes(const kvd_costs *c); /* over all GPUs */
 /* Returns the size of the measured KV cache in bytes, or NaN if unknown. */
 double kvd_costs_cache_bytes(const kvd_costs *c);
 int kvd_costs_gpus(const kvd_costs *c); /* 0 means the CPU */
+/* Return true if the measured steps were replayed CUDA graphs, or if their parts were timed. */
+bool kvd_costs_graphs(const kvd_costs *c);
+bool kvd_costs_phases(const kvd_costs *c);
 const char *kvd_costs_engine(const kvd_costs *c);
 
 #endif

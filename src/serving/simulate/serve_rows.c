@@ -12,6 +12,8 @@ static void put_about(kvd_rows *r, const char *kind, const kvd_serve_about *a)
     kvd_rows_text(r, "trace", a->trace);
     kvd_rows_text(r, "engine", kvd_costs_engine(s->costs));
     kvd_rows_int(r, "gpus", kvd_costs_gpus(s->costs));
+    kvd_rows_int(r, "graphs", kvd_costs_graphs(s->costs));
+    kvd_rows_int(r, "phases", kvd_costs_phases(s->costs));
     kvd_rows_int(r, "replicas", s->replicas);
     kvd_rows_text(r, "route", kvd_route_name[s->route]);
     kvd_rows_int(r, "max_batch", (int64_t)s->limits.max_batch);
