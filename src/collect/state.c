@@ -64,7 +64,7 @@ static int close_stream(stream *s)
 /* Compares the hash of a state file with its last 8 bytes, and moves to the start of the file. */
 static int verify(stream *s, kvd_err *err)
 {
-    char block[1 << 16];
+    char block[1 << 13];
     uint64_t hash = 0;
     off_t left = 0;
     if (!fseeko(s->f, 0, SEEK_END) && (left = ftello(s->f) - (off_t)sizeof hash) < 0)

@@ -240,7 +240,7 @@ typedef struct {
 
 static int drain(int fd, image *to, kvd_err *err)
 {
-    char buf[1 << 16];
+    char buf[1 << 13];
     FILE *const f = open_memstream(&to->bytes, &to->len);
     if (!f)
         return kvd_no_memory(err, "a figure", sizeof buf);

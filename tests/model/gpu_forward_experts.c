@@ -85,6 +85,7 @@ static void test_groups(const grouping *g)
     uint32_t *const expert = need(of_uses), *const row = need(of_uses),
                     *const count = need(experts * sizeof *count);
     size_t *const best = need(chosen * sizeof *best), wrong = 0;
+    double *const scratch = need(KVD_ROUTE_SCRATCH * experts * sizeof *scratch);
     make_logits(g, logit, bias);
     const kvd_gpu_routes r = {.n = TOKENS,
                               .n_experts = experts,
@@ -108,7 +109,7 @@ static void test_groups(const grouping *g)
     check(cudaMemcpy(row, r.row, of_uses, cudaMemcpyDeviceToHost), "rows");
     check(cudaMemcpy(count, r.count, experts * sizeof *count, cudaMemcpyDeviceToHost), "counts");
     for (size_t t = 0; t < TOKENS; t++) {
-        kvd_route_groups(&c, logit + t * experts, g->bias ? bias : NULL, best, want);
+        kvd_route_groups(&c, logit + t * experts, g->bias ? bias : NULL, scratch, best, want);
         int same = 1;
         for (size_t j = 0; j < chosen; j++)
             same = same && best[j] == expert[t * chosen + j] &&
@@ -119,7 +120,7 @@ static void test_groups(const grouping *g)
     test_result(wrong == 0 && lists, g->name, "%zu of %d tokens differ from the CPU's choice%s",
                 wrong, TOKENS, lists ? "" : ", the lists are wrong");
     device_free(r.bias_choice, r.logit, r.factor, r.weight, r.expert, r.count, r.row);
-    void *const host[] = {logit, bias, factor, weight, want, expert, row, count, best};
+    void *const host[] = {logit, bias, factor, weight, want, expert, row, count, best, scratch};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         free(host[i]);
 }

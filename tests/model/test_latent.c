@@ -35,7 +35,7 @@ TEST(test_routing)
                                   .chosen_add_up = cases[i].add_up,
                                   .expert_scale = cases[i].scale};
             float logit[256], bias[256], factor[256], all[256] = {0};
-            double wide[256], wide_bias[256], p[256];
+            double wide[256], wide_bias[256], p[256], scratch[KVD_ROUTE_SCRATCH * 256];
             size_t expert[256];
             for (int e = 0; e < c.n_experts; e++) {
                 logit[e] = run % 3 ? normal(&rng) : roundf(normal(&rng));
@@ -43,7 +43,7 @@ TEST(test_routing)
                 wide[e] = (double)logit[e];
                 wide_bias[e] = (double)bias[e];
             }
-            kvd_route_groups(&c, logit, c.route_sigmoid ? bias : NULL, expert, factor);
+            kvd_route_groups(&c, logit, c.route_sigmoid ? bias : NULL, scratch, expert, factor);
             ref_route_groups(&c, wide, c.route_sigmoid ? wide_bias : NULL, p);
             for (int j = 0; j < c.n_chosen; j++) {
                 assert_true(expert[j] < (size_t)c.n_experts && all[expert[j]] <= 0);
@@ -72,17 +72,18 @@ TEST(test_routing_by_hand)
     const float logit[] = {2, -9, 1, 1}, bias[] = {0, 0, 0, 0.5F}, nan[] = {NAN, NAN, NAN, NAN};
     size_t expert[2];
     float factor[2];
-    kvd_route_groups(&c, logit, bias, expert, factor);
+    double scratch[KVD_ROUTE_SCRATCH * 4];
+    kvd_route_groups(&c, logit, bias, scratch, expert, factor);
     assert_int_equal(expert[0], 3);
     assert_int_equal(expert[1], 2);
     assert_true(fabsf(factor[0] - 1.5F) < 1e-6F && fabsf(factor[1] - 1.5F) < 1e-6F);
     c.route_sigmoid = c.chosen_add_up = false;
-    kvd_route_groups(&c, logit, NULL, expert, factor);
+    kvd_route_groups(&c, logit, NULL, scratch, expert, factor);
     assert_int_equal(expert[0], 0);
     assert_int_equal(expert[1], 1);
     const double sum = exp(2) + exp(-9) + 2 * exp(1);
     assert_true(fabs((double)factor[0] - 3 * exp(2) / sum) < 1e-6);
-    kvd_route_groups(&c, nan, NULL, expert, factor);
+    kvd_route_groups(&c, nan, NULL, scratch, expert, factor);
     assert_true(isnan(factor[0]) && isnan(factor[1]));
 }
 

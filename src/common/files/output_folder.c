@@ -275,7 +275,7 @@ char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *e
 static int write_all(FILE *to, const char *path, FILE *from, const char *text, size_t len,
                      kvd_err *err)
 {
-    char buffer[1 << 16];
+    char buffer[1 << 13];
     size_t n = 0;
     if (!from && fwrite(text, 1, len, to) != len)
         return kvd_fail_errno(err, "cannot write '%s'", path);

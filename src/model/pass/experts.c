@@ -36,6 +36,9 @@ struct kvd_experts {
     /* [max_tokens][n_heads * d_value] Values of latent attention, or NULL. */
     float *values;
     float *logits;
+    /* [threads][KVD_ROUTE_SCRATCH * n_experts] Scratch of the router. */
+    double *scratch;
+    size_t threads;
     /* [max_tokens][n_chosen] The chosen experts' uses for each token. */
     use *uses;
     /* [max_tokens][n_chosen] Number of the expert for each element of `uses`. */
@@ -115,6 +118,8 @@ static int allocate(kvd_experts *e, size_t n, kvd_err *err)
     const size_t values = (size_t)e->c->n_heads * (size_t)e->c->d_value;
     e->values = malloc((values ? n * values : 1) * sizeof *e->values);
     e->logits = malloc(n * e->experts * sizeof *e->logits);
+    e->threads = kvd_thread_count();
+    e->scratch = malloc(e->threads * KVD_ROUTE_SCRATCH * e->experts * sizeof *e->scratch);
     e->uses = malloc(n * e->chosen * sizeof *e->uses);
     e->expert = malloc(n * e->chosen * sizeof *e->expert);
     e->by_expert = malloc(n * e->chosen * sizeof *e->by_expert);
@@ -123,8 +128,8 @@ static int allocate(kvd_experts *e, size_t n, kvd_err *err)
     e->out = malloc(e->piece * e->d * sizeof *e->out);
     e->gate = malloc(e->piece * width * sizeof *e->gate);
     e->up = malloc(e->piece * width * sizeof *e->up);
-    return e->copy && e->normed && e->values && e->logits && e->uses && e->expert && e->by_expert &&
-                   e->first && e->in && e->out && e->gate && e->up
+    return e->copy && e->normed && e->values && e->logits && e->scratch && e->uses && e->expert &&
+                   e->by_expert && e->first && e->in && e->out && e->gate && e->up
                ? 0
                : kvd_no_memory(err, "routed experts", (unsigned long long)(weights + activations));
 }
@@ -160,10 +165,10 @@ void kvd_experts_free(kvd_experts *e)
 {
     if (!e)
         return;
-    void *const buffers[] = {e->part,  e->copy,   e->values,    e->normed,   e->logits,
-                             e->uses,  e->expert, e->first,     e->in,       e->out,
-                             e->gate,  e->up,     e->by_expert, e->x1,       e->dy,
-                             e->d_out, e->d_in,   e->d_gate,    e->d_hidden, e->d_logits};
+    void *const buffers[] = {e->part,   e->copy,      e->values,  e->normed, e->logits, e->scratch,
+                             e->uses,   e->expert,    e->first,   e->in,     e->out,    e->gate,
+                             e->up,     e->by_expert, e->x1,      e->dy,     e->d_out,  e->d_in,
+                             e->d_gate, e->d_hidden,  e->d_logits};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         free(buffers[i]);
     free(e);
@@ -173,14 +178,15 @@ void kvd_experts_free(kvd_experts *e)
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
 {
+    double *const scratch = e->scratch + kvd_thread_index() * KVD_ROUTE_SCRATCH * e->experts;
     if (e->c->expert_groups) {
         float factor[KVD_CONFIG_EXPERTS];
-        kvd_route_groups(e->c, logit, bias, expert, factor);
+        kvd_route_groups(e->c, logit, bias, scratch, expert, factor);
         for (size_t j = 0; j < e->chosen; j++)
             uses[j].p = factor[j];
         return;
     }
-    double sum = 0, of_chosen = 0, picked[KVD_CONFIG_EXPERTS];
+    double sum = 0, of_chosen = 0, *const picked = scratch;
     float top = -INFINITY;
     size_t last = e->experts;
     for (size_t x = 0; x < e->experts; x++)
@@ -201,7 +207,7 @@ static void choose(const kvd_experts *e, const float *logit, const float *bias, 
 static void route(kvd_experts *e, const kvd_layer_weights *w, size_t n)
 {
     kvd_layer_project(e->normed, w, KVD_PART_ROUTER, n, e->d, e->experts, e->logits, 0);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads((int)e->threads)
     for (size_t i = 0; i < n; i++)
         choose(e, e->logits + i * e->experts, w->w[KVD_PART_ROUTER_BIAS], e->expert + i * e->chosen,
                e->uses + i * e->chosen);

@@ -45,10 +45,9 @@ static double value_of_group(const double *value, size_t n, bool two)
     return two ? first + second : first;
 }
 
-static void limit_groups(const kvd_config *c, const double *value, bool *taken)
+static void limit_groups(const kvd_config *c, const double *value, double *of_group, bool *taken)
 {
     const size_t n = (size_t)c->n_experts, groups = (size_t)c->expert_groups, each = n / groups;
-    double of_group[KVD_CONFIG_EXPERTS];
     bool stays[KVD_CONFIG_EXPERTS] = {false};
     for (size_t g = 0; g < groups; g++)
         of_group[g] = value_of_group(value + g * each, each, c->route_sigmoid);
@@ -61,16 +60,16 @@ static void limit_groups(const kvd_config *c, const double *value, bool *taken)
         taken[x] = !stays[x / each];
 }
 
-void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, size_t *expert,
-                      float *factor)
+void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, double *scratch,
+                      size_t *expert, float *factor)
 {
     const size_t n = (size_t)c->n_experts, chosen = (size_t)c->n_chosen;
-    double score[KVD_CONFIG_EXPERTS], value[KVD_CONFIG_EXPERTS], sum = 0;
+    double *const score = scratch, *const value = scratch + n, sum = 0;
     bool taken[KVD_CONFIG_EXPERTS];
     scores(c, logit, score);
     for (size_t x = 0; x < n; x++)
         value[x] = score[x] + (bias ? (double)bias[x] : 0);
-    limit_groups(c, value, taken);
+    limit_groups(c, value, scratch + 2 * n, taken);
     for (size_t j = 0; j < chosen; j++) {
         const size_t best = best_of(value, taken, n);
         expert[j] = best < n ? best : 0;

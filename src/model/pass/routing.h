@@ -40,11 +40,14 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
     return best;
 }
 
+/* Number of elements of `scratch` of kvd_route_groups per expert of a layer. */
+enum { KVD_ROUTE_SCRATCH = 3 };
+
 /*
  * Chooses the experts of one token in models whose experts form groups: best first, ties to the
  * lower index. `factor` receives the factors on their outputs; `bias` may be NULL.
  */
-void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, size_t *expert,
-                      float *factor);
+void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, double *scratch,
+                      size_t *expert, float *factor);
 
 #endif

@@ -77,11 +77,9 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
         if (w)
             return w;
     }
-    encode_work *w = calloc(1, sizeof *w);
-    if (!w) {
-        kvd_no_memory(err, "encoding", sizeof *w);
+    encode_work *w = kvd_new(1, sizeof *w, "encoding", err);
+    if (!w)
         return NULL;
-    }
     w->bpe = kvd_bpe_work_new(t->bpe, err);
     if (!w->bpe) {
         work_free(w);
@@ -243,7 +241,7 @@ kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *
 {
     kvd_tokenizer *t = NULL;
     kvd_buffer content = {0};
-    char chunk[65536];
+    char chunk[1 << 13];
     size_t n;
     FILE *f = fopen(path, "rb");
     if (!f) {
