@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
                 ldmatrix(
                     a_at + (uint32_t)(stage * SLAB_BYTES + (((2 * k + a_piece) ^ a_row % 8) * 16)),
                     w);
-                mma<true>(acc, w, b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
+                mma_in_order<true>(acc, w, b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
             }
             stage = stage == STAGES - 1 ? 0 : stage + 1;
         }
@@ -323,11 +323,11 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
         uint32_t b[4], a[4];
         ldmatrix(x_at + (uint32_t)(k * 32), b);
         decode(word[k], a);
-        mma<true>(of_codes, a, b[0], b[1]);
-        mma<true>(of_ones, ones, b[0], b[1]);
+        mma_in_order<true>(of_codes, a, b[0], b[1]);
+        mma_in_order<true>(of_ones, ones, b[0], b[1]);
         decode(word[k + 1], a);
-        mma<true>(of_codes, a, b[2], b[3]);
-        mma<true>(of_ones, ones, b[2], b[3]);
+        mma_in_order<true>(of_codes, a, b[2], b[3]);
+        mma_in_order<true>(of_ones, ones, b[2], b[3]);
     }
 #pragma unroll
     for (int e = 0; e < 4; e++) {

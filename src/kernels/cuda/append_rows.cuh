@@ -322,7 +322,7 @@ __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane,
                 for (int h = 0; h < COUNT; h++)
 #pragma unroll
                     for (int jj = 0; jj < 2; jj++)
-                        mma<BF>(acc[h][jj], a.f[h][s][w], b[jj][2 * w], b[jj][2 * w + 1]);
+                        mma_in_order<BF>(acc[h][jj], a.f[h][s][w], b[jj][2 * w], b[jj][2 * w + 1]);
         }
 #pragma unroll
         for (int k = 0; k < 2; k++)
@@ -549,7 +549,7 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
         for (int w = 0; w < 2; w++)
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                mma<BF>(acc[j], x.f[0][s][w], b[s][j][2 * w], b[s][j][2 * w + 1]);
+                mma_in_order<BF>(acc[j], x.f[0][s][w], b[s][j][2 * w], b[s][j][2 * w + 1]);
     if (!u.to[0])
         return;
 #pragma unroll

@@ -26,11 +26,21 @@ template <bool BF> __device__ __forceinline__ uint32_t pack(float lo, float hi)
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
-/* Returns 2^x. Results below the smallest normal number become 0. */
+/*
+ * Returns 2^x. Results below the smallest normal number become 0. The compiler may move kvd_exp2;
+ * kvd_exp2_in_order keeps its place among other volatile instructions.
+ */
 __device__ __forceinline__ float kvd_exp2(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float kvd_exp2_in_order(float x)
+{
+    float y;
+    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
@@ -55,7 +65,10 @@ __device__ __forceinline__ void kvd_copies_done()
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Adds the product of two fragments to d. The compiler may move or remove it, unlike mma. */
+/*
+ * Adds the product of two fragments to d. The compiler may move or remove mma_pure; mma_in_order
+ * keeps its place among other volatile instructions.
+ */
 template <bool BF>
 __device__ __forceinline__ void mma_pure(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)
@@ -73,7 +86,8 @@ __device__ __forceinline__ void mma_pure(float (&d)[4], const uint32_t (&a)[4], 
 }
 
 template <bool BF>
-__device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void mma_in_order(float *d, const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1)
 {
     if (BF)
         asm volatile(

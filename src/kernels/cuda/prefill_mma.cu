@@ -101,8 +101,8 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
             ldmatrix_trans(v_at + (uint32_t)(k * 512 * N16 + n * 256), b);
 #pragma unroll
             for (int t = 0; t < ROWS16; t++) {
-                mma<BF>(o[t][2 * n], weight[t], b[0], b[1]);
-                mma<BF>(o[t][2 * n + 1], weight[t], b[2], b[3]);
+                mma_in_order<BF>(o[t][2 * n], weight[t], b[0], b[1]);
+                mma_in_order<BF>(o[t][2 * n + 1], weight[t], b[2], b[3]);
             }
         }
     }
@@ -122,8 +122,8 @@ add_values_any(uint32_t v_at, int d_v, const float (&s)[ROWS16][8][4], float (&o
                                         pack<BF>(s[t][2 * k][2], s[t][2 * k][3]),
                                         pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]),
                                         pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3])};
-            mma<BF>(o[t][2 * n], weight, b[0], b[1]);
-            mma<BF>(o[t][2 * n + 1], weight, b[2], b[3]);
+            mma_in_order<BF>(o[t][2 * n], weight, b[0], b[1]);
+            mma_in_order<BF>(o[t][2 * n + 1], weight, b[2], b[3]);
         }
     };
 #pragma unroll
@@ -222,8 +222,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                     ldmatrix(k_step + (uint32_t)(n * 32 * d_qk), b);
 #pragma unroll
                     for (int t = 0; t < ROWS16; t++) {
-                        mma<BF>(s[t][2 * n], a[t], b[0], b[1]);
-                        mma<BF>(s[t][2 * n + 1], a[t], b[2], b[3]);
+                        mma_in_order<BF>(s[t][2 * n], a[t], b[0], b[1]);
+                        mma_in_order<BF>(s[t][2 * n + 1], a[t], b[2], b[3]);
                     }
                 }
             }

@@ -175,8 +175,8 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
 #pragma unroll
         for (int i = 0; i < N2 / 8; i++) {
             ldmatrix(k + (uint32_t)i * 2 * group, y);
-            mma<BF16>(&S[8 * i], x, y[0], y[1]);
-            mma<BF16>(&S[8 * i + 4], x, y[2], y[3]);
+            mma_in_order<BF16>(&S[8 * i], x, y[0], y[1]);
+            mma_in_order<BF16>(&S[8 * i + 4], x, y[2], y[3]);
         }
     }
     /* An mbarrier takes the place of __syncwarp, which racecheck does not follow. */
@@ -190,7 +190,7 @@ __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const floa
 {
 #pragma unroll
     for (int i = 0; i < N2; i++)
-        S[i] = exp2_fast(fmaf(S[i], c, -m[i / 2 % 2]));
+        S[i] = kvd_exp2_in_order(fmaf(S[i], c, -m[i / 2 % 2]));
     float even[2] = {0, 0}, odd[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < N2; i += 4)
@@ -222,8 +222,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
         float top = m[r], fall = 1;
         if (a.sinks) {
             top = fmaxf(m[r], t.sink);
-            fall = exp2_fast(m[r] - top);
-            l[r] = fmaf(l[r], fall, exp2_fast(t.sink - top));
+            fall = kvd_exp2_in_order(m[r] - top);
+            l[r] = fmaf(l[r], fall, kvd_exp2_in_order(t.sink - top));
         }
         const float inv = fall / l[r];
         uint16_t *o = (uint16_t *)a.o + t.o_first + (size_t)(row + 8 * r) * a.map.o_pitch;
@@ -325,7 +325,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
                     most = fmaxf(most, fmaxf(S[i + 2 * r], S[i + 2 * r + 1]));
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-                const float m_new = fmaxf(m[r], most * c), fall = exp2_fast(m[r] - m_new);
+                const float m_new = fmaxf(m[r], most * c), fall = kvd_exp2_in_order(m[r] - m_new);
                 m[r] = m_new;
                 l[r] *= fall;
 #pragma unroll

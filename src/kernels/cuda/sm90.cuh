@@ -256,11 +256,4 @@ KVD_WGMMA_RS(128, KVD_D7, KVD_F7, "%64", "%65", "%66", "%67", "%68")
 KVD_WGMMA_RS(192, KVD_D11, KVD_F11, "%96", "%97", "%98", "%99", "%100")
 KVD_WGMMA_RS(256, KVD_D15, KVD_F15, "%128", "%129", "%130", "%131", "%132")
 
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 #endif

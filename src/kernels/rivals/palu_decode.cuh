@@ -414,14 +414,14 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                                                pack<dtype == KVD_BF16>(low[2], low[3]),
                                                pack<dtype == KVD_BF16>(low[4], low[5]),
                                                pack<dtype == KVD_BF16>(low[6], low[7])};
-                        mma<dtype == KVD_BF16>(s[2 * h], a, mine ? q_here.x : 0,
-                                               mine ? q_here.y : 0);
+                        mma_in_order<dtype == KVD_BF16>(s[2 * h], a, mine ? q_here.x : 0,
+                                                        mine ? q_here.y : 0);
                         const uint32_t a2[4] = {pack<dtype == KVD_BF16>(high[0], high[1]),
                                                 pack<dtype == KVD_BF16>(high[2], high[3]),
                                                 pack<dtype == KVD_BF16>(high[4], high[5]),
                                                 pack<dtype == KVD_BF16>(high[6], high[7])};
-                        mma<dtype == KVD_BF16>(s[2 * h + 1], a2, mine ? q_there.x : 0,
-                                               mine ? q_there.y : 0);
+                        mma_in_order<dtype == KVD_BF16>(s[2 * h + 1], a2, mine ? q_there.x : 0,
+                                                        mine ? q_there.y : 0);
                     }
                 }
 #pragma unroll
@@ -456,9 +456,9 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 }
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    fade[e] = exp2_fast(fade[e] - top[e]);
-                    s[0][e] = exp2_fast(s[0][e] - top[e]);
-                    s[0][e + 2] = exp2_fast(s[0][e + 2] - top[e]);
+                    fade[e] = kvd_exp2_in_order(fade[e] - top[e]);
+                    s[0][e] = kvd_exp2_in_order(s[0][e] - top[e]);
+                    s[0][e + 2] = kvd_exp2_in_order(s[0][e + 2] - top[e]);
                     total[e] = total[e] * fade[e] + s[0][e] + s[0][e + 2];
                 }
                 uint32_t *const to =
@@ -498,9 +498,9 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 for (int k = 0; k < 4; k++)
 #pragma unroll
                     for (int c = 0; c < 4; c++)
-                        mma<dtype == KVD_BF16>(t[k][c], a[c][k],
-                                               k & 2 ? b1[(k & 1) * 2] : b0[(k & 1) * 2],
-                                               k & 2 ? b1[(k & 1) * 2 + 1] : b0[(k & 1) * 2 + 1]);
+                        mma_in_order<dtype == KVD_BF16>(
+                            t[k][c], a[c][k], k & 2 ? b1[(k & 1) * 2] : b0[(k & 1) * 2],
+                            k & 2 ? b1[(k & 1) * 2 + 1] : b0[(k & 1) * 2 + 1]);
 #pragma unroll
                 for (int c = 0; c < 4; c++)
 #pragma unroll

@@ -57,7 +57,7 @@ template <int dtype> __global__ void merge_kernel(const __grid_constant__ params
         for (int w = 0; w < 2; w++) {
             const long long at = (((i + unit) * 2 + rank) * 2 + w) * QUERIES + query;
             const float2 ml = *reinterpret_cast<const float2 *>(p.part_ml + at * 2);
-            const float weight = exp2_fast(ml.x - top);
+            const float weight = kvd_exp2_in_order(ml.x - top);
             total += ml.y * weight;
             sum += p.part[at * p.rank_v + threadIdx.x] * weight;
         }

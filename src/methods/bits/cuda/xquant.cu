@@ -390,8 +390,8 @@ __device__ __forceinline__ void score_page(const kvd_xquant_attend_args &a, cons
             ldmatrix(q + (uint32_t)(64 * i), y);
             ldmatrix(k + (uint32_t)(512 * i), x[0]);
             ldmatrix(k + (uint32_t)(512 * i + 256), x[1]);
-            mma<true>(c, x[0], y[0], y[1]);
-            mma<true>(c, x[1], y[2], y[3]);
+            mma_in_order<true>(c, x[0], y[0], y[1]);
+            mma_in_order<true>(c, x[1], y[2], y[3]);
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -505,8 +505,8 @@ __device__ __forceinline__ void add_values(const kvd_xquant_attend_args &a, cons
                 for (int i = 0; i < 4; i++)
                     x[i] = decoded(scale[i], float_of(code_of<BITS>(code[i], j)));
                 const uint32_t low = pack<true>(x[0], x[1]), high = pack<true>(x[2], x[3]);
-                mma<true>(o[u][0][j], p[0], low, high);
-                mma<true>(o[u][1][j], p[1], low, high);
+                mma_in_order<true>(o[u][0][j], p[0], low, high);
+                mma_in_order<true>(o[u][1][j], p[1], low, high);
             }
         }
     }

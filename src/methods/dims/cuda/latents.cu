@@ -228,8 +228,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                     for (int n = 0; n < W16; n++) {
                         uint32_t y[4];
                         ldmatrix(here + (uint32_t)((n * 16 * pitch + (first + i) * 16) * 2), y);
-                        mma<true>(c[2 * n], x[i], y[0], y[1]);
-                        mma<true>(c[2 * n + 1], x[i], y[2], y[3]);
+                        mma_in_order<true>(c[2 * n], x[i], y[0], y[1]);
+                        mma_in_order<true>(c[2 * n + 1], x[i], y[2], y[3]);
                     }
                 }
         }

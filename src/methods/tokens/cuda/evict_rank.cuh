@@ -286,8 +286,8 @@ static __device__ __forceinline__ void step_products(const uint16_t *low, const 
                        back[4] = {lo[k].z, hi[k].z, lo[k].w, hi[k].w};
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
-            mma<true>(acc[h], front, q.q[h][k].x, q.q[h][k].y);
-            mma<true>(acc[h], back, q.q[h][k].z, q.q[h][k].w);
+            mma_in_order<true>(acc[h], front, q.q[h][k].x, q.q[h][k].y);
+            mma_in_order<true>(acc[h], back, q.q[h][k].z, q.q[h][k].w);
         }
     }
 }
@@ -318,10 +318,10 @@ static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4]
 #pragma unroll
             for (int step = 0; step < 2; step++)
                 if (16 * (k + step) < d) {
-                    mma<true>(acc[0][0], a[0][k + step], b[2 * step], b[2 * step + 1]);
-                    mma<true>(acc[0][1], a[1][k + step], b[2 * step], b[2 * step + 1]);
-                    mma<true>(acc[1][0], a[0][k + step], c[2 * step], c[2 * step + 1]);
-                    mma<true>(acc[1][1], a[1][k + step], c[2 * step], c[2 * step + 1]);
+                    mma_in_order<true>(acc[0][0], a[0][k + step], b[2 * step], b[2 * step + 1]);
+                    mma_in_order<true>(acc[0][1], a[1][k + step], b[2 * step], b[2 * step + 1]);
+                    mma_in_order<true>(acc[1][0], a[0][k + step], c[2 * step], c[2 * step + 1]);
+                    mma_in_order<true>(acc[1][1], a[1][k + step], c[2 * step], c[2 * step + 1]);
                 }
         }
 }

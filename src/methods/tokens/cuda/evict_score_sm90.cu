@@ -97,8 +97,8 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_para
                 if (!MASKED || (o + 1 < n && o + 1 >= from_row))
                     t.top[r] = fmaxf(t.top[r], y1);
             } else if (KIND == SUM) {
-                float y0 = exp2_fast(fmaf(x[4 * j + 2 * r], p.factor, t.noise[r] - c0)),
-                      y1 = exp2_fast(fmaf(x[4 * j + 2 * r + 1], p.factor, t.noise[r] - c1));
+                float y0 = kvd_exp2_in_order(fmaf(x[4 * j + 2 * r], p.factor, t.noise[r] - c0)),
+                      y1 = kvd_exp2_in_order(fmaf(x[4 * j + 2 * r + 1], p.factor, t.noise[r] - c1));
                 if (MASKED) {
                     y0 = o >= me && o < n && o >= from_row ? y0 : 0;
                     y1 = o + 1 >= me && o + 1 < n && o + 1 >= from_row ? y1 : 0;
@@ -113,12 +113,12 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_para
                 }
                 const float most = fmaxf(y0, y1);
                 if (most > t.top[r]) {
-                    const float down = exp2_fast(t.top[r] - most);
+                    const float down = kvd_exp2_in_order(t.top[r] - most);
                     part[r] *= down;
                     t.sum[r] *= down;
                     t.top[r] = most;
                 }
-                part[r] += exp2_fast(y0 - t.top[r]) + exp2_fast(y1 - t.top[r]);
+                part[r] += kvd_exp2_in_order(y0 - t.top[r]) + kvd_exp2_in_order(y1 - t.top[r]);
             }
         }
     }
@@ -242,14 +242,15 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
         if (KIND != SUM) {
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-            sum *= exp2_fast(t.top[r] - most);
+            sum *= kvd_exp2_in_order(t.top[r] - most);
         }
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (lane % 4 == 0 && token + 8 * r < n)
-            (SUMS ? a.mass : a.lse)[row0 + (token + 8 * r)] = KIND == SUM       ? sum
-                                                              : KIND == LARGEST ? exp2_fast(most)
-                                                                                : most + log2f(sum);
+            (SUMS ? a.mass : a.lse)[row0 + (token + 8 * r)] = KIND == SUM ? sum
+                                                              : KIND == LARGEST
+                                                                  ? kvd_exp2_in_order(most)
+                                                                  : most + log2f(sum);
     }
 }
 

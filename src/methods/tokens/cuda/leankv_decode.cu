@@ -144,7 +144,7 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
         for (int i = 0; i < F / 16; i++) {
             const uint32_t k[4] = {key_pair<KB>(word, i, 0), key_pair<KB>(lower, i, 0),
                                    key_pair<KB>(word, i, 1), key_pair<KB>(lower, i, 1)};
-            mma<false>(i % 2 ? odd : s, k, a.q[i][0], a.q[i][1]);
+            mma_in_order<false>(i % 2 ? odd : s, k, a.q[i][0], a.q[i][1]);
         }
     }
     const __half2 *const k_meta = reinterpret_cast<const __half2 *>(tile + K + V) + lane / 4,
@@ -182,7 +182,7 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     for (int m = 0; m < F / 16; m++) {
         const uint32_t v[4] = {value_pair<VB>(word, m, 0, 0), value_pair<VB>(word, m, 1, 0),
                                value_pair<VB>(word, m, 0, 1), value_pair<VB>(word, m, 1, 1)};
-        mma<true>(a.o[m], v, p0, p1);
+        mma_in_order<true>(a.o[m], v, p0, p1);
     }
 }
 

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
             for (int j = 0; j < F / 16; j++) {
                 const uint32_t a[4] = {k[2 * t][2 * j], k[2 * t + 1][2 * j], k[2 * t][2 * j + 1],
                                        k[2 * t + 1][2 * j + 1]};
-                mma<true>(s, a, b[2 * j], b[2 * j + 1]);
+                mma_in_order<true>(s, a, b[2 * j], b[2 * j + 1]);
             }
 #pragma unroll
             for (int e = 0; e < 4; e++) {

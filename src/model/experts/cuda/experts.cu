@@ -442,8 +442,8 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
                     there
                         ? __ldg(reinterpret_cast<const uint4 *>(x + first[b] + column + half * 32))
                         : make_uint4(0, 0, 0, 0);
-                mma<true>(acc[b], a0, v.x, v.y);
-                mma<true>(acc[b], a1, v.z, v.w);
+                mma_in_order<true>(acc[b], a0, v.x, v.y);
+                mma_in_order<true>(acc[b], a1, v.z, v.w);
             }
     }
 }
