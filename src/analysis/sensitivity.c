@@ -19,11 +19,9 @@ struct kvd_sensitivity {
 
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err)
 {
-    kvd_sensitivity *const s = calloc(1, sizeof *s);
-    if (!s) {
-        kvd_no_memory(err, "sums of gradients", sizeof *s);
+    kvd_sensitivity *const s = kvd_new(1, sizeof *s, "sums of gradients", err);
+    if (!s)
         return NULL;
-    }
     s->n_layers = (size_t)c->n_layers;
     s->n_kv_heads = (size_t)c->n_kv_heads;
     s->group = (size_t)kvd_config_group(c);
@@ -226,11 +224,9 @@ static void release(kvd_sensitivity_engine *e)
 
 kvd_sensitivity_engine *kvd_sensitivity_engine_cpu(const kvd_sensitivity_spec *s, kvd_err *err)
 {
-    engine *const e = calloc(1, sizeof *e);
-    if (!e) {
-        kvd_no_memory(err, "the backward pass", sizeof *e);
+    engine *const e = kvd_new(1, sizeof *e, "the backward pass", err);
+    if (!e)
         return NULL;
-    }
     e->hook =
         (kvd_sensitivity_engine){.run = run, .flush = flush, .describe = describe, .free = release};
     e->spec = *s;

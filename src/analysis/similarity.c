@@ -49,11 +49,9 @@ double kvd_delta_aligned(const double *A, const double *B, size_t d)
 static double *cosines(const double *A, const double *B, size_t d, kvd_err *err)
 {
     const int n = (int)d;
-    double *C = malloc(d * d * sizeof *C);
-    if (!C) {
-        kvd_no_memory(err, "the products of two bases", d * d * sizeof *C);
+    double *C = kvd_new(d * d, sizeof *C, "the products of two bases", err);
+    if (!C)
         return NULL;
-    }
     cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, n, n, 1.0, A, n, B, n, 0.0, C, n);
     return C;
 }

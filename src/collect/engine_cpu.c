@@ -119,11 +119,9 @@ static void release(kvd_collect_engine *e)
 
 kvd_collect_engine *kvd_collect_engine_cpu(const kvd_collect_spec *s, kvd_err *err)
 {
-    cpu *c = calloc(1, sizeof *c);
-    if (!c) {
-        kvd_no_memory(err, "the forward pass", sizeof *c);
+    cpu *c = kvd_new(1, sizeof *c, "the forward pass", err);
+    if (!c)
         return NULL;
-    }
     c->engine = (kvd_collect_engine){
         .weights = weights, .run = run, .flush = flush, .free = release, .describe = describe};
     c->spec = *s;

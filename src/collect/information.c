@@ -151,11 +151,9 @@ void kvd_information_free(kvd_information *s)
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err)
 {
-    kvd_information *const s = calloc(1, sizeof *s);
-    if (!s) {
-        kvd_no_memory(err, "sums of squared gradients", sizeof *s);
+    kvd_information *const s = kvd_new(1, sizeof *s, "sums of squared gradients", err);
+    if (!s)
         return NULL;
-    }
     s->f = f;
     s->d = (size_t)f->model.d_head;
     s->width = (size_t)f->model.n_kv_heads * s->d;

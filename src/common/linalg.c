@@ -205,11 +205,9 @@ struct kvd_tsqr {
 kvd_tsqr *kvd_tsqr_new(size_t d, kvd_err *err)
 {
     assert(d >= 1 && d <= 16384);
-    kvd_tsqr *q = calloc(1, sizeof *q);
-    if (!q) {
-        kvd_no_memory(err, "a streaming QR", sizeof *q);
+    kvd_tsqr *q = kvd_new(1, sizeof *q, "a streaming QR", err);
+    if (!q)
         return NULL;
-    }
     q->d = d;
     q->panel = d < TSQR_PANEL ? d : TSQR_PANEL;
     q->r = alloc_doubles(d, d, "a streaming QR", err);

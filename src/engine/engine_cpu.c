@@ -357,11 +357,9 @@ kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan,
                  kvd_dtype_name(plan->type));
         return NULL;
     }
-    engine *const e = calloc(1, sizeof *e);
-    if (!e) {
-        kvd_no_memory(err, "the engine", sizeof *e);
+    engine *const e = kvd_new(1, sizeof *e, "the engine", err);
+    if (!e)
         return NULL;
-    }
     e->stepwise = kvd_plan_beyond_widths(plan);
     e->hook = (kvd_engine){
         .step = step, .held = held, .drop = drop, .logits = logits_of, .free = release};

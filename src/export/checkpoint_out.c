@@ -313,11 +313,9 @@ static bool is_float(const char *dtype)
 static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *file, kvd_err *err)
 {
     const size_t n = kvd_safetensors_count(file);
-    planned *const all = calloc(n ? n : 1, sizeof *all);
-    if (!all) {
-        kvd_no_memory(err, "a list of tensors", (unsigned long long)n * sizeof *all);
+    planned *const all = kvd_new(n ? n : 1, sizeof *all, "a list of tensors", err);
+    if (!all)
         return NULL;
-    }
     for (size_t i = 0; i < n; i++) {
         const void *data;
         size_t bytes;
@@ -339,11 +337,9 @@ static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
     bool has_format = false;
     while (kvd_safetensors_metadata(file, n, &value))
         n++;
-    kvd_safetensors_note *const notes = calloc(n + 2, sizeof *notes);
-    if (!notes) {
-        kvd_no_memory(err, "metadata", (unsigned long long)(n + 2) * sizeof *notes);
+    kvd_safetensors_note *const notes = kvd_new(n + 2, sizeof *notes, "metadata", err);
+    if (!notes)
         return NULL;
-    }
     for (size_t i = 0; i < n && (key = kvd_safetensors_metadata(file, i, &value)); i++) {
         notes[i][0] = key;
         notes[i][1] = value;

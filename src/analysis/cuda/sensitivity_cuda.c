@@ -45,11 +45,9 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
                  c->d_head, (int)KVD_GRAM_MAX_D);
         return NULL;
     }
-    kvd_gpu_sensitivity *const s = calloc(1, sizeof *s);
-    if (!s) {
-        kvd_no_memory(err, what, sizeof *s);
+    kvd_gpu_sensitivity *const s = kvd_new(1, sizeof *s, what, err);
+    if (!s)
         return NULL;
-    }
     s->n_layers = (size_t)c->n_layers;
     s->n_kv_heads = (size_t)c->n_kv_heads;
     s->group = (size_t)kvd_config_group(c);
@@ -160,11 +158,9 @@ static void release(kvd_sensitivity_engine *e)
 
 kvd_sensitivity_engine *kvd_sensitivity_engine_cuda(const kvd_sensitivity_spec *s, kvd_err *err)
 {
-    engine *const e = calloc(1, sizeof *e);
-    if (!e) {
-        kvd_no_memory(err, "the backward pass", sizeof *e);
+    engine *const e = kvd_new(1, sizeof *e, "the backward pass", err);
+    if (!e)
         return NULL;
-    }
     e->hook =
         (kvd_sensitivity_engine){.run = run, .flush = flush, .describe = describe, .free = release};
     e->spec = *s;

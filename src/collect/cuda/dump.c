@@ -313,11 +313,9 @@ static int make_buffers(kvd_gpu_dump *d, kvd_err *err)
 kvd_gpu_dump *kvd_gpu_dump_new(kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens,
                                kvd_err *err)
 {
-    kvd_gpu_dump *d = calloc(1, sizeof *d);
-    if (!d) {
-        kvd_no_memory(err, "the dump", sizeof *d);
+    kvd_gpu_dump *d = kvd_new(1, sizeof *d, "the dump", err);
+    if (!d)
         return NULL;
-    }
     d->file = file;
     d->share = *share;
     d->piece = piece_rows(file, share, max_tokens);

@@ -495,11 +495,9 @@ static int open_all(cuda *c, kvd_err *err)
 
 kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *err)
 {
-    cuda *c = calloc(1, sizeof *c);
-    if (!c) {
-        kvd_no_memory(err, "the forward pass", sizeof *c);
+    cuda *c = kvd_new(1, sizeof *c, "the forward pass", err);
+    if (!c)
         return NULL;
-    }
     c->engine = (kvd_collect_engine){
         .weights = weights, .run = run, .flush = flush, .free = release, .describe = describe};
     c->spec = *s;

@@ -77,11 +77,9 @@ kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_sha
                  shape->model.d_head, (int)KVD_GRAM_MAX_D);
         return NULL;
     }
-    kvd_gpu_moments *m = calloc(1, sizeof *m);
-    if (!m) {
-        kvd_no_memory(err, "second moments", sizeof *m);
+    kvd_gpu_moments *m = kvd_new(1, sizeof *m, "second moments", err);
+    if (!m)
         return NULL;
-    }
     m->shape = *shape;
     m->share = *share;
     bool failed = !(m->scratch = kvd_device_new(&m->memory, scratch_bytes(shape, share),

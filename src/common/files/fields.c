@@ -171,11 +171,9 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
         kvd_fail(err, "'%s': '%s' has texts of %zu bytes", file, path, size);
         goto done;
     }
-    fixed = malloc(n * size);
-    if (!fixed) {
-        kvd_no_memory(err, path, (unsigned long long)n * size);
+    fixed = kvd_new(n * size, 1, path, err);
+    if (!fixed)
         goto done;
-    }
     mem = H5Tcopy(type);
     if (mem < 0 || H5Tset_strpad(mem, H5T_STR_NULLPAD) < 0 ||
         H5Dread(dataset, mem, H5S_ALL, H5S_ALL, H5P_DEFAULT, fixed) < 0) {

@@ -150,11 +150,9 @@ static void free_parallel(kvd_engine *self)
 kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err)
 {
-    parallel *const p = calloc(1, sizeof *p);
-    if (!p) {
-        kvd_no_memory(err, what, sizeof *p);
+    parallel *const p = kvd_new(1, sizeof *p, what, err);
+    if (!p)
         return NULL;
-    }
     p->engine = (kvd_engine){.step = step, .drop = drop, .logits = logits, .free = free_parallel};
     if (open_all(p, c, plan, s, err)) {
         free_parallel(&p->engine);

@@ -401,11 +401,9 @@ static void free_sequence(kvd_engine *self)
 kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err)
 {
-    kvd_sequence *const q = calloc(1, sizeof *q);
-    if (!q) {
-        kvd_no_memory(err, what, sizeof *q);
+    kvd_sequence *const q = kvd_new(1, sizeof *q, what, err);
+    if (!q)
         return NULL;
-    }
     q->engine = (kvd_engine){.step = step, .sent = sent, .logits = logits, .free = free_sequence};
     q->checkpoint = c;
     q->plan = plan;

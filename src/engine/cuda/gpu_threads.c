@@ -94,11 +94,9 @@ int kvd_gpu_threads_run(kvd_gpu_threads *p, kvd_gpu_threads_task task, void *ctx
 
 kvd_gpu_threads *kvd_gpu_threads_new(int first_gpu, int n, kvd_gpu_sum *sum, kvd_err *err)
 {
-    kvd_gpu_threads *const p = calloc(1, sizeof *p);
-    if (!p) {
-        kvd_no_memory(err, "threads of the GPUs", sizeof *p);
+    kvd_gpu_threads *const p = kvd_new(1, sizeof *p, "threads of the GPUs", err);
+    if (!p)
         return NULL;
-    }
     p->first_gpu = first_gpu;
     p->n = n;
     p->sum = sum;

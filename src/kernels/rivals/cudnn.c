@@ -241,11 +241,9 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
     p->minus_inf = -INFINITY;
     p->q_len = shape->q_len;
     p->kv_len = shape->kv_len;
-    p->list = calloc(CANDIDATES_MAX, sizeof *p->list);
-    if (!p->list) {
-        kvd_no_memory(err, "cuDNN plan", CANDIDATES_MAX * sizeof *p->list);
+    p->list = kvd_new(CANDIDATES_MAX, sizeof *p->list, "cuDNN plan", err);
+    if (!p->list)
         goto done;
-    }
     if (kvd_cudnn_heap_init(&p->heap, err))
         goto done;
     cudnnStatus_t s = kvd_cudnn_lib.create(&p->handle);

@@ -329,11 +329,9 @@ int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
         status = 0;
         goto done;
     }
-    us = malloc((size_t)r->n * (size_t)c->plan->samples * sizeof *us);
-    if (!us) {
-        kvd_no_memory(err, "samples", (size_t)r->n * (size_t)c->plan->samples * sizeof *us);
+    us = kvd_new((size_t)r->n * (size_t)c->plan->samples, sizeof *us, "samples", err);
+    if (!us)
         goto done;
-    }
     for (int i = 0; i < r->n; i++) {
         if (kvd_interrupted()) {
             kvd_fail_interrupted(err);

@@ -241,11 +241,9 @@ static int open_cuda(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler s
     }
     size_t rows = (size_t)p->batch;
     if (p->phase == KVD_PREFILL) {
-        s->q_start = malloc(rows * sizeof *s->q_start);
-        if (!s->q_start) {
-            kvd_no_memory(err, "lengths", rows * sizeof *s->q_start);
+        s->q_start = kvd_new(rows, sizeof *s->q_start, "lengths", err);
+        if (!s->q_start)
             goto fail;
-        }
         rows = kvd_blocked_rows(&s->batch, s->q_start);
         s->n_q8 = (int32_t)rows;
     }

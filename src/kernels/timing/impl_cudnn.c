@@ -210,11 +210,9 @@ static int open_cudnn(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler 
     const size_t lengths = (size_t)p->batch * sizeof(int32_t);
     s->p = p;
     s->heads = kvd_impl_heads(impl, p);
-    s->group = calloc((size_t)s->heads.n_kv_heads, sizeof *s->group);
-    if (!s->group) {
-        kvd_no_memory(err, "an implementation", (size_t)s->heads.n_kv_heads * sizeof *s->group);
+    s->group = kvd_new((size_t)s->heads.n_kv_heads, sizeof *s->group, "an implementation", err);
+    if (!s->group)
         goto fail;
-    }
     collect_groups(s, impl->runs == KVD_WIDTH_USE_OWN, kvd_heads_widest(&s->heads));
     const int32_t *const q_len = kvd_device_from(&s->memory, p->q_len, lengths, "lengths", err),
                          *const kv_len =

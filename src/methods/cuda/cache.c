@@ -46,11 +46,9 @@ kvd_gpu_caches *kvd_gpu_caches_new(const kvd_config *c, const kvd_gpu_share *sha
                  max_tokens);
         return NULL;
     }
-    kvd_gpu_caches *const r = calloc(1, sizeof *r);
-    if (!r) {
-        kvd_no_memory(err, what, sizeof *r);
+    kvd_gpu_caches *const r = kvd_new(1, sizeof *r, what, err);
+    if (!r)
         return NULL;
-    }
     r->config = *c;
     r->share = *share;
     r->pass = pass;
@@ -214,11 +212,9 @@ kvd_gpu_cache *kvd_gpu_cache_new(kvd_gpu_caches *with, const kvd_plan *plan, kvd
 {
     if (plan->dims && kvd_dims_fits(plan->dims, &with->config, err))
         return NULL;
-    kvd_gpu_cache *const c = calloc(1, sizeof *c);
-    if (!c) {
-        kvd_no_memory(err, what, sizeof *c);
+    kvd_gpu_cache *const c = kvd_new(1, sizeof *c, what, err);
+    if (!c)
         return NULL;
-    }
     c->hook.run = run;
     c->with = with;
     c->type = plan->type;

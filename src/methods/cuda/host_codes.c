@@ -466,9 +466,7 @@ int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 int kvd_host_codes_make(kvd_host_codes *k, size_t slots, kvd_err *err)
 {
     k->n_slots = slots;
-    return (k->slot = calloc(slots, sizeof *k->slot))
-               ? 0
-               : kvd_no_memory(err, what, slots * sizeof *k->slot);
+    return kvd_status(!(k->slot = kvd_new(slots, sizeof *k->slot, what, err)));
 }
 
 void kvd_host_codes_free(kvd_host_codes *k)

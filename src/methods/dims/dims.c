@@ -9,11 +9,9 @@
 static float *leading_columns(const double *basis, size_t d, size_t width, const char *pair,
                               kvd_err *err)
 {
-    float *a = malloc(d * width * sizeof *a);
-    if (!a) {
-        kvd_no_memory(err, "a projection", (unsigned long long)(d * width) * sizeof *a);
+    float *a = kvd_new(d * width, sizeof *a, "a projection", err);
+    if (!a)
         return NULL;
-    }
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < width; j++) {
             const float x = (float)basis[i * d + j];
@@ -30,11 +28,9 @@ static float *leading_columns(const double *basis, size_t d, size_t width, const
 
 static float *transposed(const float *a, size_t rows, size_t cols, kvd_err *err)
 {
-    float *b = malloc(rows * cols * sizeof *b);
-    if (!b) {
-        kvd_no_memory(err, "a projection", (unsigned long long)(rows * cols) * sizeof *b);
+    float *b = kvd_new(rows * cols, sizeof *b, "a projection", err);
+    if (!b)
         return NULL;
-    }
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < cols; j++)
             b[j * rows + i] = a[i * cols + j];

@@ -100,11 +100,9 @@ static const kvd_parameter parameters[] = {
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
                    kvd_err *err)
 {
-    float *const y = malloc(rows * cols * sizeof *y);
-    if (!y) {
-        kvd_no_memory(err, "a projection", rows * cols * sizeof *y);
+    float *const y = kvd_new(rows * cols, sizeof *y, "a projection", err);
+    if (!y)
         return NULL;
-    }
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < cols; j++) {
             const float one = (float)x[i * ld + j];

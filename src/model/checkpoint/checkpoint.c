@@ -341,11 +341,9 @@ static int open_any(kvd_checkpoint *c, kvd_err *err)
 
 static kvd_checkpoint *make(const char *path, kvd_err *err)
 {
-    kvd_checkpoint *c = calloc(1, sizeof *c);
-    if (!c) {
-        kvd_no_memory(err, "a checkpoint", sizeof *c);
+    kvd_checkpoint *c = kvd_new(1, sizeof *c, "a checkpoint", err);
+    if (!c)
         return NULL;
-    }
     c->path = strdup(path);
     if (c->path)
         return c;

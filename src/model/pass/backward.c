@@ -96,11 +96,9 @@ kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_
                  config->family);
         return NULL;
     }
-    kvd_backward *w = calloc(1, sizeof *w);
-    if (!w) {
-        kvd_no_memory(err, "the backward pass", sizeof *w);
+    kvd_backward *w = kvd_new(1, sizeof *w, "the backward pass", err);
+    if (!w)
         return NULL;
-    }
     w->c = config;
     w->max_tokens = max_tokens;
     w->max_len = max_len;

@@ -151,11 +151,9 @@ static kvd_forward *describe(const kvd_checkpoint *c, size_t max_tokens, size_t 
     const size_t vocab = (size_t)config->vocab_size;
     if (kvd_batch_limits(c, max_tokens, max_len, err))
         return NULL;
-    kvd_forward *f = calloc(1, sizeof *f);
-    if (!f) {
-        kvd_no_memory(err, "the forward pass", sizeof *f);
+    kvd_forward *f = kvd_new(1, sizeof *f, "the forward pass", err);
+    if (!f)
         return NULL;
-    }
     f->config = *config;
     f->pass = "";
     f->d_model = (size_t)config->d_model;

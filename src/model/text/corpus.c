@@ -386,19 +386,13 @@ kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *to
     int status = -1;
     if (check_spec(spec, tok, err))
         return NULL;
-    if (!(k.c = calloc(1, sizeof *k.c))) {
-        kvd_no_memory(err, "a corpus", sizeof *k.c);
+    if (!(k.c = kvd_new(1, sizeof *k.c, "a corpus", err)))
         return NULL;
-    }
-    if (!(k.window = malloc(spec->seq_len * sizeof *k.window))) {
-        kvd_no_memory(err, "a window of tokens", spec->seq_len * sizeof *k.window);
+    if (!(k.window = kvd_new(spec->seq_len, sizeof *k.window, "a window of tokens", err)))
         goto done;
-    }
     const size_t texts = spec->n_text ? spec->n_text : 1;
-    if (!(k.c->text_first = calloc(texts + 1, sizeof *k.c->text_first))) {
-        kvd_no_memory(err, "a corpus", (texts + 1) * sizeof *k.c->text_first);
+    if (!(k.c->text_first = kvd_new(texts + 1, sizeof *k.c->text_first, "a corpus", err)))
         goto done;
-    }
     if (!(k.hash = XXH3_createState()) || XXH3_128bits_reset(k.hash) == XXH_ERROR) {
         kvd_fail(err, "cannot hash token ids");
         goto done;

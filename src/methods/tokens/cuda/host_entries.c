@@ -583,9 +583,7 @@ int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err
 int kvd_host_entries_make(kvd_host_entries *e, size_t slots, kvd_err *err)
 {
     e->n_slots = slots;
-    return (e->slot = calloc(slots, sizeof *e->slot))
-               ? 0
-               : kvd_no_memory(err, what, slots * sizeof *e->slot);
+    return kvd_status(!(e->slot = kvd_new(slots, sizeof *e->slot, what, err)));
 }
 
 void kvd_host_entries_free(kvd_host_entries *e)

@@ -98,11 +98,9 @@ kvd_gpu_backward *kvd_gpu_backward_new(const kvd_checkpoint *c, kvd_dtype type, 
     if (kvd_batch_limits(c, max_tokens, max_len, err) ||
         kvd_gpu_share_of(config, KVD_GPU_GRADIENTS, 0, 1, &share, err))
         return NULL;
-    kvd_gpu_backward *w = calloc(1, sizeof *w);
-    if (!w) {
-        kvd_no_memory(err, what, sizeof *w);
+    kvd_gpu_backward *w = kvd_new(1, sizeof *w, what, err);
+    if (!w)
         return NULL;
-    }
     w->d = (size_t)config->d_model;
     w->d_embed = (size_t)kvd_config_d_embed(config);
     w->vocab = (size_t)config->vocab_size;

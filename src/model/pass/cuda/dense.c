@@ -65,11 +65,9 @@ kvd_gpu_dense *kvd_gpu_dense_new(const kvd_config *c, const kvd_gpu_share *share
         kvd_fail(err, "attention of %zu tokens in sequences of up to %zu", max_tokens, max_len);
         return NULL;
     }
-    kvd_gpu_dense *d = calloc(1, sizeof *d);
-    if (!d) {
-        kvd_no_memory(err, what, sizeof *d);
+    kvd_gpu_dense *d = kvd_new(1, sizeof *d, what, err);
+    if (!d)
         return NULL;
-    }
     d->hook.run = run;
     d->d = (size_t)c->d_head;
     d->max_tokens = max_tokens;

@@ -96,11 +96,9 @@ kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forw
 {
     if (check_spec(c, s, err))
         return NULL;
-    kvd_gpu_forward *f = calloc(1, sizeof *f);
-    if (!f) {
-        kvd_no_memory(err, "the forward pass", sizeof *f);
+    kvd_gpu_forward *f = kvd_new(1, sizeof *f, "the forward pass", err);
+    if (!f)
         return NULL;
-    }
     f->config = *kvd_checkpoint_config(c);
     f->spec = *s;
     if (open_all(f, c, err)) {

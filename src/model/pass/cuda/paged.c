@@ -125,11 +125,9 @@ kvd_gpu_paged *kvd_gpu_paged_new(const kvd_config *c, const kvd_gpu_share *share
                  max_tokens, max_len, share->n_heads, c->d_head);
         return NULL;
     }
-    kvd_gpu_paged *const p = calloc(1, sizeof *p);
-    if (!p) {
-        kvd_no_memory(err, what, sizeof *p);
+    kvd_gpu_paged *const p = kvd_new(1, sizeof *p, what, err);
+    if (!p)
         return NULL;
-    }
     p->d = (size_t)c->d_head;
     const sizes s = sizes_of(&map, max_tokens, max_len);
     if (ask_device(p, err) || make_memory(p, &s, err) ||

@@ -282,11 +282,9 @@ done:
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err)
 {
-    kvd_added_tokens *a = calloc(1, sizeof *a);
-    if (!a) {
-        kvd_no_memory(err, "added tokens", sizeof *a);
+    kvd_added_tokens *a = kvd_new(1, sizeof *a, "added tokens", err);
+    if (!a)
         return NULL;
-    }
     if (spec && parse_all(a, spec, vocab, n, err)) {
         kvd_added_tokens_free(a);
         return NULL;

@@ -266,11 +266,9 @@ kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err)
                  json_is_string(type) ? json_string_value(type) : "?");
         return NULL;
     }
-    kvd_bpe *m = calloc(1, sizeof *m);
-    if (!m) {
-        kvd_no_memory(err, "the model", sizeof *m);
+    kvd_bpe *m = kvd_new(1, sizeof *m, "the model", err);
+    if (!m)
         return NULL;
-    }
     m->byte_level = byte_level;
     if (!(m->pairs = kvd_pair_set_new(err)) || parse_options(m, model, &unk, &unk_len, err) ||
         parse_vocab(m, model, err) || parse_merges(m, model, err)) {

@@ -313,11 +313,9 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
 
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err)
 {
-    kvd_normalizer *n = calloc(1, sizeof *n);
-    if (!n) {
-        kvd_no_memory(err, "the normalizer", sizeof *n);
+    kvd_normalizer *n = kvd_new(1, sizeof *n, "the normalizer", err);
+    if (!n)
         return NULL;
-    }
     if (!json_is_null(spec) &&
         kvd_json_steps(spec, "normalizer", "normalizers", parse_step, n, err)) {
         kvd_normalizer_free(n);

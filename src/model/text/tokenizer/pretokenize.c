@@ -192,11 +192,9 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
 
 kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err)
 {
-    kvd_pretokenizer *p = calloc(1, sizeof *p);
-    if (!p) {
-        kvd_no_memory(err, "the pre-tokenizer", sizeof *p);
+    kvd_pretokenizer *p = kvd_new(1, sizeof *p, "the pre-tokenizer", err);
+    if (!p)
         return NULL;
-    }
     if (!json_is_null(spec) &&
         kvd_json_steps(spec, "pre_tokenizer", "pretokenizers", parse_step, p, err)) {
         kvd_pretokenizer_free(p);

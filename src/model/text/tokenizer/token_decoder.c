@@ -137,11 +137,9 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
 
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err)
 {
-    kvd_token_decoder *d = calloc(1, sizeof *d);
-    if (!d) {
-        kvd_no_memory(err, "the decoder", sizeof *d);
+    kvd_token_decoder *d = kvd_new(1, sizeof *d, "the decoder", err);
+    if (!d)
         return NULL;
-    }
     d->none = json_is_null(spec);
     if (!d->none && kvd_json_steps(spec, "decoder", "decoders", parse_step, d, err)) {
         kvd_token_decoder_free(d);
