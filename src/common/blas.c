@@ -172,8 +172,12 @@ __attribute__((constructor)) static void limit_threads(void)
 
 int kvd_blas_start(int threads, kvd_err *err)
 {
+    enum { STACK_BYTES = 128 << 10 }; /* stack of a thread in a matrix product of OpenBLAS */
     char limit[KVD_MEMORY_LIMIT_TEXT];
     const bool limited = kvd_memory_limit(limit);
+    if (stack_bytes() < STACK_BYTES)
+        return kvd_fail(err, "a thread's stack has %zu KB, OpenBLAS needs %d KB; raise ulimit -s",
+                        stack_bytes() >> 10, STACK_BYTES >> 10);
     if (limited) {
         const size_t each = stack_bytes();
         if (!fits(BUFFER_BYTES))

@@ -90,6 +90,11 @@ done
 [ $? -eq 1 ] && grep -q '^kvdim-spectrum: OpenBLAS needs a buffer of 128 MB; raise the limit of 100000 KB on memory (ulimit -d)$' "$dir/err" &&
   ok "a limit on the data" || not_ok "a limit on the data"
 
+# Threads of OpenBLAS get the stack that `ulimit -s` allows, and crash if it is too small.
+(ulimit -s 64 && exec timeout -k 5 30 "$B/bin/kvdim-spectrum" "$dir/m.h5" -q -o "$dir/d.h5") 2>"$dir/err"
+[ $? -eq 1 ] && grep -q '^kvdim-spectrum: .* stack has [0-9]* KB, OpenBLAS needs 128 KB; raise ulimit -s$' "$dir/err" &&
+  ok "a small stack" || not_ok "a small stack"
+
 # SIGTERM ends a run under a limit.
 (ulimit -v 500000 && exec timeout -k 5 30 $B/bin/kvdim-collect tests/data/families/qwen3-gqa --random 4000000 --seq-len 40 \
   --moments -q -o "$dir/t.h5") 2>"$dir/err" & pid=$!
