@@ -11,20 +11,13 @@
 #include "common/rng.h"
 #include "unit.h"
 
-static void *get(size_t n, size_t size)
-{
-    void *p = calloc(n ? n : 1, size);
-    assert_non_null(p);
-    return p;
-}
-
 /*
  * Returns normally distributed rows [n][d] with mean `offset`. Each distinct row occurs `times`
  * times.
  */
 static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_t seed)
 {
-    float *X = get(n * d, sizeof *X);
+    float *X = unit_alloc(n * d * sizeof *X);
     kvd_rng r;
     kvd_rng_seed(&r, seed, 0);
     for (size_t i = 0; i < n; i++)
@@ -127,10 +120,10 @@ static size_t plain_lloyd(const float *X, size_t n, size_t d, size_t k, const si
 static void against_plain(size_t n, size_t d, size_t k, double offset, uint64_t seed)
 {
     float *X = make_rows(n, d, 1, offset, seed);
-    double *C = get(k * d, sizeof *C);
-    size_t *count = get(k, sizeof *count), *start = get(n, sizeof *start);
-    plain_state s = {get(k * d, sizeof(double)), get(n, sizeof(double)), get(n, sizeof(size_t)),
-                     get(k, sizeof(size_t))};
+    double *C = unit_alloc(k * d * sizeof *C);
+    size_t *count = unit_alloc(k * sizeof *count), *start = unit_alloc(n * sizeof *start);
+    plain_state s = {unit_alloc(k * d * sizeof(double)), unit_alloc(n * sizeof(double)),
+                     unit_alloc(n * sizeof(size_t)), unit_alloc(k * sizeof(size_t))};
     kvd_kmeans_trace t;
     kvd_err err;
     kvd_rng r;
@@ -146,14 +139,6 @@ static void against_plain(size_t n, size_t d, size_t k, double offset, uint64_t 
     for (size_t i = 1; i < t.n_iterations; i++)
         assert_true(t.objective[i] <= t.objective[i - 1]);
     assert_true(t.last <= t.objective[t.n_iterations - 1] * (1 + 1e-6));
-    free(X);
-    free(C);
-    free(count);
-    free(start);
-    free(s.C);
-    free(s.far);
-    free(s.cluster);
-    free(s.count);
 }
 
 TEST(test_against_plain_lloyd)
@@ -172,7 +157,7 @@ TEST(test_objective_falls)
     enum { N = 2000, D = 12, K = 150 };
     for (size_t times = 1; times <= 4; times += 3) {
         float *X = make_rows(N, D, times, 1000, 8);
-        double *C = get(K * D, sizeof *C);
+        double *C = unit_alloc(K * D * sizeof *C);
         size_t count[K], start[K], total = 0;
         kvd_kmeans_trace t;
         kvd_err err;
@@ -193,8 +178,6 @@ TEST(test_objective_falls)
             for (size_t j = 0; j < D; j++)
                 of_centroids += (double)count[c] * C[c * D + j] * C[c * D + j];
         assert_true(fabs(of_centroids + t.last - t.energy) < 1e-9 * t.energy);
-        free(X);
-        free(C);
     }
 }
 
@@ -205,8 +188,9 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     float *X = make_rows(n, d, 1, 2, seed);
     for (size_t i = distinct * d; i < n * d; i++)
         X[i] = X[i - distinct * d];
-    double *C = get(2 * distinct * d, sizeof *C);
-    size_t *count = get(2 * distinct, sizeof *count), *start = get(n, sizeof *start), used = 0;
+    double *C = unit_alloc(2 * distinct * d * sizeof *C);
+    size_t *count = unit_alloc(2 * distinct * sizeof *count),
+           *start = unit_alloc(n * sizeof *start), used = 0;
     kvd_kmeans_trace t;
     kvd_err err;
     kvd_rng r;
@@ -224,10 +208,6 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     for (size_t c = 0; c < 2 * distinct; c++)
         used += count[c] > 0;
     assert_int_equal(used, distinct);
-    free(X);
-    free(C);
-    free(count);
-    free(start);
 }
 
 /*
@@ -250,7 +230,7 @@ TEST(test_threads_do_not_change_it)
 #ifdef _OPENMP
     enum { N = 1500, D = 24, K = 200 };
     float *X = make_rows(N, D, 1, 1, 11);
-    double *C[2] = {get(K * D, sizeof(double)), get(K * D, sizeof(double))};
+    double *C[2] = {unit_alloc(K * D * sizeof(double)), unit_alloc(K * D * sizeof(double))};
     size_t count[2][K], start[N];
     kvd_kmeans_trace t[2];
     kvd_err err;
@@ -264,9 +244,6 @@ TEST(test_threads_do_not_change_it)
     assert_memory_equal(C[0], C[1], K * D * sizeof(double));
     assert_memory_equal(count[0], count[1], sizeof count[0]);
     assert_int_equal(t[0].n_iterations, t[1].n_iterations);
-    free(C[0]);
-    free(C[1]);
-    free(X);
 #else
     skip();
 #endif

@@ -83,8 +83,7 @@ TEST(test_zero_bytes_and_large_rows)
     OK(kvd_csv_parse("t.csv", "a\0b,c\n", 6, count_row, sum, &err));
     assert_int_equal(sum[2], 4);
     const size_t n = 300000;
-    char *text = malloc(2 * n);
-    assert_non_null(text);
+    char *text = unit_alloc(2 * n);
     for (size_t i = 0; i < n; i++) {
         text[2 * i] = '7';
         text[2 * i + 1] = i + 1 < n ? ',' : '\n';
@@ -93,14 +92,11 @@ TEST(test_zero_bytes_and_large_rows)
     OK(kvd_csv_parse("t.csv", text, 2 * n, count_row, sum, &err));
     assert_int_equal(sum[0], 1);
     assert_int_equal(sum[1], n);
-    free(text);
     const size_t big = ((size_t)64 << 20) + 100000;
-    text = malloc(big);
-    assert_non_null(text);
+    text = unit_alloc(big);
     memset(text, 'x', big);
     FAILS(kvd_csv_parse("t.csv", text, big, count_row, sum, &err),
           "'t.csv' row 1 is longer than 67108864 bytes");
-    free(text);
 }
 
 TEST(test_round_trip)

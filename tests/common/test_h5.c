@@ -116,9 +116,7 @@ TEST(test_sizes)
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
         const hsize_t *d = shapes[k];
         const size_t n = (size_t)(d[0] * d[1] * d[2]);
-        double *x = calloc(n + 1, sizeof *x), *y = calloc(n + 1, sizeof *y);
-        assert_non_null(x);
-        assert_non_null(y);
+        double *x = unit_alloc((n + 1) * sizeof *x), *y = unit_alloc((n + 1) * sizeof *y);
         kvd_rng r;
         kvd_rng_seed(&r, k, 0);
         for (size_t i = 0; i < n; i++)
@@ -138,17 +136,13 @@ TEST(test_sizes)
         H5Pclose(made);
         H5Dclose(set);
         kvd_h5_close(&f, false);
-        free(x);
-        free(y);
     }
 }
 
 TEST(test_no_pattern)
 {
     enum { N = (17 << 20) + 1 };
-    uint8_t *x = malloc(N), *y = malloc(N);
-    assert_non_null(x);
-    assert_non_null(y);
+    uint8_t *x = unit_alloc(N), *y = unit_alloc(N);
     kvd_rng r;
     kvd_rng_seed(&r, 1, 0);
     for (size_t i = 0; i < N; i++)
@@ -170,8 +164,6 @@ TEST(test_no_pattern)
     assert_int_equal(stored, (4 << 20) + 4);
     H5Dclose(set);
     kvd_h5_close(&f, false);
-    free(x);
-    free(y);
 }
 
 TEST(test_half_types)

@@ -18,8 +18,7 @@ static size_t load(const char *name, unsigned char **data)
     FILE *f = fopen(name, "rb");
     assert_non_null(f);
     assert_int_equal(fstat(fileno(f), &st), 0);
-    *data = malloc((size_t)st.st_size);
-    assert_non_null(*data);
+    *data = unit_alloc((size_t)st.st_size);
     assert_int_equal(fread(*data, 1, (size_t)st.st_size, f), st.st_size);
     fclose(f);
     return (size_t)st.st_size;
@@ -154,7 +153,6 @@ TEST(test_cut_short)
         refused();
         says_in(cut < 8 ? "is not an HDF5 file" : "is cut short: it has ");
     }
-    free(data);
 }
 
 TEST(test_damaged)
@@ -162,8 +160,7 @@ TEST(test_damaged)
     unsigned char *data, *copy;
     write_file();
     const size_t n = load(path, &data);
-    copy = malloc(n);
-    assert_non_null(copy);
+    copy = unit_alloc(n);
     kvd_rng r;
     kvd_rng_seed(&r, 21, 0);
     int refusals = 0;
@@ -185,8 +182,6 @@ TEST(test_damaged)
         kvd_h5_close(&f, false);
     }
     assert_true(refusals > 0);
-    free(copy);
-    free(data);
 }
 
 TEST(test_damaged_when_read)
@@ -194,10 +189,9 @@ TEST(test_damaged_when_read)
     enum { N = 1 << 16 };
     const hsize_t dims[1] = {N};
     const kvd_h5_spec s = {"/noise", "Noise.", "1", H5T_IEEE_F64LE, 1, {N}, {"i"}};
-    double *const x = malloc(N * sizeof *x);
+    double *const x = unit_alloc(N * sizeof *x);
     kvd_h5 f;
     kvd_rng r;
-    assert_non_null(x);
     kvd_rng_seed(&r, 22, 0);
     for (size_t i = 0; i < N; i++)
         x[i] = kvd_rng_normal(&r);
@@ -216,7 +210,6 @@ TEST(test_damaged_when_read)
     assert_int_equal(kvd_h5_read(&f, "/noise", 1, dims, H5T_NATIVE_DOUBLE, x, &err), -1);
     says_in("cannot read '");
     kvd_h5_close(&f, false);
-    free(x);
 }
 
 static long faults_of_children(void)
@@ -239,7 +232,6 @@ TEST(test_read_once)
     assert_non_null(to);
     assert_int_equal(fwrite(data, 1, n, to), n);
     ok(fclose(to));
-    free(data);
     sleep(3);
     for (int i = 0; i < 3; i++) {
         const long before = faults_of_children();
@@ -385,7 +377,6 @@ TEST(test_flipped_bits)
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
     }
     assert_true(refused_ones > FLIPS / 2);
-    free(data);
 }
 
 TEST_MAIN(make_folder, release_run)

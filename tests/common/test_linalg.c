@@ -24,9 +24,7 @@ static double normal(void)
 
 static void *get(size_t n)
 {
-    void *p = calloc(n ? n : 1, sizeof(double));
-    assert_non_null(p);
-    return p;
+    return unit_alloc(n * sizeof(double));
 }
 
 /* Fills Q with a random orthogonal matrix (Haar distribution up to column signs). */
@@ -40,7 +38,6 @@ static void haar(double *Q, size_t d)
     assert_int_equal(LAPACKE_dorgqr(LAPACK_COL_MAJOR, (lapack_int)d, (lapack_int)d, (lapack_int)d,
                                     Q, (lapack_int)d, tau),
                      0);
-    free(tau);
 }
 
 static double as_bf16(double x)
@@ -64,8 +61,6 @@ static double *rows_of(size_t n, size_t d, double kappa, int bf16)
                 (int)d, 0, X, (int)d);
     for (size_t i = 0; i < n * d; i++)
         X[i] = bf16 ? as_bf16(X[i]) : (double)(float)X[i];
-    free(Z);
-    free(Q);
     return X;
 }
 
@@ -78,8 +73,6 @@ static void oracle(const double *X, size_t n, size_t d, double *sigma)
                      0);
     for (size_t j = n; j < d; j++)
         sigma[j] = 0;
-    free(A);
-    free(superb);
 }
 
 static void check_signs(const double *R, size_t d)
@@ -126,8 +119,6 @@ static void check_basis(const double *X, size_t n, size_t d, const double *sigma
         }
     assert_true(fabs(lost - tail) <= 1e-11 * top * top);
     check_signs(R, d);
-    free(Y);
-    free(C);
 }
 
 static void gram_of(const double *X, size_t n, size_t d, double *G)
@@ -139,8 +130,6 @@ static void gram_of(const double *X, size_t n, size_t d, double *G)
         f[i] = (float)X[i];
     memset(G, 0, d * d * sizeof *G);
     OK(kvd_gram_add(G, d, f, n, d, scratch, &err));
-    free(f);
-    free(scratch);
 }
 
 TEST(test_three_methods_have_the_properties)
@@ -177,11 +166,6 @@ TEST(test_three_methods_have_the_properties)
         check_basis(X, n, d, sigma, R, n < d ? 1e-7 : 1e-11);
         for (size_t j = 0; j < d; j++)
             assert_true(fabs(sigma[j] - want[j]) <= (n < d ? 1e-7 : 1e-11) * want[0]);
-        free(X);
-        free(want);
-        free(sigma);
-        free(R);
-        free(G);
     }
 }
 
@@ -210,11 +194,6 @@ TEST(test_tsqr_keeps_small_values)
     OK(kvd_tsqr_svd(q, again, R, &err));
     assert_memory_equal(again, sigma, d * sizeof *again);
     kvd_tsqr_free(q);
-    free(X);
-    free(want);
-    free(sigma);
-    free(again);
-    free(R);
 }
 
 TEST(test_gram_is_exact_enough_for_bf16)
@@ -229,11 +208,6 @@ TEST(test_gram_is_exact_enough_for_bf16)
         OK(kvd_gram_svd(G, d, sigma, R, &err));
         for (size_t j = 0; j < d; j++)
             assert_true(fabs(sigma[j] - want[j]) <= 1e-9 * want[j]);
-        free(X);
-        free(want);
-        free(sigma);
-        free(R);
-        free(G);
     }
 }
 
@@ -258,8 +232,6 @@ TEST(test_gram_respects_leading_dimension)
         for (size_t b = 0; b < D; b++)
             assert_true(G[a * D + b] == G[b * D + a]);
     OK(kvd_gram_add(G, D, X, 0, LD, scratch, &err));
-    free(X);
-    free(scratch);
 }
 
 TEST(test_rank_deficient_and_zero)
@@ -358,7 +330,6 @@ TEST(test_hostile)
     float f[3] = {1, 2, INFINITY};
     double G[9] = {0}, *scratch = get(kvd_gram_scratch(3));
     FAILS(kvd_gram_add(G, 3, f, 1, 3, scratch, &err), "X[0][2] is not finite");
-    free(scratch);
 
     const double negative[4] = {1, 0, 0, -0.5};
     FAILS(kvd_gram_svd(negative, 2, sigma, R, &err),

@@ -85,11 +85,9 @@ TEST(test_inputs)
     assert_string_equal(run.inputs[1].made_by, "");
     assert_int_equal(strlen(run.inputs[1].hash), 37);
     assert_string_not_equal(run.inputs[1].hash, run.inputs[0].hash);
-    char *big = calloc(1, 3 << 20);
-    assert_non_null(big);
+    char *big = unit_alloc(3 << 20);
     OK(kvd_run_add_input(&run, put("big", big, 3 << 20), &err));
     assert_int_equal(run.inputs[2].bytes, 3 << 20);
-    free(big);
     FAILS(kvd_run_add_input(&run, "/nowhere/x", &err),
           "cannot open '/nowhere/x': No such file or directory");
     assert_int_equal(run.n_inputs, 3);

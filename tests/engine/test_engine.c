@@ -50,8 +50,7 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
         t->offset[r + 1] = t->offset[r] + n;
         t->longest = n + 1 > t->longest ? n + 1 : t->longest;
     }
-    t->id = malloc(t->offset[REQUESTS] * sizeof *t->id);
-    assert_non_null(t->id);
+    t->id = unit_alloc(t->offset[REQUESTS] * sizeof *t->id);
     kvd_rng rng;
     kvd_rng_seed(&rng, 11, 0);
     for (size_t i = 0; i < t->offset[REQUESTS]; i++)
@@ -66,8 +65,6 @@ static void open_texts(texts *t, const char *path)
 
 static void close_texts(texts *t)
 {
-    free(t->id);
-    free(t->want);
     kvd_dims_release(&t->dims);
     kvd_spectrum_release(&t->spectrum);
     kvd_checkpoint_close(t->checkpoint);
@@ -77,14 +74,12 @@ static void forward(texts *t, const kvd_plan *plan)
 {
     kvd_err err = {""};
     const size_t n = t->offset[REQUESTS], d = (size_t)t->config->d_model;
-    float *const hidden = malloc(n * d * sizeof *hidden);
-    free(t->want);
-    t->want = malloc(n * (size_t)t->config->vocab_size * sizeof *t->want);
+    float *const hidden = unit_alloc(n * d * sizeof *hidden);
+    t->want = unit_alloc(n * (size_t)t->config->vocab_size * sizeof *t->want);
     kvd_forward *const f = kvd_forward_new(t->checkpoint, n, t->longest, &err);
     kvd_dense_attention dense;
     kvd_cache cache;
     const kvd_batch b = {.n_sequences = REQUESTS, .offset = t->offset, .id = t->id};
-    assert_true(hidden && t->want);
     kvd_dense_attention_init(&dense);
     if (!f || kvd_cache_init(&cache, t->config, plan, t->longest, &err))
         fail_msg("%s", err.msg);
@@ -95,7 +90,6 @@ static void forward(texts *t, const kvd_plan *plan)
     kvd_cache_release(&cache);
     kvd_dense_attention_release(&dense);
     kvd_forward_free(f);
-    free(hidden);
 }
 
 static uint32_t best(const float *x, size_t n)
@@ -115,7 +109,7 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 {
     kvd_err err = {""};
     const size_t vocab = (size_t)t->config->vocab_size;
-    float *const got = malloc(vocab * sizeof *got);
+    float *const got = unit_alloc(vocab * sizeof *got);
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
@@ -133,7 +127,6 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
         assert_int_equal(next[i], best(got, vocab));
         n++;
     }
-    free(got);
     return n;
 }
 

@@ -238,10 +238,9 @@ TEST(longrope_follows_the_text)
     kvd_forward *const f = kvd_forward_new(phi, TEXT, TEXT, &err);
     kvd_dense_attention dense;
     kvd_dense_attention_init(&dense);
-    float *const x = malloc(TEXT * vocab * sizeof *x), *const rows =
-                                                           malloc(TEXT * (size_t)c->d_model *
-                                                                  sizeof *rows);
-    assert_true(g && f && x && rows);
+    float *const x = unit_alloc(TEXT * vocab * sizeof *x);
+    float *const rows = unit_alloc(TEXT * (size_t)c->d_model * sizeof *rows);
+    assert_true(g && f);
     generate(g, &plan, &all, (kvd_continued){.token = token, .cost = cost});
     for (size_t s = 0; s < N; s++) {
         memcpy(text, ids + at[s], prompt[s] * sizeof *text);
@@ -258,8 +257,6 @@ TEST(longrope_follows_the_text)
         steps += cost[s].steps;
     }
     assert_int_equal(steps, 10 + 14 + 3 + 11 + 8 - N);
-    free(x);
-    free(rows);
     kvd_dense_attention_release(&dense);
     kvd_forward_free(f);
     kvd_generator_free(g);
@@ -415,8 +412,7 @@ TEST(rows_that_do_not_follow)
     start = LONGEST - 2;
     FAILS(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err),
           "sequence 0: positions 71 .. 110 of 73, room for 73");
-    float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
-    assert_non_null(one);
+    float *const one = unit_alloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
     for (size_t t = 0; t < 4; t++) {
         bounds[1] = 1;
         start = PROMPT_1 + t;
@@ -434,7 +430,6 @@ TEST(rows_that_do_not_follow)
     OK(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err));
     for (size_t i = 0; i < 4 * (size_t)config->d_model; i++)
         assert_true(fabs((double)hidden[i] - (double)one[i]) < 1e-3);
-    free(one);
     kvd_sequence_cache_release(&r);
 }
 

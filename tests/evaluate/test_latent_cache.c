@@ -38,7 +38,7 @@ static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_
     return status;
 }
 
-/* Returns logits of LONGEST tokens. The caller frees them. */
+/* Returns logits of LONGEST tokens, which last until the end of the test. */
 static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan, const uint32_t *id,
                          kvd_cache_account *account)
 {
@@ -46,12 +46,10 @@ static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan,
     const kvd_config *const c = kvd_checkpoint_config(checkpoint);
     const size_t bounds[] = {0, LONGEST};
     const kvd_batch b = {.n_sequences = 1, .offset = bounds, .id = id};
-    float *const hidden = malloc(LONGEST * (size_t)c->d_model * sizeof *hidden),
-                 *const logits = malloc(LONGEST * (size_t)c->vocab_size * sizeof *logits);
+    float *const hidden = unit_alloc(LONGEST * (size_t)c->d_model * sizeof *hidden),
+                 *const logits = unit_alloc(LONGEST * (size_t)c->vocab_size * sizeof *logits);
     kvd_forward *const f = kvd_forward_new(checkpoint, LONGEST, LONGEST, &err);
     kvd_cache cache = {0};
-    assert_non_null(hidden);
-    assert_non_null(logits);
     assert_non_null(f);
     OK(kvd_cache_init(&cache, c, plan, LONGEST, &err) ||
        kvd_forward_run(f, &b, &cache.hook, -1, hidden, &err) ||
@@ -60,7 +58,6 @@ static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan,
     *account = cache.account;
     kvd_cache_release(&cache);
     kvd_forward_free(f);
-    free(hidden);
     return logits;
 }
 
@@ -104,7 +101,6 @@ TEST(test_generation)
                 fail_msg("%s, %s, place %zu: %u generated, %zu predicted", models[i / 5],
                          methods[i % 5], j, token[j], best);
         }
-        free(logits);
         kvd_generator_free(g);
         kvd_plan_close(&plan);
         kvd_checkpoint_close(checkpoint);
@@ -134,7 +130,7 @@ TEST(test_bytes)
             id[t] = (uint32_t)(t % (size_t)c->vocab_size);
         assert_int_equal(kvd_config_cached(c) * layers, cases[i].numbers);
         OK(open_plan("none", c, &plan, &err));
-        free(whole_pass(checkpoint, &plan, id, &got));
+        (void)whole_pass(checkpoint, &plan, id, &got);
         assert_int_equal(got.bytes_stored, LONGEST * cases[i].numbers * sizeof(float));
         assert_int_equal(got.elements_kept, LONGEST * cases[i].numbers);
         assert_int_equal(got.elements_dense, LONGEST * cases[i].numbers);
@@ -149,7 +145,7 @@ TEST(test_bytes)
          * the uncompressed cache stores.
          */
         OK(open_plan("streaming,sink=2,recent=9", c, &plan, &err));
-        free(whole_pass(checkpoint, &plan, id, &got));
+        (void)whole_pass(checkpoint, &plan, id, &got);
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *
                                                (N_NEW * (PROMPT + 1 + LONGEST) / 2.0)) < 1);
         assert_true(fabs(got.steps.payload - (double)cases[i].numbers * 32 * 11 * N_NEW) < 1);

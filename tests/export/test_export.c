@@ -59,14 +59,12 @@ static void random_floats(kvd_rng *r, float *x, size_t n)
         x[i] = (float)kvd_rng_normal(r);
 }
 
-static void test_fold(void **state)
+TEST(test_fold)
 {
-    (void)state;
     enum { D = 6, COLS = 11, ROWS = 5, LD = 3 * D };
     kvd_rng rng;
     kvd_rng_seed(&rng, 4, 0);
-    double *const scratch = malloc(kvd_fold_scratch(D, COLS) * sizeof *scratch);
-    assert_non_null(scratch);
+    double *const scratch = unit_alloc(kvd_fold_scratch(D, COLS) * sizeof *scratch);
     for (size_t m = 1; m <= D; m++) {
         float a[D * D], w[D * COLS], before[D * COLS], o[ROWS * LD], o_before[ROWS * LD];
         random_floats(&rng, a, D * m);
@@ -93,7 +91,6 @@ static void test_fold(void **state)
                 assert_true(fabs(sum - (double)o[i * LD + j]) <= 1e-6 * (1 + fabs(sum)));
             }
     }
-    free(scratch);
 }
 
 static float *logits_of(const kvd_checkpoint *c, kvd_attention *hook)
@@ -105,15 +102,13 @@ static float *logits_of(const kvd_checkpoint *c, kvd_attention *hook)
     for (size_t i = 0; i < TOKENS; i++)
         id[i] = (uint32_t)((i * i * 13 + 5 * i + 3) % vocab);
     const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};
-    float *const hidden = malloc(TOKENS * (size_t)config->d_model * sizeof *hidden);
-    float *const logits = malloc(TOKENS * vocab * sizeof *logits);
+    float *const hidden = unit_alloc(TOKENS * (size_t)config->d_model * sizeof *hidden);
+    float *const logits = unit_alloc(TOKENS * vocab * sizeof *logits);
     kvd_forward *const f = kvd_forward_new(c, TOKENS, TOKENS, &err);
-    assert_true(hidden && logits);
     must(!f || kvd_forward_run(f, &b, hook, -1, hidden, &err) ||
              kvd_forward_logits(f, hidden, TOKENS, logits, &err),
          &err);
     kvd_forward_free(f);
-    free(hidden);
     return logits;
 }
 
@@ -225,12 +220,9 @@ static void test_family(void **state)
          */
         if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
-        free(want);
-        free(got);
         kvd_checkpoint_close(folded);
         kvd_dims_release(&dims);
     }
-    free(whole);
     kvd_checkpoint_close(c);
 }
 
@@ -297,9 +289,8 @@ static void test_rest_stays(void **state)
     kvd_dims_release(&dims);
 }
 
-static void test_shards(void **state)
+TEST(test_shards)
 {
-    (void)state;
     kvd_err err = {""};
     made_spec spec = MADE_SPEC_DEFAULTS;
     spec.shards = 3;
@@ -312,19 +303,17 @@ static void test_shards(void **state)
     kvd_checkpoint_close(folded);
 }
 
-static void test_names_without_base(void **state)
+TEST(test_names_without_base)
 {
-    (void)state;
     enum { BASE = sizeof "model." - 1 };
     const char *const path = "tests/data/families/opt-before";
     kvd_err err = {""};
     kvd_checkpoint *const c = open_model(path);
     const kvd_safetensors *const file = kvd_checkpoint_shards(c)->file[0];
     const size_t n = kvd_safetensors_count(file);
-    kvd_tensor_spec *const spec = calloc(n, sizeof *spec);
-    const void **const data = calloc(n, sizeof *data);
-    size_t *const bytes = calloc(n, sizeof *bytes);
-    assert_true(spec && data && bytes);
+    kvd_tensor_spec *const spec = unit_alloc(n * sizeof *spec);
+    const void **const data = unit_alloc(n * sizeof *data);
+    size_t *const bytes = unit_alloc(n * sizeof *bytes);
     for (size_t i = 0; i < n; i++) {
         kvd_safetensors_stored(file, i, &spec[i], &data[i], &bytes[i]);
         assert_int_equal(strncmp(spec[i].name, "model.", BASE), 0);
@@ -349,15 +338,11 @@ static void test_names_without_base(void **state)
                                      "decoder.layers.0.self_attn.v_proj.weight", &t, &err),
                      0);
     kvd_checkpoint_close(folded);
-    free(spec);
-    free(data);
-    free(bytes);
     kvd_checkpoint_close(c);
 }
 
-static void test_dtypes(void **state)
+TEST(test_dtypes)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_checkpoint *const c = open_model("tests/data/families/opt-before");
     kvd_dims dims;
@@ -379,9 +364,8 @@ static void test_dtypes(void **state)
     kvd_checkpoint_close(c);
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     kvd_err err = {""};
     static const kvd_dtype f16 = KVD_F16;
     kvd_folded_list list;
@@ -423,28 +407,15 @@ static void test_refuses(void **state)
     kvd_dims_release(&dims);
 }
 
-#define FAMILY(name)                                                                               \
-    {                                                                                              \
-        name, test_family, NULL, NULL, name                                                        \
-    }
-#define STAYS(path)                                                                                \
-    {                                                                                              \
-        path " stays", test_rest_stays, NULL, NULL, path                                           \
-    }
+#define FAMILY(name) TEST_WITH(name, test_family)
+#define STAYS(path)  TEST_WITH(path, test_rest_stays)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fold),
-        STAYS("tests/data/families/mistral-window"),
-        STAYS("tests/data/families/opt-before"),
-        STAYS("data/models/kvdim-6m"),
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_names_without_base),
-        cmocka_unit_test(test_dtypes),
-        cmocka_unit_test(test_refuses),
-        FAMILIES(FAMILY),
-        ROUTED(FAMILY),
-    };
-    return cmocka_run_group_tests(tests, make_place, NULL);
+    STAYS("tests/data/families/mistral-window");
+    STAYS("tests/data/families/opt-before");
+    STAYS("data/models/kvdim-6m");
+    FAMILIES(FAMILY);
+    ROUTED(FAMILY);
+    return unit_run(make_place, NULL);
 }

@@ -65,8 +65,6 @@ static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
             OK(kvd_dump_record(&dump, &in, &err));
             dump.first_token += batch[b];
         }
-        for (int i = 0; i < KVD_N_X; i++)
-            free(x[i]);
     }
     for (uint32_t i = 0; i < N; i++) {
         id[i] = 99 - i;
@@ -78,7 +76,6 @@ static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
     float *w = fixture_values(HEADS * D * MODEL, 99);
     for (int l = 0; l < LAYERS; l++)
         OK(kvd_activations_put_weights(a, l, w, w + 3, &err));
-    free(w);
     kvd_dump_release(&dump);
 }
 
@@ -139,7 +136,6 @@ TEST(test_comes_back)
                                 assert_memory_equal(rows + i * D, got, sizeof got);
                             }
                         }
-                    free(all);
                 }
             float *w = fixture_values(HEADS * D * MODEL, 99), want[D * MODEL], got[D * MODEL];
             for (int h = 0; h < HEADS; h++) {
@@ -150,7 +146,6 @@ TEST(test_comes_back)
             rounded((kvd_dtype)dtype, w + 3 + D * MODEL, want, D * MODEL);
             OK(kvd_activations_w_v(&a, 0, 1, got, &err));
             assert_memory_equal(got, want, sizeof want);
-            free(w);
             kvd_activations_close(&a);
         }
 }
@@ -207,9 +202,6 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     kvd_dump_release(&dump);
     kvd_activations_abandon(&a, false);
     assert_int_not_equal(access(fixture_path("bad.h5.partial"), F_OK), 0);
-    free(q);
-    free(k);
-    free(v);
 }
 
 /*
@@ -273,7 +265,6 @@ TEST(test_first_nonfinite)
             x[at] = kept;
         }
     }
-    free(x);
 }
 
 static void refused(const char *path, const char *message)
@@ -496,8 +487,6 @@ static const char *made_long(void)
     }
     OK(kvd_activations_put_tokens(&a, 0, LONG, token, token + LONG, token + 2 * LONG, &err));
     OK(kvd_activations_finish(&a, &err));
-    free(rows);
-    free(w);
     return path;
 }
 

@@ -54,13 +54,10 @@ static void add(kvd_moments *m, size_t first, size_t last, size_t batch, int thr
                                          .k_pre = x[4] + t * KV * D};
             OK(kvd_accumulator_record(&a, &in, &err));
         }
-        for (int g = 0; g < 5; g++)
-            free(x[g]);
     }
     float *w = fixture_values(HEADS * D * MODEL, 99);
     for (int l = 0; l < LAYERS; l++)
         OK(kvd_accumulator_weights(&a, l, w, w + 7, &err));
-    free(w);
     kvd_accumulator_release(&a);
 }
 
@@ -99,9 +96,7 @@ TEST(test_definition)
                                      G[i * D + j], sum);
                     }
             }
-            free(x);
         }
-    free(w);
     kvd_moments_release(&m);
 }
 
@@ -296,9 +291,6 @@ TEST(test_nonfinite_row)
         .config = &fixture_config, .layer = 2, .n_tokens = N, .q = q, .k = k, .v = v};
     assert_int_equal(kvd_accumulator_record(&a, &in, &err), -1);
     assert_int_equal(strncmp(err.msg, "layer 2 head 1: v: ", 19), 0);
-    free(q);
-    free(k);
-    free(v);
     kvd_accumulator_release(&a);
     kvd_moments_release(&m);
 }

@@ -38,7 +38,6 @@ static double error_of(const float *x, const double *y, size_t n)
     for (size_t i = 0; i < n; i++)
         wide[i] = (double)x[i];
     const double e = case_error(wide, y, n);
-    free(wide);
     return e;
 }
 
@@ -53,8 +52,6 @@ static void compare(const attention_case *c, const double *right, double limit, 
                 fail_msg("%s, %s, %d threads: error %.3g", what, kvd_cpu_isa_name((kvd_cpu_isa)isa),
                          threads, e);
             assert_memory_equal(out, again, c->plain.o_elements * sizeof *out);
-            free(out);
-            free(again);
         }
 }
 
@@ -62,8 +59,6 @@ static void against_reference(attention_case *c, double limit, const char *what)
 {
     double *right = case_reference(c, NULL);
     compare(c, right, limit, what);
-    free(right);
-    case_release(c);
 }
 
 TEST(test_pytorch)
@@ -77,7 +72,6 @@ TEST(test_pytorch)
          * Test cases from number 3 on have scores of large variance, so rounding errors are larger.
          */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
-        case_release(&c);
     }
     fclose(f);
 }
@@ -181,12 +175,6 @@ TEST(test_exponential)
                 assert_true(out[i] >= 0 && (double)out[i] < 1.2e-38);
         }
     }
-    free(q_len);
-    free(kv_len);
-    free(q);
-    free(k);
-    free(v);
-    free(out);
 }
 
 TEST(test_zero_columns)
@@ -209,11 +197,7 @@ TEST(test_zero_columns)
             for (size_t i = D; i < WIDE; i++)
                 assert_true(y[t * WIDE + i] == 0);
         }
-        free(x);
-        free(y);
     }
-    case_release(&c);
-    case_release(&wide);
 }
 
 TEST(test_convex)
@@ -227,7 +211,6 @@ TEST(test_convex)
             for (int i = 0; i < c.heads.d_v[h / 2]; i++)
                 assert_true(out[c.plain.o_at[h] + (size_t)i] ==
                             c.v[c.plain.v_at[h / 2] + (size_t)i]);
-        free(out);
     }
     for (size_t i = 0; i < c.plain.v_elements; i++)
         c.v[i] = -2.5f;
@@ -235,9 +218,7 @@ TEST(test_convex)
         float *out = run(&c, isa);
         for (size_t i = 0; i < c.plain.o_elements; i++)
             assert_true(fabsf(out[i] + 2.5f) < 2e-6f);
-        free(out);
     }
-    case_release(&c);
 }
 
 static void copy_rows(float *to, const float *from, size_t first, size_t n, int d)
@@ -273,14 +254,10 @@ TEST(test_apart)
                 assert_memory_equal(out + one.plain.o_at[(h + 3) % 6],
                                     all + c.plain.o_at[h] + q_first * (size_t)d_v[h / 3],
                                     nq * (size_t)d_v[h / 3] * sizeof *out);
-            free(out);
-            case_release(&one);
             q_first += nq;
             kv_first += nkv;
         }
-        free(all);
     }
-    case_release(&c);
 }
 
 /*
@@ -308,12 +285,8 @@ TEST(test_chunks)
                 for (size_t j = 0; j < (size_t)n * D_V; j++)
                     assert_true(fabsf(out[part.plain.o_at[h] + j] -
                                       whole[c.plain.o_at[h] + (size_t)first[i] * D_V + j]) < 2e-6f);
-            free(out);
-            case_release(&part);
         }
-        free(whole);
     }
-    case_release(&c);
 }
 
 TEST(test_nan)
@@ -337,8 +310,6 @@ TEST(test_nan)
                                                          : t >= rows[i] && j == 3;
                         assert_int_equal(isnan(out[t * D + j]) != 0, spoilt);
                     }
-                free(out);
-                case_release(&c);
             }
 }
 
@@ -354,7 +325,6 @@ TEST(test_infinite)
             c.k[t * D + t % D] = -INFINITY;
     double *right = case_reference(&c, NULL);
     compare(&c, right, 5e-7, "-inf");
-    free(right);
     for (size_t t = 0; t < N; t++)
         c.k[t * D] = -INFINITY;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
@@ -364,7 +334,6 @@ TEST(test_infinite)
             float *out = run(&c, isa);
             for (size_t j = 0; j < 2 * D; j++)
                 assert_true(isnan(out[j]));
-            free(out);
         }
     for (size_t t = 0; t < N; t++)
         for (size_t i = 0; i < D; i++)
@@ -374,9 +343,7 @@ TEST(test_infinite)
         float *out = run(&c, isa);
         for (size_t j = 0; j < 2 * D; j++)
             assert_true(isnan(out[j]));
-        free(out);
     }
-    case_release(&c);
 }
 
 static void refused(const kvd_attn_heads *heads, const kvd_attn_batch *batch, int isa,

@@ -58,7 +58,6 @@ TEST(test_map)
         assert_int_equal(map.kv_offset[g], at);
         at += 64 * (d_qk[g] + d_v[g]);
     }
-    case_release(&c);
 }
 
 TEST(test_refused)
@@ -156,8 +155,6 @@ static void pack_q(int dtype)
     }
     for (size_t i = 0; i < n; i++)
         assert_int_equal(x[i], POISON);
-    free(x);
-    case_release(&c);
 }
 
 TEST(test_pack_q)
@@ -180,8 +177,6 @@ TEST(test_pack_q_decode)
                 assert_int_equal(
                     x[b * map.q_pitch + map.q_offset[h] + i],
                     rounded(c.q[c.plain.q_at[h] + (size_t)(b * d_qk[h / 2] + i)], KVD_BF16));
-    free(x);
-    case_release(&c);
 }
 
 static void pack_kv(int dtype)
@@ -222,8 +217,6 @@ static void pack_kv(int dtype)
     }
     for (size_t i = 0; i < n; i++)
         assert_int_equal(pool[i], POISON); /* no other memory was written */
-    free(pool);
-    case_release(&c);
 }
 
 TEST(test_pack_kv)
@@ -261,10 +254,6 @@ static void unpack(int decode)
         out[i] = NAN;
     kvd_unpack_o(&map, &c.batch, KVD_BF16, decode, x, out);
     assert_memory_equal(out, right, c.plain.o_elements * sizeof *out);
-    free(x);
-    free(right);
-    free(out);
-    case_release(&c);
 }
 
 TEST(test_unpack_o)
@@ -302,7 +291,6 @@ TEST(test_plain)
     assert_int_equal(p->k_elements, k);
     assert_int_equal(p->v_elements, v);
     assert_int_equal(p->o_elements, o);
-    case_release(&c);
 }
 
 TEST_MAIN(NULL, NULL)

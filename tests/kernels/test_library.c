@@ -99,7 +99,7 @@ TEST(refuses_batches)
     assert_int_equal(kvdim_plan_advance(plan, NULL), KVDIM_ERROR_ARGUMENT);
     assert_int_equal(kvdim_plan_rows(plan), 8);
     uint16_t x[3 * 6 * 32] = {0}, q[8 * 64], o[8 * 64];
-    uint16_t *const pool = calloc(3 * 64 * 2 * 64, sizeof *pool);
+    uint16_t *const pool = unit_alloc(3 * 64 * 2 * 64 * sizeof *pool);
     const kvdim_append_args append = {.struct_size = sizeof append, .x = x, .q = q, .pool = pool};
     assert_int_equal(kvdim_append(plan, &append, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "page_table[0][1] is 5, but the pool has 3 pages"));
@@ -154,7 +154,6 @@ TEST(refuses_batches)
     assert_non_null(strstr(kvdim_last_error(), "no room for a token"));
     kvdim_plan_destroy(plan);
     kvdim_layer_destroy(layer);
-    free(pool);
 }
 
 #ifdef _OPENMP

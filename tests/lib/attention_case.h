@@ -24,9 +24,7 @@ typedef struct {
 
 static inline void *case_get(size_t n, size_t bytes)
 {
-    void *p = calloc(n ? n : 1, bytes);
-    assert_non_null(p);
-    return p;
+    return unit_alloc(n * bytes);
 }
 
 static inline void case_room(attention_case *c)
@@ -38,16 +36,6 @@ static inline void case_room(attention_case *c)
     c->q = case_get(c->plain.q_elements, sizeof *c->q);
     c->k = case_get(c->plain.k_elements, sizeof *c->k);
     c->v = case_get(c->plain.v_elements, sizeof *c->v);
-}
-
-static inline void case_release(attention_case *c)
-{
-    free(c->q);
-    free(c->k);
-    free(c->v);
-    free(c->out);
-    free(c->lse);
-    memset(c, 0, sizeof *c);
 }
 
 static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)

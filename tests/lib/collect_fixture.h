@@ -10,6 +10,7 @@
 #include "common/run.h"
 #include "formats/model_info.h"
 #include "model/checkpoint/config.h"
+#include "unit.h"
 
 static char fixture_folder[] = "/tmp/kvdim-collect-XXXXXX";
 static kvd_run fixture_run;
@@ -57,13 +58,16 @@ static inline int fixture_stop(void **state)
     return system(command);
 }
 
-/* Returns n normally distributed values, some of them 50 times as large. The caller frees them. */
+/*
+ * Returns n normally distributed values, some of them 50 times as large. The memory lasts until the
+ * end of the test.
+ */
 static inline float *fixture_values(size_t n, uint64_t seed)
 {
-    float *x = malloc(n * sizeof *x);
+    float *const x = unit_alloc(n * sizeof *x);
     kvd_rng rng;
     kvd_rng_seed(&rng, seed, 0);
-    for (size_t i = 0; x && i < n; i++)
+    for (size_t i = 0; i < n; i++)
         x[i] = (float)kvd_rng_normal(&rng) * (kvd_rng_below(&rng, 40) ? 1.0f : 50.0f);
     return x;
 }

@@ -66,10 +66,10 @@ static inline void unit_at_end(void (*release)(void *), void *what)
     unit_ends = e;
 }
 
-/* Returns memory that lasts until the end of the test. */
+/* Returns zeroed memory that lasts until the end of the test. */
 static inline void *unit_alloc(size_t bytes)
 {
-    void *const p = malloc(bytes ? bytes : 1);
+    void *const p = calloc(1, bytes ? bytes : 1);
     assert_non_null(p);
     unit_at_end(free, p);
     return p;

@@ -45,12 +45,10 @@ static void choose(const char *text, uint8_t *read)
                                .q = q,
                                .ldq = D,
                                .type = KVD_F32};
-    void *const state = calloc(1, m.plan.tokens->state_bytes(self, N));
-    assert_non_null(state);
+    void *const state = unit_alloc(m.plan.tokens->state_bytes(self, N));
     assert_int_equal(m.plan.tokens->select(self, state, &c, read, &err), 0);
     assert_true(fabs(m.plan.tokens->select_bits(self, NULL, position, N, D, 32) -
                      N * ceil(log2(m.plan.tokens_values.value[1]))) < 1e-9);
-    free(state);
     m.plan.tokens->close(self);
 }
 

@@ -457,10 +457,9 @@ TEST(test_online_moments)
     const size_t d = (size_t)m->d_head, model = (size_t)m->d_model, heads = (size_t)m->n_heads,
                  kv = (size_t)m->n_kv_heads, group = heads / kv, layer = (size_t)m->n_layers - 1;
     kvd_forward *const f = kvd_forward_new(c, 8, 8, &err);
-    float *const w = malloc(heads * d * model * sizeof *w);
+    float *const w = unit_alloc(heads * d * model * sizeof *w);
     double *const got = kvd_channels_moments(c, &err);
     assert_non_null(f);
-    assert_non_null(w);
     assert_non_null(got);
     assert_int_equal(kvd_forward_weights_o(f, (int)layer, w, &err), 0);
     for (size_t g = 0; g < kv; g++)
@@ -473,7 +472,6 @@ TEST(test_online_moments)
             assert_true(fabs(sum - got[(layer * kv + g) * d * d + i]) < 1e-9 * (1 + fabs(sum)));
         }
     free(got);
-    free(w);
     kvd_forward_free(f);
     kvd_checkpoint_close(c);
 }

@@ -290,8 +290,7 @@ TEST(tables_of_streams)
     const kvd_stream_lookup_size all = kvd_stream_lookups(&t, SIZE_MAX, NULL),
                                  few = kvd_stream_lookups(&t, 30000, NULL);
     assert_true(all.whole && !few.whole && few.largest <= 30000 && few.words < all.words);
-    uint32_t *const to = malloc(all.words * sizeof *to);
-    assert_non_null(to);
+    uint32_t *const to = unit_alloc(all.words * sizeof *to);
     assert_int_equal(kvd_stream_lookups(&t, SIZE_MAX, to).words, all.words);
     assert_int_equal(to[kvd_stream_count(KEPT)], all.words);
     for (int j = 0; j < KEPT; j++) {
@@ -299,7 +298,6 @@ TEST(tables_of_streams)
         check_column(to + to[c % n], c / n, KVD_LANES, (uint32_t)(j % KVD_LANES),
                      start + component[j].at, component[j].least, component[j].n);
     }
-    free(to);
 }
 
 TEST(tables_of_cachegen)
@@ -312,8 +310,7 @@ TEST(tables_of_cachegen)
         draw_starts(&r, table + i * KVD_STREAM_TABLE,
                     i % (1 + WIDE) ? KVD_CACHEGEN_CODES : KVD_RANS_SYMBOLS, 0);
     const kvd_stream_lookup_size size = kvd_cachegen_lookups(table, N_TABLES, WIDE, SIZE_MAX, NULL);
-    uint32_t *const to = malloc(size.words * sizeof *to);
-    assert_non_null(to);
+    uint32_t *const to = unit_alloc(size.words * sizeof *to);
     assert_int_equal(kvd_cachegen_lookups(table, N_TABLES, WIDE, SIZE_MAX, to).words, size.words);
     for (int i = 0; i < N_TABLES; i++) {
         const uint32_t *const image = to + to[i];
@@ -322,7 +319,6 @@ TEST(tables_of_cachegen)
             check_column(image, j / KVD_LANES, KVD_LANES, (uint32_t)(j % KVD_LANES),
                          table + i * EACH + (1 + j) * KVD_STREAM_TABLE, 0, KVD_CACHEGEN_CODES);
     }
-    free(to);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -240,8 +240,7 @@ static void same_budgets(const char *text, size_t shorter)
     const kvd_parameter_values *const v = &m.plan.tokens_values;
     assert_int_equal(kvd_tokens_open(t, v, &setup, &self, &err), 0);
     const size_t each = t->observed(self, PROMPT);
-    double *const observed = calloc(LAYERS * each, sizeof *observed), pair[LAYERS][2];
-    assert_non_null(observed);
+    double *const observed = unit_alloc(LAYERS * each * sizeof *observed), pair[LAYERS][2];
     for (int l = 0; l < LAYERS; l++) {
         const kvd_attention_in in = rows(l);
         const kvd_observed_prompt r = {.layer = l, .n = PROMPT, .q = q, .k = in.k};
@@ -274,7 +273,6 @@ static void same_budgets(const char *text, size_t shorter)
         if (n > most || n + shorter < most)
             fail_msg("%s, layer %zu: %zu tokens, not %zu", text, l, n, most);
     }
-    free(observed);
     kvd_tokens_close(t, self);
 }
 

@@ -160,8 +160,7 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
             x[i * m + j] = kept[i * D + channel[j]];
     code(text, KVD_KEYS, 1, n, m, count);
     memcpy(x, kept, sizeof kept);
-    float *const result = malloc(n * m * sizeof *result);
-    assert_non_null(result);
+    float *const result = unit_alloc(n * m * sizeof *result);
     memcpy(result, y, n * m * sizeof *result);
     return result;
 }
@@ -203,8 +202,6 @@ TEST(outliers_are_a_code_of_their_own)
     assert_true(count.payload == 2.25 * ROWS * D);
     assert_true(count.payload == part[0].payload + part[1].payload);
     assert_true(count.side == part[0].side + part[1].side + D);
-    free(high);
-    free(low);
     memcpy(x, kept, sizeof kept);
 }
 

@@ -70,8 +70,8 @@ static void check_part(kvd_checkpoint *c, int part, bool bias, int layer, int bi
     const kvd_weight few = find(c, part, bias, layer);
     if (!plain.n)
         return;
-    float *const x = malloc(plain.n * sizeof *x), *const y = malloc(plain.n * sizeof *y),
-                 *const z = malloc(plain.n * sizeof *z);
+    float *const x = unit_alloc(plain.n * sizeof *x), *const y = unit_alloc(plain.n * sizeof *y),
+                 *const z = unit_alloc(plain.n * sizeof *z);
     kvd_weight_read(&plain, 0, plain.n, x);
     kvd_weight_read(&few, 0, few.n, y);
     for (size_t at = 0, n = 1; at < few.n; at += n, n = n % 13 + 1) {
@@ -89,9 +89,6 @@ static void check_part(kvd_checkpoint *c, int part, bool bias, int layer, int bi
                             few.cols - j < group ? few.cols - j : group, bits);
     } else
         assert_memory_equal(x, y, few.n * sizeof *x);
-    free(x);
-    free(y);
-    free(z);
 }
 
 TEST(test_groups)

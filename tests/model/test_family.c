@@ -204,9 +204,7 @@ TEST(test_read)
         kvd_checkpoint_tensor(c, "transformer.h.2.self_attention.query_key_value.weight",
                               (size_t)k->n_kv_heads * (group + 2) * d, width, &t, &err),
         0);
-    float *all = malloc(t.n * sizeof *all), *part = malloc(w.n * sizeof *part);
-    assert_non_null(all);
-    assert_non_null(part);
+    float *all = unit_alloc(t.n * sizeof *all), *part = unit_alloc(w.n * sizeof *part);
     kvd_to_f32(t.dtype, t.data, all, t.n);
     for (size_t first = 0; first < w.n; first += 997) {
         const size_t n = w.n - first < 2 * d * width ? w.n - first : 2 * d * width;
@@ -221,8 +219,6 @@ TEST(test_read)
     OK(kvd_weight_find(c, KVD_PART_GATE, false, 0, &w, &err));
     assert_int_equal(w.n, 0);
     assert_null(kvd_weight_in_place(&w));
-    free(all);
-    free(part);
     kvd_checkpoint_close(c);
 }
 

@@ -340,8 +340,7 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     double end = 0;
     for (size_t i = 0; i < q.n; i++)
         gaps += kvd_simulate_gaps(&p.limits, &request[i]);
-    double *gap = calloc(gaps + 1, sizeof *gap);
-    assert_non_null(gap);
+    double *gap = unit_alloc((gaps + 1) * sizeof *gap);
     OK(kvd_simulate(&q, &p.limits, costs, p.replicas, p.route, served, gap, &out, &err));
     assert_int_equal(out.refused, p.refused);
     assert_int_equal(out.iterations, p.iterations);
@@ -376,7 +375,6 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     }
     assert_true(same(out.end, end));
     assert_true(out.busy <= p.replicas * out.end * (1 + 1e-12));
-    free(gap);
     return p.preempted;
 }
 
@@ -404,9 +402,7 @@ TEST(test_enough_memory)
 {
     kvd_requests q;
     OK(kvd_requests_poisson(&q, 400, 300, "fixed:100:150", 3, &err));
-    kvd_served *a = calloc(q.n, sizeof *a), *b = calloc(q.n, sizeof *b);
-    assert_non_null(a);
-    assert_non_null(b);
+    kvd_served *a = unit_alloc(q.n * sizeof *a), *b = unit_alloc(q.n * sizeof *b);
     for (size_t chunk = 0; chunk <= 256; chunk += 256) {
         kvd_batching_limits limits = {
             .max_batch = 64, .max_tokens = 2048, .chunk = chunk, .pages = 400};
@@ -427,8 +423,6 @@ TEST(test_enough_memory)
         assert_true(y.preempted && y.recomputed >= 100 * y.preempted);
         assert_true(y.request_seconds / y.busy > x.request_seconds / x.busy);
     }
-    free(a);
-    free(b);
     kvd_requests_release(&q);
 }
 
@@ -436,9 +430,7 @@ TEST(test_again)
 {
     kvd_requests q;
     OK(kvd_requests_poisson(&q, 40, 500, "humaneval", 5, &err));
-    kvd_served *a = calloc(q.n, sizeof *a), *b = calloc(q.n, sizeof *b);
-    assert_non_null(a);
-    assert_non_null(b);
+    kvd_served *a = unit_alloc(q.n * sizeof *a), *b = unit_alloc(q.n * sizeof *b);
     const kvd_batching_limits limits = {.max_batch = 16, .max_tokens = 2048, .pages = 300};
     kvd_simulated x, y;
     OK(kvd_simulate(&q, &limits, costs, 2, KVD_ROUTE_SHORTEST, a, NULL, &x, &err));
@@ -447,8 +439,6 @@ TEST(test_again)
         assert_true(same(a[i].first, b[i].first) && same(a[i].end, b[i].end));
     assert_true(same(x.end, y.end) && same(x.busy, y.busy));
     FAILS(kvd_simulate(&q, &limits, costs, 0, KVD_ROUTE_SHORTEST, a, NULL, &x, &err), "0 replicas");
-    free(a);
-    free(b);
     kvd_requests_release(&q);
 }
 
@@ -462,8 +452,7 @@ TEST(test_md1)
     enum { N = 200000, STRETCHES = 100 };
     static const double rho[] = {0.3, 0.6, 0.8};
     const kvd_batching_limits limits = {.max_batch = 1, .max_tokens = 1, .pages = 1000};
-    kvd_served *served = calloc(N, sizeof *served);
-    assert_non_null(served);
+    kvd_served *served = unit_alloc(N * sizeof *served);
     for (int k = 0; k < 3; k++) {
         kvd_requests q;
         kvd_simulated out;
@@ -488,7 +477,6 @@ TEST(test_md1)
         assert_true(fabs(out.busy / out.end - rho[k]) < 0.01);
         kvd_requests_release(&q);
     }
-    free(served);
 }
 
 TEST_MAIN(setup, teardown)
