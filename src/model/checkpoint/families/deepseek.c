@@ -71,6 +71,9 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
+/* Names of the keys in kvd_routed_keys. */
+#define ROUTED_KEYS "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"
+
 /*
  * Reads how experts are grouped, n_group and topk_group (`groups` and `chosen` if absent). Fails if
  * a group has fewer than `least` experts.
@@ -149,17 +152,14 @@ static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)
 {
-    return read_latent_model(root, c, err) ||
-                   read_experts(root, keys, shared, dense, scale, c, err) ||
-                   kvd_cfg_head_and_tokens(root, false, c, err)
-               ? -1
-               : 0;
+    return kvd_status(read_latent_model(root, c, err) ||
+                      read_experts(root, keys, shared, dense, scale, c, err) ||
+                      kvd_cfg_head_and_tokens(root, false, c, err));
 }
 
 static int read_v2(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    static const kvd_routed_keys keys = {
-        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 64, 0, 1407};
+    static const kvd_routed_keys keys = {ROUTED_KEYS, 64, 0, 1407};
     const json_t *const method = kvd_cfg_member(root, "topk_method");
     const char *const how = method ? json_string_value(method) : "greedy";
     if (kvd_cfg_refuse_true(root, "norm_topk_prob",
@@ -208,12 +208,9 @@ static int read_interleaved(const json_t *root, kvd_config *c, kvd_err *err)
 
 static int read_v3(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    static const kvd_routed_keys keys = {
-        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 256, 8, 2048};
-    return read_sigmoids(root, c, err) || read_common(root, &keys, 1, 3, 2.5, c, err) ||
-                   read_interleaved(root, c, err) || read_groups(root, 8, 4, 2, c, err)
-               ? -1
-               : 0;
+    static const kvd_routed_keys keys = {ROUTED_KEYS, 256, 8, 2048};
+    return kvd_status(read_sigmoids(root, c, err) || read_common(root, &keys, 1, 3, 2.5, c, err) ||
+                      read_interleaved(root, c, err) || read_groups(root, 8, 4, 2, c, err));
 }
 
 /*
@@ -245,25 +242,29 @@ static int read_mlp_types(const json_t *root, kvd_config *c, kvd_err *err)
  */
 static int read_glm4_moe_lite(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    static const kvd_routed_keys keys = {
-        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 64, 4, 1536};
+    static const kvd_routed_keys keys = {ROUTED_KEYS, 64, 4, 1536};
     c->d_nope = 192;
     c->d_value = 256;
     c->q_rank = 768;
-    return read_sigmoids(root, c, err) || read_common(root, &keys, 1, 1, 1.8, c, err) ||
-                   read_interleaved(root, c, err) || read_mlp_types(root, c, err) ||
-                   read_groups(root, 1, 1, 2, c, err)
-               ? -1
-               : 0;
+    return kvd_status(read_sigmoids(root, c, err) || read_common(root, &keys, 1, 1, 1.8, c, err) ||
+                      read_interleaved(root, c, err) || read_mlp_types(root, c, err) ||
+                      read_groups(root, 1, 1, 2, c, err));
 }
 
 /* Reads the configuration of Youtu-LLM: latent attention of DeepSeek-V3, no experts. */
 static int read_youtu(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    return read_latent_model(root, c, err) || read_interleaved(root, c, err) ||
-                   kvd_cfg_head_and_tokens(root, true, c, err)
-               ? -1
-               : 0;
+    return kvd_status(read_latent_model(root, c, err) || read_interleaved(root, c, err) ||
+                      kvd_cfg_head_and_tokens(root, true, c, err));
+}
+
+/* Reads a model with ordinary keys and values that routes as DeepSeek-V3 does. */
+static int read_routed(const json_t *root, const kvd_usual *usual, const kvd_routed_keys *keys,
+                       int shared, int dense, kvd_config *c, kvd_err *err)
+{
+    return kvd_status(read_sigmoids(root, c, err) || kvd_cfg_usual_rope(root, usual, c, err) ||
+                      read_experts(root, keys, shared, dense, 1, c, err) ||
+                      read_groups(root, 1, 1, 2, c, err));
 }
 
 /*
@@ -272,25 +273,20 @@ static int read_youtu(const json_t *root, kvd_config *c, kvd_err *err)
  */
 static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    static const kvd_routed_keys keys = {
-        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 128, 8, 1408};
-    return read_sigmoids(root, c, err) || kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
-                   kvd_cfg_bool(root, "use_qk_norm", &c->qk_norm, err) ||
-                   kvd_cfg_usual_rope(root, &(kvd_usual){.kv_heads = 8, .rotated = 0.5}, c, err) ||
-                   read_experts(root, &keys, 1, 1, 1, c, err) || read_groups(root, 1, 1, 2, c, err)
-               ? -1
-               : 0;
+    static const kvd_routed_keys keys = {ROUTED_KEYS, 128, 8, 1408};
+    static const kvd_usual usual = {.kv_heads = 8, .rotated = 0.5};
+    return kvd_status(kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+                      kvd_cfg_bool(root, "use_qk_norm", &c->qk_norm, err) ||
+                      read_routed(root, &usual, &keys, 1, 1, c, err));
 }
 
 /* Reads the sliding window of dots.llm1, which only layers from max_window_layers on use. */
 static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = 0, first = 62;
-    return kvd_cfg_window(root, 4096, &window, err) ||
-                   kvd_cfg_size_or(root, "max_window_layers", &first, err) ||
-                   kvd_cfg_window_from(root, window, first, c, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cfg_window(root, 4096, &window, err) ||
+                      kvd_cfg_size_or(root, "max_window_layers", &first, err) ||
+                      kvd_cfg_window_from(root, window, first, c, err));
 }
 
 /*
@@ -299,13 +295,11 @@ static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
  */
 static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    static const kvd_routed_keys keys = {
-        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 0, 0, 1408};
+    static const kvd_routed_keys keys = {ROUTED_KEYS, 0, 0, 1408};
     c->qk_norm = true;
-    if (read_sigmoids(root, c, err) || kvd_cfg_attention_bias(root, c, err) ||
-        kvd_cfg_usual_rope(root, &(kvd_usual){.kv_heads = 32}, c, err) ||
-        read_dots1_window(root, c, err) || read_experts(root, &keys, 0, 0, 1, c, err) ||
-        read_groups(root, 1, 1, 2, c, err))
+    if (kvd_cfg_attention_bias(root, c, err) ||
+        read_routed(root, &(kvd_usual){.kv_heads = 32}, &keys, 0, 0, c, err) ||
+        read_dots1_window(root, c, err))
         return -1;
     c->chosen_add_up = c->chosen_add_up && kvd_cfg_member(root, "norm_topk_prob");
     return 0;
@@ -317,13 +311,11 @@ static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
  */
 static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    static const kvd_routed_keys keys = {
-        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 128, 8, 1280};
+    static const kvd_routed_keys keys = {ROUTED_KEYS, 128, 8, 1280};
     static const kvd_usual usual = {
         .kv_heads = 8, .d_head = 128, .no_ffn = true, .theta = 1e6, .rotated = 1};
-    if (read_sigmoids(root, c, err) || kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
-        kvd_cfg_usual_rope(root, &usual, c, err) || read_experts(root, &keys, 1, 0, 1, c, err) ||
-        read_groups(root, 1, 1, 2, c, err))
+    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        read_routed(root, &usual, &keys, 1, 0, c, err))
         return -1;
     c->d_ffn = c->d_expert;
     memset(c->dense_layers, 0, sizeof c->dense_layers);
