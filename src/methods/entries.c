@@ -510,10 +510,8 @@ static int find_basis(const kvd_head *h, int side, float *a, kvd_err *err)
     const kvd_dims_head *const widths = kvd_head_dims(h->p->widths, h->in->layer, h->g);
     kvd_channels_rows rows;
     if (!h->p->channels->shared)
-        return basis_rows(h, side, &rows, err) ||
-                       h->p->channels->project(&rows, h->n_basis[side], a, err)
-                   ? -1
-                   : 0;
+        return kvd_status(basis_rows(h, side, &rows, err) ||
+                          h->p->channels->project(&rows, h->n_basis[side], a, err));
     memcpy(a, side == KVD_KEYS ? widths->a_k : widths->a_v, h->d * h->n_basis[side] * sizeof *a);
     return 0;
 }

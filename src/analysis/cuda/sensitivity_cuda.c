@@ -100,11 +100,10 @@ static int kvd_gpu_sensitivity_get(kvd_gpu_sensitivity *s, cudaStream_t stream, 
                                    kvd_err *err)
 {
     const size_t n = s->n_layers * KINDS * s->n_kv_heads;
-    return kvd_cuda_check(kvd_gram_mirror(s->sum, n, (int)s->d, stream), what, err) ||
-                   kvd_queue_get(sums, s->sum, n * s->d * s->d * sizeof *sums, stream, what, err) ||
-                   kvd_cuda_check(cudaStreamSynchronize(stream), what, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(kvd_gram_mirror(s->sum, n, (int)s->d, stream), what, err) ||
+        kvd_queue_get(sums, s->sum, n * s->d * s->d * sizeof *sums, stream, what, err) ||
+        kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
 typedef struct {

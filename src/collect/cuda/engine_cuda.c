@@ -157,10 +157,8 @@ static int read_latent_weights(const cuda *c, int layer, float *w_o, float *w_v,
 {
     const kvd_checkpoint *const from = c->spec.checkpoint;
     kvd_weight part[KVD_LAYER_WEIGHTS];
-    return kvd_layer_find(from, layer, part, err) ||
-                   kvd_latent_weights(kvd_checkpoint_config(from), part, w_o, w_v, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_layer_find(from, layer, part, err) ||
+                      kvd_latent_weights(kvd_checkpoint_config(from), part, w_o, w_v, err));
 }
 
 static int dump_weights(cuda *c, kvd_err *err)
@@ -207,11 +205,9 @@ static int add_moments(gpu *g, const kvd_gpu_attention_in *in, kvd_err *err)
         return kvd_gpu_moments_add(g->moments, in, err);
     cudaEvent_t *pair = c->event + c->n_events;
     c->n_events += 2;
-    return kvd_cuda_check(cudaEventRecord(pair[0], in->stream), "second moments", err) ||
-                   kvd_gpu_moments_add(g->moments, in, err) ||
-                   kvd_cuda_check(cudaEventRecord(pair[1], in->stream), "second moments", err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(cudaEventRecord(pair[0], in->stream), "second moments", err) ||
+                      kvd_gpu_moments_add(g->moments, in, err) ||
+                      kvd_cuda_check(cudaEventRecord(pair[1], in->stream), "second moments", err));
 }
 
 static int record(void *ctx, const kvd_gpu_attention_in *in, kvd_err *err)
@@ -320,10 +316,8 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     c->give_up = give_up;
     c->ctx = ctx;
     c->n_events = 0;
-    return ((c->add || c->to_dump) && run_forward(c, b, err)) ||
-                   (to_dump && c->gradients.pass && run_backward(c, b, err))
-               ? -1
-               : 0;
+    return kvd_status(((c->add || c->to_dump) && run_forward(c, b, err)) ||
+                      (to_dump && c->gradients.pass && run_backward(c, b, err)));
 }
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {

@@ -107,18 +107,15 @@ void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, cons
 
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err)
 {
-    return kvd_cuda_check(cudaMemset(p, 0, bytes), what, err) ||
-                   kvd_cuda_check(cudaStreamSynchronize(NULL), what, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cuda_check(cudaMemset(p, 0, bytes), what, err) ||
+                      kvd_cuda_check(cudaStreamSynchronize(NULL), what, err));
 }
 
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err)
 {
-    return kvd_cuda_check(cudaMemcpy(p, host, bytes, cudaMemcpyHostToDevice), what, err) ||
-                   kvd_cuda_check(cudaStreamSynchronize(NULL), what, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(cudaMemcpy(p, host, bytes, cudaMemcpyHostToDevice), what, err) ||
+        kvd_cuda_check(cudaStreamSynchronize(NULL), what, err));
 }
 
 void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err)

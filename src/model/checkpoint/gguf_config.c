@@ -104,13 +104,11 @@ static int put_sizes(builder *b, kvd_err *err)
     if (t.dims[0] > KVD_CONFIG_MAX_SIZE)
         return kvd_fail(err, "'token_embd.weight' has %zu rows, more than %d", t.dims[0],
                         KVD_CONFIG_MAX_SIZE);
-    return put(b->root, "vocab_size", json_integer((json_int_t)t.dims[0]), err) ||
-                   copy_whole(b, "block_count", "num_hidden_layers", err) ||
-                   copy_whole(b, "context_length", "max_position_embeddings", err) ||
-                   copy_whole(b, "embedding_length", "hidden_size", err) ||
-                   copy_whole(b, "attention.head_count", "num_attention_heads", err)
-               ? -1
-               : 0;
+    return kvd_status(put(b->root, "vocab_size", json_integer((json_int_t)t.dims[0]), err) ||
+                      copy_whole(b, "block_count", "num_hidden_layers", err) ||
+                      copy_whole(b, "context_length", "max_position_embeddings", err) ||
+                      copy_whole(b, "embedding_length", "hidden_size", err) ||
+                      copy_whole(b, "attention.head_count", "num_attention_heads", err));
 }
 
 static bool is(const builder *b, const char *arch)
@@ -219,13 +217,12 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
         return -1;
     if (status)
         return kvd_fail(err, "'%s.rope.scaling.original_context_length' is missing", b->arch);
-    return put(rope, "rope_type", json_string("longrope"), err) ||
-                   put(rope, "attention_factor", json_real(attention), err) ||
-                   put(b->root, "original_max_position_embeddings", json_integer(original), err) ||
-                   put_divisors(b, rope, "short_factor", factors_short, err) ||
-                   put_divisors(b, rope, "long_factor", factors_long, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        put(rope, "rope_type", json_string("longrope"), err) ||
+        put(rope, "attention_factor", json_real(attention), err) ||
+        put(b->root, "original_max_position_embeddings", json_integer(original), err) ||
+        put_divisors(b, rope, "short_factor", factors_short, err) ||
+        put_divisors(b, rope, "long_factor", factors_long, err));
 }
 
 /* Writes YaRN's parameters, with the factor on cosines and sines that llama.cpp uses. */
@@ -243,12 +240,10 @@ static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
     if (changed < 1 || changed > 1)
         return kvd_fail(err, "'%s.rope.scaling.attn_factor' is %g, which is not supported", b->arch,
                         changed);
-    return put(rope, "rope_type", json_string("yarn"), err) ||
-                   put(rope, "factor", json_real(factor), err) ||
-                   put(rope, "original_max_position_embeddings", json_integer(original), err) ||
-                   put(rope, "truncate", json_boolean(strcmp(b->arch, "gpt-oss") != 0), err)
-               ? -1
-               : 0;
+    return kvd_status(put(rope, "rope_type", json_string("yarn"), err) ||
+                      put(rope, "factor", json_real(factor), err) ||
+                      put(rope, "original_max_position_embeddings", json_integer(original), err) ||
+                      put(rope, "truncate", json_boolean(strcmp(b->arch, "gpt-oss") != 0), err));
 }
 
 static int put_scaled(const builder *b, json_t *rope, kvd_err *err)
@@ -267,10 +262,8 @@ static int put_scaled(const builder *b, json_t *rope, kvd_err *err)
         const int there = arch_real(b, "rope.scaling.factor", &factor, err);
         if (there)
             return there < 0 ? -1 : kvd_fail(err, "'%s.rope.scaling.factor' is missing", b->arch);
-        return put(rope, "rope_type", json_string("linear"), err) ||
-                       put(rope, "factor", json_real(factor), err)
-                   ? -1
-                   : 0;
+        return kvd_status(put(rope, "rope_type", json_string("linear"), err) ||
+                          put(rope, "factor", json_real(factor), err));
     }
     if (strcmp(type, "yarn") == 0)
         return put_yarn(b, rope, err);
@@ -338,11 +331,9 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
         return -1;
     if (!qwen)
         return 0;
-    return put(b->root, "norm_topk_prob", json_boolean(!strcmp(family, "qwen3_moe")), err) ||
-                   put(b->root, "attention_bias", json_boolean(has_in_layers(b, "attn_q.bias")),
-                       err)
-               ? -1
-               : 0;
+    return kvd_status(
+        put(b->root, "norm_topk_prob", json_boolean(!strcmp(family, "qwen3_moe")), err) ||
+        put(b->root, "attention_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err));
 }
 
 /*
@@ -351,16 +342,14 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
  */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
-    return put(b->root, "model_type", json_string("gpt_oss"), err) ||
-                   copy_whole(b, "attention.head_count_kv", "num_key_value_heads", err) ||
-                   copy_whole(b, "attention.key_length", "head_dim", err) ||
-                   copy_real(b, "attention.layer_norm_rms_epsilon", "rms_norm_eps", err) ||
-                   copy_whole(b, "attention.sliding_window", "sliding_window", err) ||
-                   put(b->root, "attention_bias", json_boolean(has_in_layers(b, "attn_q.bias")),
-                       err) ||
-                   put_experts(b, "gpt_oss", err)
-               ? -1
-               : 0;
+    return kvd_status(
+        put(b->root, "model_type", json_string("gpt_oss"), err) ||
+        copy_whole(b, "attention.head_count_kv", "num_key_value_heads", err) ||
+        copy_whole(b, "attention.key_length", "head_dim", err) ||
+        copy_real(b, "attention.layer_norm_rms_epsilon", "rms_norm_eps", err) ||
+        copy_whole(b, "attention.sliding_window", "sliding_window", err) ||
+        put(b->root, "attention_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err) ||
+        put_experts(b, "gpt_oss", err));
 }
 
 /*
@@ -414,13 +403,11 @@ static int put_partial(builder *b, kvd_err *err)
 
 static int put_starcoder2(builder *b, kvd_err *err)
 {
-    return put(b->root, "model_type", json_string("starcoder2"), err) ||
-                   copy_whole(b, "feed_forward_length", "intermediate_size", err) ||
-                   copy_whole(b, "attention.head_count_kv", "num_key_value_heads", err) ||
-                   copy_real(b, "attention.layer_norm_epsilon", "norm_epsilon", err) ||
-                   put(b->root, "use_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err)
-               ? -1
-               : 0;
+    return kvd_status(put(b->root, "model_type", json_string("starcoder2"), err) ||
+                      copy_whole(b, "feed_forward_length", "intermediate_size", err) ||
+                      copy_whole(b, "attention.head_count_kv", "num_key_value_heads", err) ||
+                      copy_real(b, "attention.layer_norm_epsilon", "norm_epsilon", err) ||
+                      put(b->root, "use_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err));
 }
 
 /*
@@ -455,17 +442,14 @@ static int put_family(builder *b, kvd_err *err)
         return -1;
     for (size_t i = 0; experts > 0 && i < sizeof routed / sizeof routed[0]; i++)
         if (strcmp(b->arch, routed[i].arch) == 0)
-            return put_llama_like(b, routed[i].family, err) || put_experts(b, routed[i].family, err)
-                       ? -1
-                       : 0;
+            return kvd_status(put_llama_like(b, routed[i].family, err) ||
+                              put_experts(b, routed[i].family, err));
     if (strcmp(b->arch, "gpt-oss") == 0)
         return put_gpt_oss(b, err);
     for (size_t i = 0; i < sizeof alike / sizeof alike[0]; i++)
         if (is(b, alike[i]))
-            return put_llama_like(b, alike[i], err) ||
-                           ((is(b, "phi3") || is(b, "glm4")) && put_partial(b, err))
-                       ? -1
-                       : 0;
+            return kvd_status(put_llama_like(b, alike[i], err) ||
+                              ((is(b, "phi3") || is(b, "glm4")) && put_partial(b, err)));
     if (is(b, "gemma2"))
         return put_gemma(b, "gemma2", 46, err);
     if (is(b, "gemma3"))

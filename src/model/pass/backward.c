@@ -416,11 +416,9 @@ static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last,
     }
     kvd_blas_restore(saved);
     drop(w, layer);
-    return check_finite(b, "gradient of K of", layer, w->dk_raw, w->width_k, err) ||
-                   check_finite(b, "gradient of V of", layer, w->dv, w->width_k, err) ||
-                   (!last && check_finite(b, "gradient of", layer, w->dx, w->d, err))
-               ? -1
-               : 0;
+    return kvd_status(check_finite(b, "gradient of K of", layer, w->dk_raw, w->width_k, err) ||
+                      check_finite(b, "gradient of V of", layer, w->dv, w->width_k, err) ||
+                      (!last && check_finite(b, "gradient of", layer, w->dx, w->d, err)));
 }
 
 static int hand_out(const kvd_backward *w, const kvd_batch *b, int layer,

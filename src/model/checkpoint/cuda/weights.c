@@ -305,12 +305,10 @@ static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu
     const kvd_part last = (kvd_part)(part + 2);
     const piece gate_up[] = {{part, ROWS, first, n}, {(kvd_part)(part + 1), ROWS, first, n}};
     const piece down = {last, COLUMNS, first, n}, all_down = {last, WHOLE, 0, 0};
-    return matrix(w, l, gate_up, 2, &to->gate_up, err) ||
-                   vector(w, l, true, gate_up, 2, &to->bias_gate_up, err) ||
-                   matrix(w, l, &down, 1, &to->down, err) ||
-                   vector(w, l, true, &all_down, 1, &to->bias_down, err)
-               ? -1
-               : 0;
+    return kvd_status(matrix(w, l, gate_up, 2, &to->gate_up, err) ||
+                      vector(w, l, true, gate_up, 2, &to->bias_gate_up, err) ||
+                      matrix(w, l, &down, 1, &to->down, err) ||
+                      vector(w, l, true, &all_down, 1, &to->bias_down, err));
 }
 
 static int place_routed(walk *w, int l, kvd_gpu_expert *to, kvd_err *err)
@@ -348,12 +346,10 @@ static int place_feed_forward(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
                              {KVD_PART_UP, ROWS, s->first_ffn, s->n_ffn}};
     const piece down = {KVD_PART_DOWN, COLUMNS, s->first_ffn, s->n_ffn};
     const piece all_down = {KVD_PART_DOWN, WHOLE, 0, 0};
-    return matrix(w, l, gate_up, 2, &to->gate_up, err) ||
-                   vector(w, l, true, gate_up, 2, &to->bias_gate_up, err) ||
-                   matrix(w, l, &down, 1, &to->down, err) ||
-                   vector(w, l, true, &all_down, 1, &to->bias_down, err)
-               ? -1
-               : 0;
+    return kvd_status(matrix(w, l, gate_up, 2, &to->gate_up, err) ||
+                      vector(w, l, true, gate_up, 2, &to->bias_gate_up, err) ||
+                      matrix(w, l, &down, 1, &to->down, err) ||
+                      vector(w, l, true, &all_down, 1, &to->bias_down, err));
 }
 
 static int place_latent(walk *w, int l, kvd_gpu_latent *to, kvd_err *err)
@@ -361,13 +357,11 @@ static int place_latent(walk *w, int l, kvd_gpu_latent *to, kvd_err *err)
     const piece q_down = {KVD_PART_Q_DOWN, WHOLE, 0, 0}, q = {KVD_PART_Q, WHOLE, 0, 0},
                 norm_q = {KVD_PART_NORM_Q_DOWN, WHOLE, 0, 0}, down = {KVD_PART_LATENT, WHOLE, 0, 0},
                 norm = {KVD_PART_NORM_LATENT, WHOLE, 0, 0}, up = {KVD_PART_LATENT_UP, WHOLE, 0, 0};
-    return matrix(w, l, &q_down, 1, &to->q_down, err) ||
-                   vector(w, l, false, &norm_q, 1, &to->norm_q_down, err) ||
-                   matrix(w, l, &q, 1, &to->q, err) || matrix(w, l, &down, 1, &to->down, err) ||
-                   vector(w, l, false, &norm, 1, &to->norm, err) ||
-                   matrix(w, l, &up, 1, &to->up, err)
-               ? -1
-               : 0;
+    return kvd_status(matrix(w, l, &q_down, 1, &to->q_down, err) ||
+                      vector(w, l, false, &norm_q, 1, &to->norm_q_down, err) ||
+                      matrix(w, l, &q, 1, &to->q, err) || matrix(w, l, &down, 1, &to->down, err) ||
+                      vector(w, l, false, &norm, 1, &to->norm, err) ||
+                      matrix(w, l, &up, 1, &to->up, err));
 }
 
 static int place_qkv(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
@@ -377,9 +371,8 @@ static int place_qkv(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
     const piece qkv[] = {{KVD_PART_Q, ROWS, s->first_head * d, s->n_heads * d},
                          {KVD_PART_K, ROWS, first_kv, kv},
                          {KVD_PART_V, ROWS, first_kv, kv}};
-    return matrix(w, l, qkv, 3, &to->qkv, err) || vector(w, l, true, qkv, 3, &to->bias_qkv, err)
-               ? -1
-               : 0;
+    return kvd_status(matrix(w, l, qkv, 3, &to->qkv, err) ||
+                      vector(w, l, true, qkv, 3, &to->bias_qkv, err));
 }
 
 static int place_layer(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
@@ -428,10 +421,8 @@ static int place_rest(walk *w, kvd_gpu_weights *to, kvd_err *err)
     if (w->share->index > 0)
         return 0;
     to->head = to->embedding;
-    return matrix(w, 0, &out, 1, &to->project_out, err) ||
-                   (!w->c->tied_head && matrix(w, 0, &head, 1, &to->head, err))
-               ? -1
-               : 0;
+    return kvd_status(matrix(w, 0, &out, 1, &to->project_out, err) ||
+                      (!w->c->tied_head && matrix(w, 0, &head, 1, &to->head, err)));
 }
 
 static size_t expert_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share)
@@ -501,11 +492,9 @@ static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots,
                            err))
             return -1;
     }
-    return kvd_cuda_check(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming), what,
-                          err) ||
-                   loader_open(&s->load, c, bytes, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming), what, err) ||
+        loader_open(&s->load, c, bytes, err));
 }
 
 int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
@@ -514,12 +503,11 @@ int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaSt
     s->place.base = s->slot[s->turn];
     s->place.used = 0;
     s->place.expert = expert;
-    return kvd_cuda_check(cudaStreamWaitEvent(s->load.stream, s->used[s->turn], 0), what, err) ||
-                   place_routed(&s->place, layer, to, err) ||
-                   kvd_cuda_check(cudaEventRecord(s->copied, s->load.stream), what, err) ||
-                   kvd_cuda_check(cudaStreamWaitEvent(stream, s->copied, 0), what, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(cudaStreamWaitEvent(s->load.stream, s->used[s->turn], 0), what, err) ||
+        place_routed(&s->place, layer, to, err) ||
+        kvd_cuda_check(cudaEventRecord(s->copied, s->load.stream), what, err) ||
+        kvd_cuda_check(cudaStreamWaitEvent(stream, s->copied, 0), what, err));
 }
 
 int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *err)

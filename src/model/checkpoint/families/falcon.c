@@ -157,11 +157,9 @@ static int read_nemotron(const json_t *root, kvd_config *c, kvd_err *err)
     static const kvd_usual usual = {.activation = "relu2", .eps = "norm_eps", .rotated = 0.5};
     c->norm = KVD_NORM_LAYER;
     c->norm_plus_one = true;
-    return kvd_cfg_attention_bias(root, c, err) ||
-                   kvd_cfg_bool(root, "mlp_bias", &c->bias_ffn, err) ||
-                   kvd_cfg_usual_rope(root, &usual, c, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cfg_attention_bias(root, c, err) ||
+                      kvd_cfg_bool(root, "mlp_bias", &c->bias_ffn, err) ||
+                      kvd_cfg_usual_rope(root, &usual, c, err));
 }
 
 const kvd_family kvd_falcon_families[] = {

@@ -329,9 +329,8 @@ static int read_cohere_common(const json_t *root, double theta, kvd_config *c, k
 
 static int read_cohere(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    return read_cohere_common(root, 500000, c, err) || kvd_cfg_layer_types(root, 0, false, c, err)
-               ? -1
-               : 0;
+    return kvd_status(read_cohere_common(root, 500000, c, err) ||
+                      kvd_cfg_layer_types(root, 0, false, c, err));
 }
 
 /* Reads the configuration of Command R7B, in which layers without a sliding window have no RoPE. */
@@ -343,9 +342,8 @@ static int read_cohere2(const json_t *root, kvd_config *c, kvd_err *err)
         return -1;
     if (!window)
         return kvd_fail(err, "'sliding_window' is null, a cohere2 model needs one");
-    return kvd_cfg_window_pattern(root, window, pattern, c, err) || kvd_cfg_unrotated_full(c, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_cfg_window_pattern(root, window, pattern, c, err) ||
+                      kvd_cfg_unrotated_full(c, err));
 }
 
 const kvd_family kvd_llama_families[] = {

@@ -12,11 +12,10 @@ static int read_common(const json_t *root, kvd_config *c, kvd_err *err)
 
 static int read_olmo2(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    return read_common(root, c, err) || kvd_cfg_refuse_set(root, "sliding_window", err) ||
-                   kvd_cfg_layer_types(root, 0, false, c, err) ||
-                   kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err)
-               ? -1
-               : 0;
+    return kvd_status(read_common(root, c, err) ||
+                      kvd_cfg_refuse_set(root, "sliding_window", err) ||
+                      kvd_cfg_layer_types(root, 0, false, c, err) ||
+                      kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err));
 }
 
 static int read_olmo3(const json_t *root, kvd_config *c, kvd_err *err)

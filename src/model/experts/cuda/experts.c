@@ -44,11 +44,9 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
                                                        (float)c->expert_limit, w->narrow, w->stream)
                               : kvd_gpu_activate(c->activation, type, w->wide, x->bias_gate_up, n,
                                                  width, w->narrow, w->stream);
-    return kvd_gpu_launched(w, e, KVD_GPU_ACTIVATION, err) ||
-                   kvd_gpu_product(w, w->narrow, x->down, type, n, width, d, w->experts.out,
-                                   KVD_F32, 0, KVD_GPU_DOWN, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_gpu_launched(w, e, KVD_GPU_ACTIVATION, err) ||
+                      kvd_gpu_product(w, w->narrow, x->down, type, n, width, d, w->experts.out,
+                                      KVD_F32, 0, KVD_GPU_DOWN, err));
 }
 
 static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
@@ -192,7 +190,6 @@ int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
     const int status =
         kvd_gpu_experts_norm(w, l, n) ? norm_and_add(w, l, n, err) : add_experts(w, l, n, err);
     w->queued = queued;
-    return status || (w->experts.one_phase && kvd_gpu_launched(w, cudaSuccess, KVD_GPU_DOWN, err))
-               ? -1
-               : 0;
+    return kvd_status(
+        status || (w->experts.one_phase && kvd_gpu_launched(w, cudaSuccess, KVD_GPU_DOWN, err)));
 }

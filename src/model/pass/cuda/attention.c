@@ -60,14 +60,12 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_units
     if (x->blas.pointers &&
         kvd_cuda_check(kvd_unit_pointers(units, n, x->blas.pointers, stream), what, err))
         return -1;
-    return kvd_unit_multiply(&x->blas, &qk, units, n, err) ||
-                   kvd_cuda_check(kvd_gpu_softmax(type, x->scores, n, rows, b->ld,
-                                                  b->first - b->from, keys, x->in->window, &scores,
-                                                  x->prob, stream),
-                                  what, err) ||
-                   kvd_unit_multiply(&x->blas, &pv, units, n, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_unit_multiply(&x->blas, &qk, units, n, err) ||
+        kvd_cuda_check(kvd_gpu_softmax(type, x->scores, n, rows, b->ld, b->first - b->from, keys,
+                                       x->in->window, &scores, x->prob, stream),
+                       what, err) ||
+        kvd_unit_multiply(&x->blas, &pv, units, n, err));
 }
 
 /*

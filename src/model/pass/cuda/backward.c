@@ -63,11 +63,9 @@ static int take_buffers(kvd_gpu_backward *w, kvd_err *err)
         return -1;
     if (type == KVD_F32)
         w->d_logits = w->logits;
-    return !(w->rows = kvd_pinned_new(4 * n * sizeof *w->rows, "token ids", err)) ||
-                   !(w->numbers = kvd_pinned_new(2 * n * sizeof *w->numbers, "losses", err)) ||
-                   !(w->bad = kvd_pinned_new(sizeof *w->bad, "a flag", err))
-               ? -1
-               : 0;
+    return kvd_status(!(w->rows = kvd_pinned_new(4 * n * sizeof *w->rows, "token ids", err)) ||
+                      !(w->numbers = kvd_pinned_new(2 * n * sizeof *w->numbers, "losses", err)) ||
+                      !(w->bad = kvd_pinned_new(sizeof *w->bad, "a flag", err)));
 }
 
 static int name_engine(kvd_gpu_backward *w, kvd_err *err)
@@ -179,11 +177,9 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
     const size_t n = b->offset[b->n_sequences];
     uint32_t *const target = w->rows + 3 * w->w.max_tokens;
     kvd_batch_targets(b, target, w->seed, w->draws ? w->numbers : NULL);
-    return kvd_queue_put(w->target, target, n * sizeof *target, w->w.stream, "targets", err) ||
-                   (w->draws &&
-                    kvd_queue_put(w->u, w->numbers, n * sizeof *w->u, w->w.stream, "draws", err))
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_queue_put(w->target, target, n * sizeof *target, w->w.stream, "targets", err) ||
+        (w->draws && kvd_queue_put(w->u, w->numbers, n * sizeof *w->u, w->w.stream, "draws", err)));
 }
 
 /*
@@ -228,11 +224,9 @@ static int loss_back(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
     for (size_t first = 0; first < n; first += w->piece)
         if (piece_back(w, first, smaller(w->piece, n - first), err))
             return -1;
-    return kvd_back_check(w, w->dx, n, w->d, stage_behind(&w->w.config), err) ||
-                   kvd_queue_get(w->numbers + max, w->loss, n * sizeof *w->loss, w->w.stream,
-                                 "losses", err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_back_check(w, w->dx, n, w->d, stage_behind(&w->w.config), err) ||
+        kvd_queue_get(w->numbers + max, w->loss, n * sizeof *w->loss, w->w.stream, "losses", err));
 }
 
 typedef struct {
@@ -299,15 +293,13 @@ static int layer_back(const job *j, int layer, kvd_err *err)
     kvd_gpu_worker *const g = &w->w;
     const kvd_gpu_layer *l = &g->weights.layer[layer];
     const size_t n = j->b->offset[j->b->n_sequences];
-    return kvd_gpu_residual_in(g, entering(w, layer), layer, n, err) ||
-                   kvd_gpu_layer_run(g, j->b, layer, kvd_gpu_dense_hook(g->dense), 1, err) ||
-                   kvd_gpu_behind_back(w, l, n, err) ||
-                   kvd_gpu_attention_back(w, j->b, layer, err) ||
-                   kvd_gpu_before_back(w, l, layer, n, layer == j->first_layer,
-                                       stage_qkv(&g->config, layer), err) ||
-                   hand_out(j, layer, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_gpu_residual_in(g, entering(w, layer), layer, n, err) ||
+                      kvd_gpu_layer_run(g, j->b, layer, kvd_gpu_dense_hook(g->dense), 1, err) ||
+                      kvd_gpu_behind_back(w, l, n, err) ||
+                      kvd_gpu_attention_back(w, j->b, layer, err) ||
+                      kvd_gpu_before_back(w, l, layer, n, layer == j->first_layer,
+                                          stage_qkv(&g->config, layer), err) ||
+                      hand_out(j, layer, err));
 }
 
 static int queue_work(const job *j, kvd_err *err)

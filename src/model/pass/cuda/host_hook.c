@@ -39,11 +39,9 @@ static int put_back(const kvd_host_hook *h, const kvd_gpu_attention_in *in, size
         kvd_from_f32(in->type, h->out, h->narrow, in->n_tokens * width);
         from = h->narrow;
     }
-    return kvd_queue_put(out, from, in->n_tokens * width * kvd_dtype_bytes(in->type), in->stream,
-                         what, err) ||
-                   kvd_cuda_check(cudaStreamSynchronize(in->stream), what, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_queue_put(out, from, in->n_tokens * width * kvd_dtype_bytes(in->type),
+                                    in->stream, what, err) ||
+                      kvd_cuda_check(cudaStreamSynchronize(in->stream), what, err));
 }
 
 static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
@@ -73,15 +71,14 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
         kvd_queue_get(h->sinks, in->sinks, (size_t)in->config->n_heads * sizeof *h->sinks,
                       in->stream, what, err))
         return -1;
-    return fetch(h, in, in->q, in->ld, width_q, h->q, err) ||
-                   fetch(h, in, in->k, in->ld, width_k, h->k, err) ||
-                   fetch(h, in, in->v, in->ld, width_k, h->v, err) ||
-                   (h->q_pre && (fetch(h, in, in->q_pre, in->ld_pre, width_q, h->q_pre, err) ||
-                                 fetch(h, in, in->k_pre, in->ld_pre, width_k, h->k_pre, err))) ||
-                   (h->input && fetch(h, in, in->input, width_in, width_in, h->input, err)) ||
-                   h->inner->run(h->inner, &host, h->out, err) || put_back(h, in, width_q, out, err)
-               ? -1
-               : 0;
+    return kvd_status(fetch(h, in, in->q, in->ld, width_q, h->q, err) ||
+                      fetch(h, in, in->k, in->ld, width_k, h->k, err) ||
+                      fetch(h, in, in->v, in->ld, width_k, h->v, err) ||
+                      (h->q_pre && (fetch(h, in, in->q_pre, in->ld_pre, width_q, h->q_pre, err) ||
+                                    fetch(h, in, in->k_pre, in->ld_pre, width_k, h->k_pre, err))) ||
+                      (h->input && fetch(h, in, in->input, width_in, width_in, h->input, err)) ||
+                      h->inner->run(h->inner, &host, h->out, err) ||
+                      put_back(h, in, width_q, out, err));
 }
 
 int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_share *share,

@@ -73,17 +73,15 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
     if (rank == 0)
         return kvd_gpu_product(w, w->normed, l->q, type, n, d, width, w->narrow, type, 0,
                                KVD_GPU_QKV, err);
-    return kvd_gpu_product(w, w->normed, l->q_down, type, n, d, rank, w->wide, KVD_F32, 0,
-                           KVD_GPU_QKV, err) ||
-                   kvd_gpu_launched(w,
-                                    kvd_gpu_norm(KVD_NORM_RMS, type, w->wide, NULL, l->norm_q_down,
-                                                 NULL, KVD_LATENT_EPS, n, rank, factor, stage,
-                                                 w->bad, w->stream),
-                                    KVD_GPU_NORM, err) ||
-                   kvd_gpu_product(w, factor, l->q, type, n, rank, width, w->narrow, type, 0,
-                                   KVD_GPU_QKV, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_gpu_product(w, w->normed, l->q_down, type, n, d, rank, w->wide, KVD_F32, 0, KVD_GPU_QKV,
+                        err) ||
+        kvd_gpu_launched(w,
+                         kvd_gpu_norm(KVD_NORM_RMS, type, w->wide, NULL, l->norm_q_down, NULL,
+                                      KVD_LATENT_EPS, n, rank, factor, stage, w->bad, w->stream),
+                         KVD_GPU_NORM, err) ||
+        kvd_gpu_product(w, factor, l->q, type, n, rank, width, w->narrow, type, 0, KVD_GPU_QKV,
+                        err));
 }
 
 /* Multiplies the dimensions of each query head that RoPE does not rotate by the matrix W_UK. */
@@ -123,13 +121,11 @@ int kvd_gpu_latent_project(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
                                   .eps = KVD_LATENT_EPS,
                                   .q_raw = w->narrow,
                                   .qkv = w->qkv};
-    return raw_queries(w, &l->latent, n, stage, err) || absorb_keys(w, l, n, err) ||
-                   kvd_gpu_product(w, w->normed, l->latent.down, w->weights.type, n,
-                                   (size_t)c->d_model, (size_t)c->d_head, down, KVD_F32, 0,
-                                   KVD_GPU_QKV, err) ||
-                   kvd_gpu_launched(w, kvd_gpu_latent_rows(&rows, n, w->stream), KVD_GPU_QKV, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        raw_queries(w, &l->latent, n, stage, err) || absorb_keys(w, l, n, err) ||
+        kvd_gpu_product(w, w->normed, l->latent.down, w->weights.type, n, (size_t)c->d_model,
+                        (size_t)c->d_head, down, KVD_F32, 0, KVD_GPU_QKV, err) ||
+        kvd_gpu_launched(w, kvd_gpu_latent_rows(&rows, n, w->stream), KVD_GPU_QKV, err));
 }
 
 int kvd_gpu_latent_values(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)

@@ -350,16 +350,15 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
     const kvd_config *c = &w->config;
     const size_t ffn = (size_t)w->weights.share.n_ffn, width = kvd_config_gated(c) ? 2 * ffn : ffn;
     const kvd_dtype type = w->weights.type;
-    return product(w, in, l->gate_up, r, (size_t)c->d_model, width, w->wide, type, 0,
-                   KVD_GPU_GATE_UP, err) ||
-                   kvd_gpu_launched(
-                       w,
-                       kvd_gpu_activate(c->activation, type, row_at(w->wide, r.first, width, type),
-                                        l->bias_gate_up, r.n, ffn,
-                                        row_at(w->narrow, r.first, ffn, type), w->stream),
-                       KVD_GPU_ACTIVATION, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        product(w, in, l->gate_up, r, (size_t)c->d_model, width, w->wide, type, 0, KVD_GPU_GATE_UP,
+                err) ||
+        kvd_gpu_launched(w,
+                         kvd_gpu_activate(c->activation, type,
+                                          row_at(w->wide, r.first, width, type), l->bias_gate_up,
+                                          r.n, ffn, row_at(w->narrow, r.first, ffn, type),
+                                          w->stream),
+                         KVD_GPU_ACTIVATION, err));
 }
 
 /*
@@ -369,12 +368,10 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
 static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                         int earlier, kvd_err *err)
 {
-    return gate_and_up(w, l, in, r, err) ||
-                   into_residual(w, w->narrow, l->down, r, (size_t)w->weights.share.n_ffn, earlier,
-                                 KVD_GPU_DOWN, err) ||
-                   residual_sum(w, r, err)
-               ? -1
-               : 0;
+    return kvd_status(gate_and_up(w, l, in, r, err) ||
+                      into_residual(w, w->narrow, l->down, r, (size_t)w->weights.share.n_ffn,
+                                    earlier, KVD_GPU_DOWN, err) ||
+                      residual_sum(w, r, err));
 }
 
 static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
@@ -481,11 +478,9 @@ static int behind_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, k
     if (add_attention(w, l, r, err) || residual_sum(w, r, err))
         return -1;
     w->pending = l->bias_o;
-    return (!kvd_gpu_experts_norm(w, l, n) &&
-            layer_norm(w, l, 1, r, w->experts.normed, KVD_F32, err)) ||
-                   kvd_gpu_experts_add(w, l, n, err) || residual_sum(w, r, err)
-               ? -1
-               : 0;
+    return kvd_status((!kvd_gpu_experts_norm(w, l, n) &&
+                       layer_norm(w, l, 1, r, w->experts.normed, KVD_F32, err)) ||
+                      kvd_gpu_experts_add(w, l, n, err) || residual_sum(w, r, err));
 }
 
 static int behind_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
@@ -518,10 +513,8 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
     if (layer < w->config.n_layers - 1)
         return 0;
     /* Adds the last block's output, which w->pending may still hold, to the residual stream. */
-    return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
-                   kvd_gpu_join_sums(w, err)
-               ? -1
-               : 0;
+    return kvd_status((w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
+                      kvd_gpu_join_sums(w, err));
 }
 
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err)

@@ -99,23 +99,19 @@ static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, 
 {
     const kvd_gpu_worker *g = &w->w;
     const void *const narrowed = kvd_back_narrow(w, dy, n, w->d, err);
-    return !narrowed || kvd_back_product(w, narrowed, l->down, n, w->ffn, w->d, w->d_ffn, 0, err) ||
-                   kvd_cuda_check(kvd_gpu_activate_back(g->config.activation, g->weights.type,
-                                                        g->wide, l->bias_gate_up, n, w->ffn,
-                                                        w->d_ffn, g->stream),
-                                  what, err) ||
-                   kvd_back_product(w, g->wide, l->gate_up, n, w->d, width_gate_up(w), d_in, add,
-                                    err)
-               ? -1
-               : 0;
+    return kvd_status(
+        !narrowed || kvd_back_product(w, narrowed, l->down, n, w->ffn, w->d, w->d_ffn, 0, err) ||
+        kvd_cuda_check(kvd_gpu_activate_back(g->config.activation, g->weights.type, g->wide,
+                                             l->bias_gate_up, n, w->ffn, w->d_ffn, g->stream),
+                       what, err) ||
+        kvd_back_product(w, g->wide, l->gate_up, n, w->d, width_gate_up(w), d_in, add, err));
 }
 
 static int output_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const void *const narrowed = kvd_back_narrow(w, w->dx, n, w->d, err);
-    return !narrowed || kvd_back_product(w, narrowed, l->o, n, w->width_q, w->d, w->d_o, 0, err)
-               ? -1
-               : 0;
+    return kvd_status(!narrowed ||
+                      kvd_back_product(w, narrowed, l->o, n, w->width_q, w->d, w->d_o, 0, err));
 }
 
 static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
@@ -129,14 +125,11 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
  */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
-    return add_attention(w, l, n, err) ||
-                   norm(w, w->w.x, l->bias_o, l, 1, n, w->y, w->w.weights.type, err) ||
-                   gate_up(w, l, w->y, n, err) ||
-                   feed_forward_back(w, l, n, w->dx, w->dy, 0, err) ||
-                   kvd_back_norm(w, w->w.x, l->norm[1], n, w->dy, w->dx, 1, err) ||
-                   output_back(w, l, n, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        add_attention(w, l, n, err) ||
+        norm(w, w->w.x, l->bias_o, l, 1, n, w->y, w->w.weights.type, err) ||
+        gate_up(w, l, w->y, n, err) || feed_forward_back(w, l, n, w->dx, w->dy, 0, err) ||
+        kvd_back_norm(w, w->w.x, l->norm[1], n, w->dy, w->dx, 1, err) || output_back(w, l, n, err));
 }
 
 /* Computes the gradient of output = x + W_O o + ffn(norm(x)), where o is the attention output. */
@@ -169,12 +162,10 @@ static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_
         forward_product(w, w->d_ffn, l->down, n, w->ffn, w->d, s, KVD_F32, 1, err) ||
         (l->bias_down && norm(w, s, l->bias_down, l, -1, n, NULL, type, err)))
         return -1;
-    return kvd_back_norm(w, s, l->norm[1], n, w->dx, w->dy, 0, err) ||
-                   feed_forward_back(w, l, n, w->dy, w->dy, 1, err) ||
-                   kvd_back_norm(w, g->x, l->norm[0], n, w->dy, w->dx, 0, err) ||
-                   output_back(w, l, n, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_back_norm(w, s, l->norm[1], n, w->dx, w->dy, 0, err) ||
+                      feed_forward_back(w, l, n, w->dy, w->dy, 1, err) ||
+                      kvd_back_norm(w, g->x, l->norm[0], n, w->dy, w->dx, 0, err) ||
+                      output_back(w, l, n, err));
 }
 
 int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
@@ -215,13 +206,11 @@ int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int la
                                           .stream = g->stream,
                                           .lib = g->lib,
                                           .blas = g->blas};
-    return !in.d_o ||
-                   kvd_cuda_check(
-                       cudaMemsetAsync(w->d_qkv, 0, n * w->width * sizeof *w->d_qkv, g->stream),
+    return kvd_status(
+        !in.d_o ||
+        kvd_cuda_check(cudaMemsetAsync(w->d_qkv, 0, n * w->width * sizeof *w->d_qkv, g->stream),
                        what, err) ||
-                   kvd_gpu_attend_back(&in, w->scratch, err)
-               ? -1
-               : 0;
+        kvd_gpu_attend_back(&in, w->scratch, err));
 }
 
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,

@@ -142,23 +142,18 @@ static int alive(const kvd_gpu_sum *s, int index, kvd_err *err)
 int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                     kvd_err *err)
 {
-    return alive(s, index, err) || check(s,
-                                         s->lib->ncclAllReduce(x, x, n, ncclFloat, ncclSum,
-                                                               s->gpu[index].comm, stream),
-                                         err)
-               ? -1
-               : 0;
+    return kvd_status(
+        alive(s, index, err) ||
+        check(s, s->lib->ncclAllReduce(x, x, n, ncclFloat, ncclSum, s->gpu[index].comm, stream),
+              err));
 }
 
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                        kvd_err *err)
 {
-    return alive(s, index, err) ||
-                   check(s,
-                         s->lib->ncclBroadcast(x, x, n, ncclFloat, 0, s->gpu[index].comm, stream),
-                         err)
-               ? -1
-               : 0;
+    return kvd_status(
+        alive(s, index, err) ||
+        check(s, s->lib->ncclBroadcast(x, x, n, ncclFloat, 0, s->gpu[index].comm, stream), err));
 }
 
 /* Puts all sends and receives into one NCCL group, because single calls could deadlock. */

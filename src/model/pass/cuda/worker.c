@@ -86,14 +86,13 @@ static int take_few(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c,
         .d = d, .ffn = ffn, .alpha = (float)c->expert_alpha, .limit = (float)c->expert_limit};
     if (n && t->memory && ask_device(&e->few, err))
         return -1;
-    return n && (take(t, &e->few.group, groups, sizeof *e->few.group, what, err) ||
-                 take(t, &e->few.n_groups, 1, sizeof *e->few.n_groups, what, err) ||
-                 take(t, &e->few.place, n, chosen * sizeof *e->few.place, what, err) ||
-                 take(t, &e->few.hidden, n, chosen * ffn * sizeof(uint16_t), what, err) ||
-                 take(t, &e->few.out, n, chosen * d * sizeof(float), what, err) ||
-                 take(t, &e->table, (size_t)c->n_layers, experts * sizeof *e->table, what, err))
-               ? -1
-               : 0;
+    return kvd_status(
+        n && (take(t, &e->few.group, groups, sizeof *e->few.group, what, err) ||
+              take(t, &e->few.n_groups, 1, sizeof *e->few.n_groups, what, err) ||
+              take(t, &e->few.place, n, chosen * sizeof *e->few.place, what, err) ||
+              take(t, &e->few.hidden, n, chosen * ffn * sizeof(uint16_t), what, err) ||
+              take(t, &e->few.out, n, chosen * d * sizeof(float), what, err) ||
+              take(t, &e->table, (size_t)c->n_layers, experts * sizeof *e->table, what, err)));
 }
 
 static int take_experts(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c,
@@ -113,21 +112,19 @@ static int take_experts(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c
                                  .groups_chosen = (size_t)c->groups_chosen,
                                  .sigmoid = c->route_sigmoid,
                                  .scale = c->expert_scale};
-    return take_few(t, e, c, s, share, err) ||
-                   (type != KVD_F32 && take(t, &e->normed, n, d * sizeof(float), what, err)) ||
-                   take(t, &e->in, n, d * kvd_dtype_bytes(type), what, err) ||
-                   take(t, &e->out, n, d * sizeof(float), what, err) ||
-                   (c->shared_gate && take(t, &e->shared, n, sizeof(float), what, err)) ||
-                   take(t, &e->routes.logit, n, experts * sizeof(float), what, err) ||
-                   take(t, &e->routes.factor, n, uses, what, err) ||
-                   take(t, &e->routes.weight, n, uses, what, err) ||
-                   take(t, &e->routes.expert, n, uses, what, err) ||
-                   take(t, &e->routes.row, n, uses, what, err) ||
-                   take(t, &e->routes.count, experts, sizeof(uint32_t), what, err) ||
-                   (t->memory &&
-                    !(e->count = kvd_pinned_new(experts * sizeof *e->count, what, err)))
-               ? -1
-               : 0;
+    return kvd_status(
+        take_few(t, e, c, s, share, err) ||
+        (type != KVD_F32 && take(t, &e->normed, n, d * sizeof(float), what, err)) ||
+        take(t, &e->in, n, d * kvd_dtype_bytes(type), what, err) ||
+        take(t, &e->out, n, d * sizeof(float), what, err) ||
+        (c->shared_gate && take(t, &e->shared, n, sizeof(float), what, err)) ||
+        take(t, &e->routes.logit, n, experts * sizeof(float), what, err) ||
+        take(t, &e->routes.factor, n, uses, what, err) ||
+        take(t, &e->routes.weight, n, uses, what, err) ||
+        take(t, &e->routes.expert, n, uses, what, err) ||
+        take(t, &e->routes.row, n, uses, what, err) ||
+        take(t, &e->routes.count, experts, sizeof(uint32_t), what, err) ||
+        (t->memory && !(e->count = kvd_pinned_new(experts * sizeof *e->count, what, err))));
 }
 
 static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
@@ -220,12 +217,10 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
         CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-    return !(w->lib = kvd_cublas_load(err)) || !(w->blas = kvd_cublas_open("forward pass", err)) ||
-                   kvd_cublas_check(w->lib->cublasSetStream_v2(w->blas, w->stream), "forward pass",
-                                    err) ||
-                   kvd_cublas_check(w->lib->cublasSetMathMode(w->blas, math), "forward pass", err)
-               ? -1
-               : 0;
+    return kvd_status(
+        !(w->lib = kvd_cublas_load(err)) || !(w->blas = kvd_cublas_open("forward pass", err)) ||
+        kvd_cublas_check(w->lib->cublasSetStream_v2(w->blas, w->stream), "forward pass", err) ||
+        kvd_cublas_check(w->lib->cublasSetMathMode(w->blas, math), "forward pass", err));
 }
 
 /*
@@ -346,13 +341,11 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w)
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err)
 {
     const size_t pitch = w->max_tokens * sizeof *rows;
-    return kvd_cuda_check(cudaMemcpy2DAsync(w->id, pitch, rows, pitch, n * sizeof *rows, 3,
-                                            cudaMemcpyHostToDevice, w->stream),
-                          "token ids", err) ||
-                   kvd_cuda_check(cudaMemsetAsync(w->bad, 0xff, sizeof *w->bad, w->stream),
-                                  "token ids", err)
-               ? -1
-               : 0;
+    return kvd_status(
+        kvd_cuda_check(cudaMemcpy2DAsync(w->id, pitch, rows, pitch, n * sizeof *rows, 3,
+                                         cudaMemcpyHostToDevice, w->stream),
+                       "token ids", err) ||
+        kvd_cuda_check(cudaMemsetAsync(w->bad, 0xff, sizeof *w->bad, w->stream), "token ids", err));
 }
 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err)

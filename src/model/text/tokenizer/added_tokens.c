@@ -157,10 +157,8 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
     if (!len || len > LONGEST)
         return kvd_fail(err, "%s '%.100s': %zu bytes, 1 to %d are supported", what, content, len,
                         LONGEST);
-    return kvd_json_id(json_object_get(spec, "id"), what, &t->id, err) ||
-                   kvd_buffer_add(&t->text, content, len, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_json_id(json_object_get(spec, "id"), what, &t->id, err) ||
+                      kvd_buffer_add(&t->text, content, len, err));
 }
 
 /* Fails if a token's id is not the one that Hugging Face tokenizers would assign. */

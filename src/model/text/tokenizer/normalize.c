@@ -139,10 +139,8 @@ static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, 
     utf8proc_int32_t part[32];
     if (is_later(code)) {
         char utf8[4];
-        return flush(r, compose, out, err) ||
-                       kvd_buffer_add(out, utf8, kvd_utf8_encode(code, utf8), err)
-                   ? -1
-                   : 0;
+        return kvd_status(flush(r, compose, out, err) ||
+                          kvd_buffer_add(out, utf8, kvd_utf8_encode(code, utf8), err));
     }
     int unused = 0;
     const utf8proc_ssize_t n = utf8proc_decompose_char(
@@ -282,10 +280,8 @@ static int parse_strip(step *s, const json_t *spec, kvd_err *err)
         return -1;
     if (!json_object_get(spec, "strip_left") || !json_object_get(spec, "strip_right"))
         return kvd_fail(err, "normalizer Strip: field 'strip_left' or 'strip_right' is missing");
-    return kvd_json_bool(spec, "normalizer Strip", "strip_left", &s->left, err) ||
-                   kvd_json_bool(spec, "normalizer Strip", "strip_right", &s->right, err)
-               ? -1
-               : 0;
+    return kvd_status(kvd_json_bool(spec, "normalizer Strip", "strip_left", &s->left, err) ||
+                      kvd_json_bool(spec, "normalizer Strip", "strip_right", &s->right, err));
 }
 
 static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *err)
@@ -475,10 +471,8 @@ static int one_step(const step *s, const kvd_buffer *in, bool open, size_t befor
     switch (s->kind) {
     case PREPEND:
         *first += *first ? s->content.n : 0;
-        return kvd_buffer_add(out, s->content.s, s->content.n, err) ||
-                       kvd_buffer_add(out, in->s, in->n, err)
-                   ? -1
-                   : 0;
+        return kvd_status(kvd_buffer_add(out, s->content.s, s->content.n, err) ||
+                          kvd_buffer_add(out, in->s, in->n, err));
     case REPLACE:
         return replace(s, in->s, in->n, open, before, out, first, err);
     case STRIP:

@@ -177,16 +177,12 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
         return parse_metaspace(p, spec, err);
     /* Uses Hugging Face's \w, which also matches the join controls U+200C and U+200D. */
     if (!strcmp(type, "Whitespace"))
-        return kvd_json_known(spec, type, "type", err) ||
-                       add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
-                                 KVD_SPLIT_REMOVED, true, false, err)
-                   ? -1
-                   : 0;
+        return kvd_status(kvd_json_known(spec, type, "type", err) ||
+                          add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
+                                    KVD_SPLIT_REMOVED, true, false, err));
     if (!strcmp(type, "WhitespaceSplit"))
-        return kvd_json_known(spec, type, "type", err) ||
-                       add_split(p, "\\s", KVD_SPLIT_REMOVED, false, false, err)
-                   ? -1
-                   : 0;
+        return kvd_status(kvd_json_known(spec, type, "type", err) ||
+                          add_split(p, "\\s", KVD_SPLIT_REMOVED, false, false, err));
     return kvd_fail(err, "pre_tokenizer '%s' is not supported", type);
 }
 

@@ -89,13 +89,12 @@ static int parse_strip(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
     size_t len;
     const char *content;
     step *s = new_step(d, STRIP, err);
-    return !s || kvd_json_known(spec, "decoder Strip", "type content start stop", err) ||
-                   !(content = kvd_json_character(spec, "decoder Strip", "content", &len, err)) ||
-                   kvd_buffer_add(&s->content, content, len, err) ||
-                   kvd_json_count(spec, "decoder Strip", "start", &s->start, err) ||
-                   kvd_json_count(spec, "decoder Strip", "stop", &s->stop, err)
-               ? -1
-               : 0;
+    return kvd_status(
+        !s || kvd_json_known(spec, "decoder Strip", "type content start stop", err) ||
+        !(content = kvd_json_character(spec, "decoder Strip", "content", &len, err)) ||
+        kvd_buffer_add(&s->content, content, len, err) ||
+        kvd_json_count(spec, "decoder Strip", "start", &s->start, err) ||
+        kvd_json_count(spec, "decoder Strip", "stop", &s->stop, err));
 }
 
 static int parse_metaspace(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
@@ -119,16 +118,12 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(d, spec, err);
     if (!strcmp(type, "ByteLevel"))
-        return kvd_json_known(spec, "decoder ByteLevel",
-                              "type add_prefix_space trim_offsets use_regex", err) ||
-                       !new_step(d, BYTE_LEVEL, err)
-                   ? -1
-                   : 0;
+        return kvd_status(kvd_json_known(spec, "decoder ByteLevel",
+                                         "type add_prefix_space trim_offsets use_regex", err) ||
+                          !new_step(d, BYTE_LEVEL, err));
     if (!strcmp(type, "ByteFallback"))
-        return kvd_json_known(spec, "decoder ByteFallback", "type", err) ||
-                       !new_step(d, BYTE_FALLBACK, err)
-                   ? -1
-                   : 0;
+        return kvd_status(kvd_json_known(spec, "decoder ByteFallback", "type", err) ||
+                          !new_step(d, BYTE_FALLBACK, err));
     if (!strcmp(type, "Fuse"))
         return kvd_json_known(spec, "decoder Fuse", "type", err) || !new_step(d, FUSE, err) ? -1
                                                                                             : 0;
