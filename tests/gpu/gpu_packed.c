@@ -3,6 +3,7 @@
  */
 #include <math.h>
 
+#define CASE_MEMORY
 #include "gpu_case.h"
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
@@ -120,7 +121,6 @@ static void make_queries(bench *w)
     clear_padding(w, 0, N, w->t->group, q);
     for (size_t i = 0; i < n; i++)
         w->q[i] = bf16_of(q[i]);
-    free(q);
 }
 
 static void make_sinks(bench *w)
@@ -251,7 +251,6 @@ static void make_allot(bench *w)
     to->scale = on_device(t.scale, 2 * n * sizeof(float));
     to->level = on_device(t.levels, ((size_t)KVD_N_SIDES * (KVD_ALLOT_BITS + 1) << KVD_ALLOT_BITS) *
                                         sizeof(float));
-    free(word);
 }
 
 /*
@@ -293,8 +292,6 @@ static void make_classes(bench *w, size_t slots)
     c->q_start = w->start;
     w->device_lse = on_device(w->lse, N * heads * sizeof *w->lse);
     w->queries = on_device(q, N * pitch * sizeof *q);
-    free(mass);
-    free(q);
 }
 
 static void make_part(bench *w, int part)
@@ -336,7 +333,6 @@ static void make_device(bench *w)
     for (int b = 0; b < N; b++)
         memcpy(table + b * w->max_pages, w->page[b], (size_t)w->max_pages * 4);
     a->page_table = w->table = on_device(table, (size_t)N * (size_t)w->max_pages * 4);
-    free(table);
     a->slot = w->slots = on_device(w->slot, sizeof w->slot);
     a->kv_len = w->len = zeros(N * 4);
     w->q_len = zeros(N * 4);
@@ -364,7 +360,6 @@ static void make_device(bench *w)
         double *const wave = need(n * sizeof *wave);
         kvd_gpu_packed_waves(wave);
         a->split.wave = on_device(wave, n * sizeof *wave);
-        free(wave);
     }
     a->prompt = zeros(slots * sizeof *a->prompt);
     if (a->form.classes)
@@ -415,9 +410,7 @@ static void upload_x(bench *w, const int *first, const int *n)
         for (int t = first[b]; t < first[b] + n[b]; t++, row++)
             for (int k = 0; k < N_KV * w->t->d; k++)
                 x[row * w->a.ld + 16 + (size_t)k] = bf16_of(w->pre[at(w, b, t, 0, k)]);
-    check(cudaFree(w->rows_x), "cudaFree");
     w->a.x = w->rows_x = on_device(x, total * w->a.ld * 2);
-    free(x);
 }
 
 static void put_token(const bench *w, uint16_t *page, int b, int t)
@@ -457,7 +450,6 @@ static void free_pages(bench *w, int step)
             table[b * w->max_pages + p] = freed ? 1 << 28 : w->page[b][p];
         }
     to_device(w->table, table, (size_t)N * (size_t)w->max_pages * 4);
-    free(table);
 }
 
 static void append_step(bench *w, int step)
@@ -482,7 +474,6 @@ static void append_step(bench *w, int step)
                       "row");
             }
     }
-    free(row);
     upload_lengths(w, step);
     upload_x(w, first, one);
 }
@@ -520,7 +511,6 @@ static double receive(bench *w, int step)
                 *sum = x;
             }
         }
-    free(got);
     return worst;
 }
 
@@ -562,7 +552,6 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
         b.position += to - from;
         b.mass += w->mass ? to - from : 0;
     }
-    free(seen);
 }
 
 /*
@@ -577,7 +566,6 @@ static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n
     if (n)
         code_pieces(w, b, block, n, (block.side ? w->x[1] : w->pre) + at(w, b, 0, 0, 0), y);
     copy_rows(y + (size_t)g * d, wide, decoded, d, (size_t)n, d);
-    free(y);
 }
 
 /*
@@ -619,7 +607,6 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     copy_rows(decoded, width, x, d, (size_t)n, width);
     if (w->rope && side == 0)
         kvd_rope_apply(&w->config, w->cosine, w->sine, position, (size_t)n, 1, x);
-    host_free(decoded, level, position);
     return x;
 }
 
@@ -665,7 +652,6 @@ static double attention_off(const bench *w, int g, int h, int m, const float *k,
         error += ((double)bf16_wide(o[i]) - want) * ((double)bf16_wide(o[i]) - want);
         square += want * want;
     }
-    free(p);
     return sqrt(error / square);
 }
 
@@ -699,28 +685,9 @@ static void compare(const bench *w, int step, const uint16_t *o, result *r)
                 }
                 r->attention = worse(r->attention, e);
             }
-            free(x[0]);
-            free(x[1]);
         }
     r->first_bad = n && !r->bad ? (size_t)step : r->first_bad;
     r->bad += n;
-}
-
-static void close_bench(bench *w)
-{
-    device_free(w->a.codes, w->a.ring, w->a.sink, w->a.rows, w->a.apart, w->table, w->len, w->q_len,
-                w->start, w->slots, w->rows_x, (void *)w->a.level, (void *)w->a.scale,
-                (void *)w->a.range, (void *)w->a.cosine, (void *)w->a.sine, (void *)w->a.turn,
-                (void *)w->a.allot.bits, (void *)w->a.allot.word, (void *)w->a.allot.scale,
-                (void *)w->a.allot.level, (void *)w->a.row.order, w->a.prompt, w->a.gear.partial,
-                w->a.gear.right, (void *)w->a.classes.mass, w->a.classes.score,
-                (void *)w->a.split.wave, (void *)w->a.split.rotation[0],
-                (void *)w->a.split.rotation[1], (void *)w->a.split.sketch[0],
-                (void *)w->a.split.sketch[1], (void *)w->a.split.level[0],
-                (void *)w->a.split.level[1], w->a.classes.received, w->device_lse, w->queries);
-    kvd_plan_close(&w->plan);
-    host_free(w->q, w->pre, w->x[0], w->x[1], w->cosine, w->sine, w->pages, w->sink, w->mass,
-              w->lse);
 }
 
 typedef struct {
@@ -748,15 +715,7 @@ static decoder make_decoder(const bench *w)
         .sinks = w->sink ? on_device(w->sink, (size_t)w->config.n_heads * 4) : NULL,
         .partial = on_device(NULL, kvd_packed_decode_bytes(5)),
         .n_ctas = 5};
-    free(q);
     return x;
-}
-
-static void free_decoder(decoder *x)
-{
-    device_free(x->args.q, x->args.o, x->args.pages_before, x->args.sinks, x->args.partial);
-    free(x->o);
-    free(x->rows);
 }
 
 static void run_decoder(const bench *w, decoder *x, int step)
@@ -784,7 +743,6 @@ static size_t marks_left(const bench *w)
     uint16_t *const x = from_device(w->a.ring, n * sizeof(uint16_t));
     for (size_t i = 0; i < n; i++)
         marks += isnan(bf16_wide(x[i])) ? 1 : 0;
-    free(x);
     return marks;
 }
 
@@ -846,8 +804,8 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),
                 name, "%s", text);
-    free_decoder(&x);
-    close_bench(&w);
+    kvd_plan_close(&w.plan);
+    end_case();
 }
 
 static void test_narrow(void)

@@ -86,14 +86,52 @@ static inline int gpu_devices(const char *subject, int needed)
     return 0;
 }
 
-static inline void *need(size_t bytes)
+/* Returns `p`, or ends the program if it is NULL. */
+static inline void *or_out_of_memory(void *p)
 {
-    void *p = calloc(1, bytes ? bytes : 1);
     if (!p) {
         fprintf(stderr, "out of memory\n");
         exit(1);
     }
     return p;
+}
+
+#ifdef CASE_MEMORY
+/* Memory of the host and of the device since the last end_case(), [blocks]. */
+static struct {
+    void *at;
+    int device;
+} * case_memory;
+static size_t case_blocks;
+
+/* Lets end_case() free `p`. Not for parallel regions. */
+static inline void *until_end_case(void *p, int device)
+{
+    case_memory = or_out_of_memory(realloc(case_memory, (case_blocks + 1) * sizeof *case_memory));
+    case_memory[case_blocks].at = p;
+    case_memory[case_blocks++].device = device;
+    return p;
+}
+
+/*
+ * Frees what need(), on_device() and functions that call them have returned since the last call. A
+ * program that defines CASE_MEMORY calls it at the end of each case, instead of free and cudaFree.
+ */
+static inline void end_case(void)
+{
+    while (case_blocks)
+        if (case_memory[--case_blocks].device)
+            (void)cudaFree(case_memory[case_blocks].at);
+        else
+            free(case_memory[case_blocks].at);
+}
+#else
+#define until_end_case(p, device) (p)
+#endif
+
+static inline void *need(size_t bytes)
+{
+    return until_end_case(or_out_of_memory(calloc(1, bytes ? bytes : 1)), 0);
 }
 
 /* Ends the program with a failed test if `status` is not 0. */
@@ -168,7 +206,7 @@ static inline void *on_device(const void *from, size_t bytes)
     } else {
         fill_bytes(p, 0xff, bytes);
     }
-    return p;
+    return until_end_case(p, 1);
 }
 
 static inline void *zeros(size_t bytes)
@@ -213,11 +251,15 @@ static inline void free_all(const void *const *array, size_t n)
 
 static inline void free_all_host(void *const *x, size_t n)
 {
+#ifndef CASE_MEMORY
     for (size_t i = 0; i < n; i++)
         free(x[i]);
+#else
+    (void)x, (void)n;
+#endif
 }
 
-/* Frees any number of host arrays. They may be NULL. */
+/* Frees any number of host arrays. They may be NULL. With CASE_MEMORY, end_case() frees them. */
 #define host_free(...)                                                                             \
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
@@ -243,7 +285,7 @@ static inline float *rounded_numbers(kvd_rng *r, kvd_dtype type, size_t n, doubl
     float *const x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(size * kvd_rng_normal(r));
-    free(round_to(type, x, n));
+    host_free(round_to(type, x, n));
     return x;
 }
 
@@ -293,7 +335,7 @@ static inline void *on_device_bf16(const float *x, size_t n)
     uint16_t *const narrow = need(n * sizeof *narrow);
     kvd_from_f32(KVD_BF16, x, narrow, n);
     void *const p = on_device(narrow, n * sizeof *narrow);
-    free(narrow);
+    host_free(narrow);
     return p;
 }
 

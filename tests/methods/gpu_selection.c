@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#define CASE_MEMORY
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "kernels/cuda/decode.h"
@@ -71,13 +72,6 @@ static uint16_t *cell(const fixture *f, int b, int g, int side, int t, int i)
            kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)d);
 }
 
-static void *fetched(const void *from, size_t bytes)
-{
-    void *const to = need(bytes);
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy back");
-    return to;
-}
-
 /*
  * Makes a fixture whose pages are in random order. Unused elements are NaN, or 0 up to the next
  * multiple of 8 tokens. The last row of the batch is padding.
@@ -132,15 +126,6 @@ static fixture fixture_make(const selection_case *c, size_t page)
             f.rows[b][i] = bf16_of(kvd_rng_normal(&r));
     }
     return f;
-}
-
-static void fixture_release(fixture *f)
-{
-    free(f->pool);
-    free(f->table);
-    free(f->q);
-    for (int b = 0; b < f->c->batch; b++)
-        free(f->rows[b]);
 }
 
 /*
@@ -206,7 +191,7 @@ static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t
     for (int h = 0; h < c->n_heads; h++)
         for (int b = 0; b < c->batch; b++)
             for (int t = from[b]; t < to[b]; t++) {
-                double *const p = need((size_t)(t + 1) * sizeof *p);
+                double *const p = or_out_of_memory(malloc((size_t)(t + 1) * sizeof *p));
                 const size_t at = (size_t)(start[b] + t - from[b]), d = (size_t)c->d_k;
                 lse[(size_t)h * wide + at] =
                     (float)attend(f, b, h / f->map.group, row_of(f, b, t, h), t + 1, NULL, p);
@@ -223,9 +208,6 @@ static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t
     rows.q_len = on_device(n, sizeof n);
     check(kvd_selection_recent(&s, &rows, NULL), "kvd_selection_recent");
     check(cudaDeviceSynchronize(), "rows of prompts");
-    device_free(s.kv_len, rows.q, rows.lse, rows.q_start, rows.q_len);
-    free(q);
-    free(lse);
 }
 
 /* Runs all tokens of every request but the last one, as prompts in two chunks. */
@@ -277,8 +259,6 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
             wrong += !(fabs(got - sum[i]) <= 1e-4 * sum[i] + 1e-6);
         }
     }
-    free(p);
-    free(sum);
     return wrong;
 }
 
@@ -303,7 +283,6 @@ static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selec
                     : kvd_selection_bounds(&s, q_len, longest, NULL),
               "bounds or codes");
         check(cudaDeviceSynchronize(), "bounds or codes");
-        device_free(s.kv_len, q_len);
     }
 }
 
@@ -317,7 +296,7 @@ static size_t check_bounds(const fixture *f, const kvd_selection *on)
     const size_t each = KVD_PAGE_TOKENS / f->page, d = (size_t)c->d_k, kv = (size_t)c->n_kv_heads;
     size_t wrong = 0;
     run_parts(f, on, NULL);
-    uint16_t *const got = fetched(on->bounds, (size_t)f->n_pages * kv * each * 2 * d * 2);
+    uint16_t *const got = from_device(on->bounds, (size_t)f->n_pages * kv * each * 2 * d * 2);
     for (int b = 0; b < c->batch; b++)
         for (int g = 0; g < c->n_kv_heads; g++)
             for (int i = 0; i < c->d_k; i++)
@@ -334,7 +313,6 @@ static size_t check_bounds(const fixture *f, const kvd_selection *on)
                     wrong += !(bf16_wide(x[0]) >= low && bf16_wide(x[0]) <= low);
                     wrong += !(bf16_wide(x[d]) >= high && bf16_wide(x[d]) <= high);
                 }
-    free(got);
     return wrong;
 }
 
@@ -361,14 +339,6 @@ static head head_make(const fixture *f, int b, int g)
             h.q[j * d + i] =
                 bf16_wide(f->q[b * f->map.q_pitch + f->map.q_offset[g * group + j] + i]);
     return h;
-}
-
-static void head_release(head *h)
-{
-    free(h->k);
-    free(h->q);
-    free(h->position);
-    free(h->read);
 }
 
 static double bound(const fixture *f, const head *h, int n, size_t page)
@@ -476,7 +446,6 @@ static void check_choice(const fixture *f, int b, int g, const chooser *m, head 
         x->other += mine->code[t] != theirs->code[t];
         h->read[t] = 1;
     }
-    free(theirs);
     if (m->method->select(m->self, state, &c, h->read, &err)) {
         printf("not ok %s: %s\n", m->method->info.name, err.msg);
         exit(1);
@@ -504,7 +473,6 @@ static void check_choice(const fixture *f, int b, int g, const chooser *m, head 
     }
     x->wrong +=
         differ && !m->varies && best_left - worst_kept > 1e-5 * (fabs(best_left) + (state ? 0 : 1));
-    free(state);
     x->sets++;
     x->equal += !differ;
     x->read += (size_t)tokens;
@@ -531,7 +499,6 @@ static void check_output(const fixture *f, int b, int g, const head *h, const ui
         }
         x->worst = worse(x->worst, sqrt(off / all));
     }
-    free(p);
 }
 
 /* Writes a calibration file of random Q and K of one layer, and opens it. */
@@ -657,7 +624,7 @@ static void run_case(const selection_case *c)
         run_parts(&f, &s, &codes);
     if (recalls) {
         run_prompts(&f, &s);
-        by.recent = fetched(s.recent, recent);
+        by.recent = from_device(s.recent, recent);
     }
     check(kvd_selection_lengths(&s, on_live, (int32_t *)a.kv_len, (int32_t *)a.live, NULL),
           "kvd_selection_lengths");
@@ -671,13 +638,12 @@ static void run_case(const selection_case *c)
     if (recalls)
         check(kvd_selection_recall(&s, &to, a.lse, NULL), "kvd_selection_recall");
     check(cudaDeviceSynchronize(), "a step");
-    by.code = looks_up ? fetched(codes.code, (size_t)f.n_pages * kv * KVD_PAGE_TOKENS * 2) : NULL;
-    float *const after = recalls ? fetched(s.recent, recent) : NULL;
-    int32_t *const tokens = fetched(a.kv_len, rows * sizeof *tokens), *const chosen = fetched(
-                                                                          to.chosen,
-                                                                          rows * f.most *
-                                                                              sizeof *chosen);
-    uint16_t *const o = fetched(a.o, batch * (size_t)f.map.o_pitch * 2);
+    by.code =
+        looks_up ? from_device(codes.code, (size_t)f.n_pages * kv * KVD_PAGE_TOKENS * 2) : NULL;
+    float *const after = recalls ? from_device(s.recent, recent) : NULL;
+    int32_t *const tokens = from_device(a.kv_len, rows * sizeof *tokens),
+                   *const chosen = from_device(to.chosen, rows * f.most * sizeof *chosen);
+    uint16_t *const o = from_device(a.o, batch * (size_t)f.map.o_pitch * 2);
     for (int b = 0; b < c->batch; b++)
         for (int g = 0; g < c->n_kv_heads; g++) {
             const size_t row = (size_t)b * kv + (size_t)g;
@@ -691,7 +657,6 @@ static void run_case(const selection_case *c)
             if (recalls)
                 x.wrong += check_recent(&f, by.recent, by.history, b, g, NULL) +
                            check_recent(&f, after, by.history, b, g, h.read);
-            head_release(&h);
         }
     const int ok = !bounds && !x.wrong && x.worst < 1e-2 &&
                    (double)x.equal >= 0.99 * (double)x.sets && 200 * x.other <= x.codes;
@@ -701,20 +666,10 @@ static void run_case(const selection_case *c)
            ok ? "ok" : "not ok", c->method, c->n_heads, c->n_kv_heads, c->d_k, c->d_v, x.read,
            x.cached, x.equal, x.sets, x.wrong, bounds, x.other, x.codes, x.worst);
     failures += !ok;
-    device_free(s.kv_len, s.slot, s.page_table, s.pool, s.bounds, to.q, to.score, to.chosen,
-                to.table, a.kv_len, a.live, a.o, on_live, a.workspace, a.lse, s.recent,
-                codes.frequency, codes.factor, codes.moved, codes.centroid, codes.code,
-                codes.product, to.read);
-    free(tokens);
-    free(chosen);
-    free(o);
-    free(after);
-    free(by.recent);
-    free(by.code);
     if (calibrated)
         kvd_activations_close(&by.calibration);
     kvd_tokens_close(by.method, by.self);
-    fixture_release(&f);
+    end_case();
 }
 
 /* usage: gpu_selection [quick]; quick: fewer cases, for compute-sanitizer */
