@@ -62,6 +62,7 @@ static char *prompt_of(const kvd_benchmark_item *x)
     char *text;
     assert_true(
         asprintf(&text, "%s%s%s", x->context, x->turn[0].question, x->turn[0].answer_prefix) > 0);
+    unit_at_end(free, text);
     return text;
 }
 
@@ -129,6 +130,7 @@ static char *shape_of(const char *text, size_t n)
         i += w ? w : 1;
     }
     fclose(f);
+    unit_at_end(free, out);
     return out;
 }
 
@@ -147,10 +149,8 @@ static void add_shape(shapes *s, const char *text, size_t n)
 {
     char *const shape = shape_of(text, n);
     for (size_t i = 0; i < s->n; i++)
-        if (!strcmp(s->line[i], shape)) {
-            free(shape);
+        if (!strcmp(s->line[i], shape))
             return;
-        }
     assert_true(s->n < 64);
     s->line[s->n++] = shape;
 }
@@ -202,10 +202,6 @@ static void compare_shapes(const char *task, const char *ours, const char *ruler
             fail_msg("%s: '%s', RULER has '%s'", task, a.line[i], b.line[i]);
     if (a.n != b.n)
         fail_msg("%s: %zu kinds of lines, RULER has %zu", task, a.n, b.n);
-    for (size_t i = 0; i < a.n; i++) {
-        free(a.line[i]);
-        free(b.line[i]);
-    }
 }
 
 static size_t pieces(const char *task, const char *prompt)
@@ -249,7 +245,6 @@ static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t leng
         assert_true(n <= (double)length);
         longest = n > longest ? n : longest;
         sum += n;
-        free(prompt);
     }
     const bool essay = kvd_ruler_needs_essay(task_number(b->item[0].task));
     const double step = essay ? 820 : 0.15 * (double)length,
@@ -291,9 +286,6 @@ TEST(items_as_rulers)
                 assert_int_equal(b.item[0].max_new_tokens,
                                  json_integer_value(json_object_get(x, "tokens_to_generate")));
                 assert_int_equal(b.item[0].metric, KVD_METRIC_MATCH_ALL);
-                free(a);
-                free(c);
-                free(ours);
                 free(rulers);
             }
             kvd_benchmark_release(&b);
@@ -465,8 +457,6 @@ static size_t common_items(const kvd_benchmark *a, const kvd_benchmark *b)
         char *const x = prompt_of(&a->item[i]), *const y = prompt_of(&b->item[i]);
         const bool equal = !strcmp(x, y) && !strcmp(a->item[i].task, b->item[i].task) &&
                            !strcmp(a->item[i].id, b->item[i].id);
-        free(x);
-        free(y);
         if (!equal)
             break;
     }
