@@ -663,9 +663,9 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
                           const char *const (*refused)[2], size_t n_refused)
 {
     /* Rounding to bf16 can change the choice of an expert, and a log probability by up to 1. */
-    static const limits most = {.margin = 1, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES},
-                        chosen = {.margin = 2, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES},
-                        counted = {.margin = 2, .log_p = 0.2, .bits = 0.1, .sequences = SEQUENCES};
+    static const limits most = {.margin = 1, .log_p = 0.1, .bits = 1e-12, .sequences = SEQUENCES},
+                        chosen = {.margin = 3, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES},
+                        counted = {.margin = 3, .log_p = 0.2, .bits = 0.1, .sequences = SEQUENCES};
     use_shape(shape);
     printf("# %s\n", shape->name);
     kvd_generator *const cpu = generator(false, KVD_F32, 1), *const gpu =
@@ -676,7 +676,8 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
                            !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu", 4);
         /* Rounding decides how many tokens these methods keep. */
         const bool varies = strstr(method[i], "kvmerger") || strstr(method[i], "prefixkv") ||
-                            strstr(method[i], "cake") || strstr(method[i], "mpcache");
+                            strstr(method[i], "cake") || strstr(method[i], "mpcache") ||
+                            strstr(method[i], "a2ats");
         if (!in_this_part(next++))
             continue;
         takes_path(gpu, method[i], NULL);

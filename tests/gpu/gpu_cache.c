@@ -351,7 +351,8 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
     to_host(got, on, bytes);
     for (size_t i = 0; i < n; i++)
         wrong += rows[i] != got[i];
-    test_result(!wrong && changed > n / 8, "codes of rows",
+    /* A group of one number keeps its value, up to the rounding of its offset. */
+    test_result(!wrong && (changed > n / 8 || group == 1), "codes of rows",
                 "%zu of %zu numbers are not those of the CPU: %s, %zu dimensions", wrong, n,
                 m->info.name, d);
     device_free(on, heads);

@@ -394,7 +394,7 @@ static double least_outside(const uint16_t *x, const span_case *c)
 
 /*
  * The squares outside may exceed the least by 0.5 %, and by 3e-4 of all squares. `captured` is that
- * of a basis rounded to bf16, whose vectors are orthonormal to 2^-8.
+ * of a basis rounded to bf16, whose products of two vectors are off by up to 2^-7.
  */
 static void check_span(const span_case *c, const uint16_t *x, const uint16_t *basis, size_t rank,
                        float captured)
@@ -409,7 +409,7 @@ static void check_span(const span_case *c, const uint16_t *x, const uint16_t *ba
         unpadded += j % rank >= c->width && b[j];
     test_result(
         got <= 1.005 * least + 3e-4 * all && !unpadded &&
-            fabs((double)captured - 1 + got / all) < 5e-3 && !kvd_latent_span_check(captured, &err),
+            fabs((double)captured - 1 + got / all) < 8e-3 && !kvd_latent_span_check(captured, &err),
         c->name, "%.4g of the squares outside %zu vectors of %zu, at least %.4g; %.4g inside",
         got / all, c->width, c->wide, least / all, (double)captured);
     free(b);
