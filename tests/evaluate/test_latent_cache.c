@@ -113,10 +113,9 @@ TEST(test_bytes)
         const char *model;
         /* numbers that the cache stores per token in all layers */
         size_t numbers;
-    } cases[] = {{"deepseek-v2", (11 + 6) * 2},
-                 {"deepseek-v2-lite", (13 + 4) * 2},
-                 {"deepseek-v3", (11 + 10) * 2},
-                 {"deepseek-v3-plain", 11 + 6}};
+    } cases[] = {{"deepseek-v2", (11 + 6) * 2},     {"deepseek-v2-lite", (13 + 4) * 2},
+                 {"deepseek-v2-odd", (15 + 8) * 2}, {"deepseek-v3", (11 + 10) * 2},
+                 {"deepseek-v3-plain", 11 + 6},     {"deepseek-v3-odd", (9 + 4) * 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kvd_err err = {""};
         kvd_checkpoint *const checkpoint = open_model(cases[i].model);

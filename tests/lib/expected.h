@@ -23,28 +23,30 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
         X("opt-before"), X("opt-after"), X("opt-nobias"), X("falcon-7b"), X("falcon-40b"),         \
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
-        X("qwen3-yarn"), X("llama-yarn"), X("ministral"), X("seed-oss"), X("ernie"),               \
-        X("internlm3"), X("mistral3"), X("arcee"), X("internlm2")
+        X("starcoder2-mha"), X("qwen3-yarn"), X("llama-yarn"), X("ministral"), X("seed-oss"),      \
+        X("ernie"), X("internlm3"), X("mistral3"), X("arcee"), X("internlm2")
 /* Test models whose gradients only CPUs compute. */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
-        X("gemma3-text"), X("gemma3-vision"), X("olmo2-gqa"), X("olmo2-mha"), X("olmo3-yarn"),     \
-        X("glm4-half"), X("glm4-part"), X("glm-half"), X("phi3-partial"), X("smollm3"),            \
-        X("exaone4"), X("granite"), X("minicpm"), X("cohere"), X("cohere2"), X("gpt-neox"),        \
-        X("gpt-neox-serial"), X("stablelm"), X("stablelm-parallel"), X("nemotron")
+        X("gemma3-text"), X("gemma3-vision"), X("gemma3-mqa"), X("olmo2-gqa"), X("olmo2-mha"),     \
+        X("olmo2-mqa"), X("olmo3-yarn"), X("glm4-half"), X("glm4-part"), X("glm4-mha"),            \
+        X("glm-half"), X("phi3-partial"), X("phi3-partial-short"), X("phi3-partial-window"),       \
+        X("smollm3"), X("exaone4"), X("granite"), X("minicpm"), X("cohere"), X("cohere2"),         \
+        X("gpt-neox"), X("gpt-neox-serial"), X("stablelm"), X("stablelm-parallel"), X("nemotron")
 /* Test models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
 /* Test models with routed experts, whose gradients GPUs do not compute. */
 #define ROUTED(X)                                                                                  \
-    X("mixtral-full"), X("mixtral-window"), X("qwen3-moe-norm"), X("qwen3-moe-plain"),             \
-        X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4"), X("glm4-moe"),    \
-        X("olmoe"), X("dots1"), X("solar-open"), X("minimax-m2")
+    X("mixtral-full"), X("mixtral-window"), X("mixtral-mha"), X("qwen3-moe-norm"),                 \
+        X("qwen3-moe-plain"), X("qwen3-moe-mqa"), X("qwen2-moe"), X("qwen2-moe-nobias"),           \
+        X("gpt-oss"), X("gpt-oss-mxfp4"), X("gpt-oss-mha"), X("glm4-moe"), X("olmoe"), X("dots1"), \
+        X("solar-open"), X("minimax-m2")
 
 /* Test models with latent attention, for which gradients are not computed. */
 #define LATENT(X)                                                                                  \
-    X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v3"), X("deepseek-v3-plain"),             \
-        X("glm4-moe-lite"), X("youtu")
+    X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v2-odd"), X("deepseek-v3"),               \
+        X("deepseek-v3-plain"), X("deepseek-v3-odd"), X("glm4-moe-lite"), X("youtu")
 
 static inline size_t width_of(const kvd_config *c, int kind)
 {

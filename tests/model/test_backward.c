@@ -395,11 +395,14 @@ int main(void)
     FAMILIES(DIFFERENCES);
     FAMILY("mixtral-full");
     FAMILY("mixtral-window");
+    FAMILY("mixtral-mha");
     FAMILY("qwen3-moe-norm");
     FAMILY("qwen3-moe-plain");
+    FAMILY("qwen3-moe-mqa");
     FAMILY("qwen2-moe");
     FAMILY("qwen2-moe-nobias");
     FAMILY("gpt-oss");
+    FAMILY("gpt-oss-mha");
     FAMILY("olmoe");
     FAMILY("dots1");
     FAMILY("solar-open");

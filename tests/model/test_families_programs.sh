@@ -7,11 +7,12 @@ awk 'BEGIN { s = 1; for (i = 0; i < 12; i++) { for (j = 0; j < 40; j++) { s = (s
   printf "%s%d", j ? "," : "", s % 80 } print "" } }' >"$D/ids.csv"
 
 for f in ${FAMILIES:-llama-biases mistral-window qwen2-window qwen3-mqa phi3-long phi3-window opt-before opt-after opt-nobias \
-         falcon-7b falcon-40b falcon-11b falcon-mha gemma-mha gemma-mqa gemma2-caps gemma2-mqa gemma2-wide gemma3-text \
-         gemma3-vision mixtral-full mixtral-window qwen3-moe-norm qwen3-moe-plain qwen2-moe qwen2-moe-nobias \
-         olmo2-gqa olmo2-mha olmo3-yarn glm4-half glm4-part glm-half starcoder2-window starcoder2-nobias \
-         phi3-partial qwen3-yarn llama-yarn gpt-oss gpt-oss-mxfp4 ministral seed-oss ernie internlm3 smollm3 exaone4 \
-         granite minicpm mistral3 cohere cohere2 glm4-moe gpt-neox gpt-neox-serial stablelm \
+         falcon-7b falcon-40b falcon-11b falcon-mha gemma-mha gemma-mqa gemma2-caps gemma2-mqa gemma2-wide \
+         gemma3-text gemma3-vision gemma3-mqa mixtral-full mixtral-window mixtral-mha qwen3-moe-norm qwen3-moe-plain \
+         qwen3-moe-mqa qwen2-moe qwen2-moe-nobias olmo2-gqa olmo2-mha olmo2-mqa olmo3-yarn glm4-half glm4-part \
+         glm4-mha glm-half starcoder2-window starcoder2-nobias starcoder2-mha phi3-partial phi3-partial-short \
+         phi3-partial-window qwen3-yarn llama-yarn gpt-oss gpt-oss-mxfp4 gpt-oss-mha ministral seed-oss ernie \
+         internlm3 smollm3 exaone4 granite minicpm mistral3 cohere cohere2 glm4-moe gpt-neox gpt-neox-serial stablelm \
          stablelm-parallel nemotron arcee internlm2 olmoe dots1 solar-open minimax-m2}; do
   M=tests/data/families/$f
   if "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --rope both --dtype f32 --moments="$D/m.h5" -q -o "$D/a.h5" 2>"$D/err" &&

@@ -17,7 +17,7 @@ refused() {
   then ok "$name"; else not_ok "$name" "status $status" "$(cat "$D/err")"; fi
 }
 
-for f in deepseek-v2 deepseek-v2-lite deepseek-v3 deepseek-v3-plain glm4-moe-lite youtu; do
+for f in deepseek-v2 deepseek-v2-lite deepseek-v2-odd deepseek-v3 deepseek-v3-plain deepseek-v3-odd glm4-moe-lite youtu; do
   M=tests/data/families/$f
   if "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --rope both --dtype f32 --device cpu --moments="$D/m.h5" -q -o "$D/a.h5" 2>"$D/err" &&
      "$B/bin/kvdim-spectrum" "$D/m.h5" --pair qk,q,k,v,vw,wv -q -o "$D/s.h5" 2>>"$D/err" &&
@@ -26,7 +26,14 @@ for f in deepseek-v2 deepseek-v2-lite deepseek-v3 deepseek-v3-plain glm4-moe-lit
        --device cpu -q --json -o "$D/e.h5" >"$D/e.json" 2>>"$D/err"
   then ok "$f: every program"; else not_ok "$f: every program" "$(cat "$D/err")"; continue; fi
   # Numbers of latent and rotated key in all layers, 2 bytes each, against two of that size for h2o's half.
-  case $f in deepseek-v2 | deepseek-v2-lite | youtu) bytes=68 ;; deepseek-v3) bytes=84 ;; glm4-moe-lite) bytes=102 ;; *) bytes=34 ;; esac
+  case $f in
+    deepseek-v2 | deepseek-v2-lite | youtu) bytes=68 ;;
+    deepseek-v2-odd) bytes=92 ;;
+    deepseek-v3) bytes=84 ;;
+    deepseek-v3-plain) bytes=34 ;;
+    deepseek-v3-odd) bytes=52 ;;
+    glm4-moe-lite) bytes=102 ;;
+  esac
   if values bytes_per_token_dense "$D/e.json" | awk -v b=$bytes '$1 != "null" { if ($1 != b) exit 1; n++ } END { exit n < 1 }' &&
      values bytes_per_token_stored "$D/e.json" | awk -v b=$bytes 'NR == 1 { if ($1 != 2 * b) exit 1 } NR > 1 && !($1 < b) { exit 1 } END { exit NR < 3 }'
   then ok "$f: bytes per token"; else not_ok "$f: bytes per token" "$(grep bytes_per_token "$D/e.json")"; fi
@@ -64,8 +71,8 @@ fi
 if ! ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then echo "skip what is recorded: no h5py"
 elif ${PYTHON:-python3} - "$D" <<'PY' 2>"$D/err"
 import sys, h5py, numpy as np
-for name, rope in (("deepseek-v2", 6), ("deepseek-v2-lite", 4), ("deepseek-v3", 10), ("deepseek-v3-plain", 6),
-                   ("glm4-moe-lite", 6), ("youtu", 6)):
+for name, rope in (("deepseek-v2", 6), ("deepseek-v2-lite", 4), ("deepseek-v2-odd", 8), ("deepseek-v3", 10),
+                   ("deepseek-v3-plain", 6), ("deepseek-v3-odd", 4), ("glm4-moe-lite", 6), ("youtu", 6)):
     with h5py.File(f"{sys.argv[1]}/{name}.a.h5") as a, h5py.File(f"{sys.argv[1]}/{name}.s.h5") as s:
         k, pre, v = a["k"][:], a["k_pre"][:], a["v"][:]
         assert k.shape[1] == 1 and not np.any(v[..., :rope])

@@ -520,6 +520,40 @@ MODELS = {
         "YoutuConfig", num_attention_heads=3, num_key_value_heads=3, tie_word_embeddings=True))),
     "minimax-m2": ("minimax_m2", 40, BF16, lambda: small(
         "MiniMaxM2Config", head_dim=8, num_local_experts=6, num_experts_per_tok=2, rotary_dim=4)),
+    # Third shapes of families that have two above, with odd sizes. A model's seed follows from its
+    # place in this table, so new models come last.
+    "gemma3-mqa": ("gemma3", 37, F16, lambda: gemma(
+        "Gemma3TextConfig", hidden_size=15, intermediate_size=23, num_attention_heads=5, num_key_value_heads=1, head_dim=6,
+        num_hidden_layers=2, query_pre_attn_scalar=9, sliding_window=5, layer_types=["sliding_attention", "full_attention"])),
+    "mixtral-mha": ("mixtral", 33, F32, lambda: llama_like(
+        "MixtralConfig", hidden_size=17, head_dim=6, num_attention_heads=3, num_key_value_heads=3, intermediate_size=13,
+        num_local_experts=4, num_experts_per_tok=3, num_hidden_layers=1)),
+    "qwen3-moe-mqa": ("qwen3_moe", 37, F16, lambda: llama_like(
+        "Qwen3MoeConfig", hidden_size=15, head_dim=10, num_attention_heads=3, num_key_value_heads=1, moe_intermediate_size=7,
+        num_experts=5, num_experts_per_tok=1, norm_topk_prob=True, num_hidden_layers=1)),
+    "gpt-oss-mha": ("gpt_oss", 33, F32, lambda: gpt_oss(
+        hidden_size=15, intermediate_size=9, num_attention_heads=5, num_key_value_heads=5, head_dim=6, num_local_experts=4,
+        num_experts_per_tok=3, num_hidden_layers=1, sliding_window=5, layer_types=["sliding_attention"])),
+    "olmo2-mqa": ("olmo2", 37, F16, lambda: olmo(
+        "Olmo2Config", hidden_size=30, intermediate_size=23, num_attention_heads=5, num_key_value_heads=1, num_hidden_layers=1)),
+    "glm4-mha": ("glm4", 37, F16, lambda: glm(
+        "Glm4Config", hidden_size=15, intermediate_size=13, num_attention_heads=3, num_key_value_heads=3, head_dim=8, num_hidden_layers=1)),
+    "starcoder2-mha": ("starcoder2", 37, F16, lambda: starcoder2(
+        hidden_size=30, intermediate_size=17, num_attention_heads=3, num_key_value_heads=3, num_hidden_layers=1, sliding_window=None)),
+    # Phi-4-mini's longrope on a part of a head: within its original length; beyond it, with a window
+    "phi3-partial-short": ("phi3", 33, F32, lambda: phi3(
+        hidden_size=42, intermediate_size=23, num_attention_heads=3, num_key_value_heads=3, original_max_position_embeddings=48,
+        partial_rotary_factor=0.75)),
+    "phi3-partial-window": ("phi3", 37, F16, lambda: phi3(
+        hidden_size=30, intermediate_size=19, num_attention_heads=5, num_key_value_heads=1, original_max_position_embeddings=16,
+        sliding_window=9, partial_rotary_factor=0.7)),
+    "deepseek-v2-odd": ("deepseek_v2", 37, F16, lambda: deepseek(
+        "DeepseekV2Config", hidden_size=15, num_attention_heads=5, q_lora_rank=7, kv_lora_rank=15, qk_nope_head_dim=3, qk_rope_head_dim=8,
+        v_head_dim=5, intermediate_size=23, moe_intermediate_size=7, n_routed_experts=7, num_experts_per_tok=3, n_shared_experts=1)),
+    "deepseek-v3-odd": ("deepseek_v3", 33, F32, lambda: deepseek(
+        "DeepseekV3Config", hidden_size=17, num_attention_heads=3, q_lora_rank=7, kv_lora_rank=9, qk_nope_head_dim=3, qk_rope_head_dim=4,
+        v_head_dim=5, intermediate_size=21, moe_intermediate_size=5, n_routed_experts=9, num_experts_per_tok=2, n_group=3, topk_group=1,
+        norm_topk_prob=True, routed_scaling_factor=1.8)),
 }
 
 if __name__ == "__main__":
