@@ -284,9 +284,9 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /* Random numbers replace projections, quantisation tables or codebooks of keys, one of them. */
+    /* Tables that a bits method draws are for numbers of variance 1, as drawn bases keep them. */
     s.drawn = s.drawn && !s.calibration &&
-              (p->bits ? p->bits->drawn && !p->maker : p->maker || (p->tokens && p->tokens->drawn));
+              (p->bits ? p->bits->drawn : p->maker || (p->tokens && p->tokens->drawn));
     return s;
 }
 

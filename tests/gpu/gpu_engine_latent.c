@@ -4,6 +4,7 @@
 #include "common/linalg.h"
 #include "dims_fixture.h"
 #include "engine_schedule.h"
+#include "methods/bits/levels.h"
 #include "methods/dims/cuda/latents.h"
 #include "methods/points.h"
 
@@ -440,6 +441,7 @@ static void test_codes(void)
     kvd_latent_code_args a = {.s = {.n = 2, .max_pages = 3, .most = 200},
                               .n_codes = CODES,
                               .words = words,
+                              .page_words = (size_t)(KVD_PAGE_TOKENS * words),
                               .n_sink = SINK,
                               .pool = pool,
                               .page_elements = CODE_PAGE};
@@ -447,7 +449,7 @@ static void test_codes(void)
     a.s.page_table = on_device(table, sizeof table);
     a.slot = on_device(slot, sizeof slot);
     a.code = on_device(code, sizeof code);
-    a.level = on_device(level, sizeof level);
+    a.level = a.decoded = on_device(level, sizeof level);
     a.store = on_device(NULL, stored * sizeof *a.store);
     a.exact = on_device(NULL, (size_t)SLOTS * SINK * CODES * sizeof *a.exact);
     check(kvd_latent_code_put(&a, NULL), "codes");
@@ -474,6 +476,208 @@ static void test_codes(void)
     host_free(x, y, back);
 }
 
+enum { GROUPS = 2, RANKS = 80, RANKS_PAGE = RANKS * KVD_PAGE_TOKENS, BITS = 3, TOKENS = 130 };
+
+/* Latents of two groups of heads that kvquant codes on the CPU and on the GPU. */
+typedef struct {
+    kvd_method method;
+    void *self;
+    kvd_latent_code code[RANKS];
+    kvd_latent_vector vector[GROUPS];
+    float level[2 * 9 * 256], decoded[2 * 9 * 256];
+    int32_t words, page_words, room, n_sink;
+} quantised;
+
+/* Opens kvquant with different ranges of the channels, and fills the tables of the kernels. */
+static int make_quantised(quantised *q, const char *text, int room, kvd_err *err)
+{
+    static const int rank[GROUPS][2] = {{24, 24}, {16, 16}},
+                     width[GROUPS][2] = {{21, 23}, {16, 13}};
+    static const kvd_config config = {.n_layers = 1,
+                                      .n_heads = 4,
+                                      .n_kv_heads = 4,
+                                      .d_head = 16,
+                                      .positions = KVD_POSITIONS_ROPE};
+    static kvd_dims dims = {.method = "palu",
+                            .n_layers = 1,
+                            .n_kv_heads = 4,
+                            .d_head = 16,
+                            .rebuild = true,
+                            .heads = 2};
+    const kvd_method_setup setup = {.config = &config, .dims = &dims, .drawn = true};
+    kvd_kvquant_tables t;
+    if (kvd_method_parse(text, &q->method, err) ||
+        kvd_bits_kvquant.open(&q->method.plan.bits_values, &setup, &q->self, err))
+        return -1;
+    kvd_kvquant_tables_of(q->self, &t);
+    float *const range = (float *)(uintptr_t)t.range;
+    for (size_t i = 0; i < 4 * t.range_width; i++) {
+        range[2 * i] = 0.1F * (float)(i % 5) - 0.2F;
+        range[2 * i + 1] *= i == 7 ? 0 : 1 + 0.2F * (float)(i % 3);
+    }
+    int32_t bit = 0, place = 0;
+    kvd_latent_code *to = q->code;
+    for (int g = 0; g < GROUPS; g++)
+        for (int side = 0; side < 2; side++) {
+            q->vector[g].first[side] = (int32_t)(to - q->code);
+            q->vector[g].n[side] = width[g][side];
+            for (int r = 0; r < rank[g][side]; r++, to++) {
+                *to = (kvd_latent_code){.place = place + r / 8 * 512 + r % 8,
+                                        .bit = bit,
+                                        .bits = r < width[g][side] ? BITS : 0,
+                                        .side = side,
+                                        .group = g};
+                if (!side && to->bits) {
+                    to->mean = range[2 * ((size_t)g * 2 * t.range_width + (size_t)r)];
+                    to->deviation = range[2 * ((size_t)g * 2 * t.range_width + (size_t)r) + 1];
+                }
+                bit += to->bits;
+            }
+            place += KVD_PAGE_TOKENS * rank[g][side];
+        }
+    q->words = bit / 32 + 1;
+    q->room = room;
+    for (int g = 0; g < GROUPS; g++) {
+        q->vector[g].v_apart =
+            (int32_t)kvd_kvquant_apart(&q->method.plan.bits_values, (size_t)width[g][1]);
+        q->vector[g].v_at = q->words;
+        q->words += 1 + 2 * q->vector[g].v_apart;
+    }
+    for (int g = 0; g < GROUPS; g++)
+        q->vector[g].k_at = KVD_PAGE_TOKENS * q->words + g * (1 + room);
+    q->page_words = KVD_PAGE_TOKENS * q->words + GROUPS * (1 + room);
+    for (size_t side = 0; side < 2; side++)
+        for (size_t i = 0; i < 1 << BITS; i++) {
+            q->level[(side * 9 + BITS) * 256 + i] = t.levels[(side * 2) * (1 << BITS) + i];
+            q->decoded[(side * 9 + BITS) * 256 + i] = t.levels[(side * 2 + 1) * (1 << BITS) + i];
+        }
+    return 0;
+}
+
+/*
+ * Replaces a request's latents x [TOKENS][RANKS] by those that the CPU decodes. Returns the numbers
+ * of K that it stores apart.
+ */
+static size_t quantise(const quantised *q, float *x, size_t n)
+{
+    static float block[TOKENS * 24], back[TOKENS * 24];
+    uint32_t position[TOKENS];
+    size_t apart = 0;
+    kvd_err err;
+    for (size_t t = 0; t < n; t++)
+        position[t] = (uint32_t)t;
+    for (int g = 0; g < GROUPS; g++)
+        for (int side = 0; side < 2; side++) {
+            const size_t d = (size_t)q->vector[g].n[side], first = (size_t)q->vector[g].first[side];
+            const kvd_bits_block b = {.side = (kvd_side)side,
+                                      .kv_head = 2 * g,
+                                      .n = n,
+                                      .d = d,
+                                      .x = block,
+                                      .position = position};
+            kvd_bits_count count;
+            for (size_t i = 0; i < n * d; i++)
+                block[i] = x[i / d * RANKS + first + i % d];
+            if (kvd_bits_kvquant.code(q->self, &b, back, &count, &err))
+                return SIZE_MAX;
+            apart += side ? 0 : (size_t)count.side / 32;
+            for (size_t i = 0; i < n * d; i++)
+                x[i / d * RANKS + first + i % d] = bf16_rounded((double)back[i]);
+            for (size_t t = 0; t < n; t++)
+                for (size_t r = d; r < (d + 7) / 8 * 8; r++)
+                    x[t * RANKS + first + r] = t < (size_t)q->n_sink ? x[t * RANKS + first + r] : 0;
+        }
+    return apart;
+}
+
+/* Codes prompts of 128 and 63 tokens, then a step of each, and compares with the CPU. */
+static void test_quantised(const char *text, int n_sink, int room)
+{
+    static const int32_t prompt[2] = {128, 63}, step[2] = {129, 64}, next[2] = {130, 65},
+                         one[2] = {1, 1}, slot[2] = {2, 0}, table[2][3] = {{4, 0, 2}, {1, 3, 3}};
+    enum { NUMBERS = CODE_PAGES * RANKS_PAGE };
+    static quantised q;
+    static float want[2][TOKENS * RANKS];
+    uint32_t counts[SLOTS + 1];
+    kvd_err err = {""};
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 11, 0);
+    q.n_sink = n_sink;
+    if (make_quantised(&q, text, room, &err)) {
+        test_result(0, text, "%s", err.msg);
+        return;
+    }
+    float *const x = bf16_numbers(&rng, NUMBERS, 1), *const y = need(NUMBERS * sizeof *y);
+    uint16_t *const back = need(NUMBERS * sizeof *back);
+    void *const pool = on_device_bf16(x, NUMBERS);
+    const size_t stored = (size_t)CODE_PAGES * (size_t)q.page_words * sizeof(uint32_t);
+    int32_t *const lens = on_device(NULL, 2 * sizeof *lens);
+    uint32_t *const apart = on_device(NULL, sizeof counts);
+    kvd_latent_code_args a = {.s = {.n = 2, .max_pages = 3, .most = 128},
+                              .n_codes = RANKS,
+                              .words = q.words,
+                              .page_words = (size_t)q.page_words,
+                              .n_sink = n_sink,
+                              .pool = pool,
+                              .page_elements = RANKS_PAGE,
+                              .n_groups = GROUPS,
+                              .room = room,
+                              .idle = SLOTS - 1,
+                              .prompts = true,
+                              .recounts = true,
+                              .apart = apart,
+                              .beyond = apart + SLOTS};
+    a.s.start = a.s.q_len = a.s.kv_len = lens;
+    a.s.page_table = on_device(table, sizeof table);
+    a.slot = on_device(slot, sizeof slot);
+    a.code = on_device(q.code, sizeof q.code);
+    a.vector = on_device(q.vector, sizeof q.vector);
+    a.level = on_device(q.level, sizeof q.level);
+    a.decoded = on_device(q.decoded, sizeof q.decoded);
+    a.store = on_device(NULL, stored);
+    a.exact = on_device(NULL, (size_t)(SLOTS * n_sink + 1) * RANKS * sizeof *a.exact);
+    fill_bytes(a.store, 0xff, stored);
+    fill_bytes(apart, room ? 0xff : 0, SLOTS * sizeof *apart);
+    fill_bytes(apart + SLOTS, 0, sizeof *apart);
+    check(cudaMemcpy(lens, prompt, sizeof prompt, cudaMemcpyHostToDevice), "lengths");
+    check(kvd_latent_code_put(&a, NULL), "codes of prompts");
+    const int32_t *const steps = on_device(one, sizeof one);
+    a.s.q_len = steps;
+    a.s.most = 1;
+    a.prompts = a.recounts = false;
+    check(cudaMemcpy(lens, step, sizeof step, cudaMemcpyHostToDevice), "lengths");
+    check(kvd_latent_code_put(&a, NULL), "codes of steps");
+    fill_bytes(pool, 0xff, NUMBERS * sizeof *back);
+    check(cudaMemcpy(lens, next, sizeof next, cudaMemcpyHostToDevice), "lengths");
+    check(kvd_latent_code_restore(&a, 4, NULL), "decoding");
+    to_host(back, pool, NUMBERS * sizeof *back);
+    to_host(counts, apart, sizeof counts);
+    kvd_to_f32(KVD_BF16, back, y, NUMBERS);
+    size_t wrong = 0, other = 0, expected = 0;
+    for (int b = 0; b < 2; b++) {
+        const size_t n = (size_t)step[b];
+        for (size_t i = 0; i < n * RANKS; i++)
+            want[b][i] = x[(size_t)table[b][i / RANKS / 64] * RANKS_PAGE +
+                           (size_t)q.code[i % RANKS].place + i / RANKS % 64 * 8];
+        const size_t all = quantise(&q, want[b], n);
+        expected += all;
+        other += counts[slot[b]] != all;
+        for (size_t i = 0; i < n * RANKS; i++) {
+            const float got = y[(size_t)table[b][i / RANKS / 64] * RANKS_PAGE +
+                                (size_t)q.code[i % RANKS].place + i / RANKS % 64 * 8];
+            wrong += !(fabsf(got - want[b][i]) <= 0x1p-7F * fabsf(want[b][i]) + 1e-6F);
+        }
+    }
+    test_result(room > 100 || !expected ? !wrong && !other && !counts[SLOTS] : counts[SLOTS] > 0,
+                text,
+                "room for %d: %zu numbers are wrong, %zu of K apart, %zu other counts, %u beyond",
+                room, wrong, expected, other, counts[SLOTS]);
+    kvd_bits_kvquant.close(q.self);
+    device_free(pool, lens, apart, a.s.page_table, a.slot, a.code, a.vector, a.level, a.decoded,
+                a.store, a.exact, steps);
+    host_free(x, y, back);
+}
+
 /* usage: gpu_engine_latent [quick]; quick: small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -490,6 +694,9 @@ int main(int argc, char **argv)
     make_wide("gqa", 8, 4, gqa);
     make_wide("mha", 8, 8, mha);
     test_codes();
+    test_quantised("palu+kvquant,kvquant.bits=3,outliers=0.05,sink=1", 1, 300);
+    test_quantised("palu+kvquant,kvquant.bits=3,outliers=0.05,sink=0", 0, 3);
+    test_quantised("palu+kvquant,kvquant.bits=3,outliers=0,sink=70,qnorm=1", 70, 0);
     test_complete(32, 17, 24);
     test_complete(128, 40, 96);
     test_complete(64, 80, 48);
@@ -541,6 +748,7 @@ int main(int argc, char **argv)
     refused(c, "h2o+palu", &whole, "h2o");
     kvd_checkpoint_close(c);
     test_context("palu");
+    test_context("palu+kvquant,outliers=0.1");
     test_context("strawman");
     return failures ? 1 : 0;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "methods/bits/cuda/packed.h"
 #include "methods/bits/levels.h"
 #include "model/checkpoint/cuda/random.h"
 
@@ -251,80 +252,213 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
         const uint32_t n = s->tokens[i], sink = n < s->n_sink ? n : s->n_sink;
         s->held += sink * s->sink_bytes + (n - sink) * s->token_bytes;
         s->held += n ? (double)s->slot_bytes : 0;
+        s->held += n && s->apart ? (double)s->apart[i] * sizeof *s->apart : 0;
     }
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
             s->tokens[it->slice[i].slot] = 0;
 }
 
+enum { LEVELS = 2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS /* of a layer */ };
+
+/* Tables of the bits method in host memory, and the kernels' tables that are made from them. */
+typedef struct {
+    const kvd_plan *plan;
+    kvd_allot_tables allot;
+    kvd_kvquant_tables kvquant;
+    int bits;                  /* bits of each number with kvquant; 0: the method is allot */
+    kvd_latent_code *code;     /* [n] of all layers */
+    kvd_latent_vector *vector; /* [n_layers][n_groups] */
+    float *level, *decoded;    /* [n_layers][LEVELS] */
+} code_tables;
+
+/* Sets the bits and the range of element r of K or V of KV head `head` of the whole model. */
+static void set_code(const code_tables *t, int l, int head, int side, int r, kvd_latent_code *to)
+{
+    if (!t->bits) {
+        const kvd_allot_tables *const a = &t->allot;
+        const size_t at =
+            ((((size_t)l * a->n_kv_heads + (size_t)head) * 2) + (size_t)side) * a->wide + (size_t)r;
+        to->bits = a->given[at];
+        to->mean = a->scale[2 * at];
+        to->deviation = a->scale[2 * at + 1];
+        return;
+    }
+    const kvd_kvquant_tables *const k = &t->kvquant;
+    const size_t heads = (size_t)t->plan->dims->n_kv_heads,
+                 at = ((size_t)l * heads + (size_t)head) * k->range_width + (size_t)r;
+    to->bits = t->bits;
+    to->mean = side ? 0 : k->range[2 * at];
+    to->deviation = side ? 0 : k->range[2 * at + 1];
+}
+
 /*
- * Describes in `to` the codes of all latent elements of layer l, in the order of a page. Returns
- * the bits of one token, and adds them to the sums in *c.
+ * Describes the codes of all latent elements of layer l, in the order of a page, from
+ * t->code[first] on. Returns the number of words of a token's code, and adds its bits to the sums
+ * in *c.
  */
-static int32_t fill_codes(kvd_latent_codes *c, int l, const kvd_allot_tables *t,
-                          const kvd_dims *dims, kvd_latent_code *to)
+static int32_t fill_codes(kvd_latent_codes *c, int l, const code_tables *t, const kvd_dims *dims,
+                          size_t first)
 {
     const kvd_latent_store *const s = c->store;
-    const size_t first = (size_t)s->cache->share->first_kv_head;
+    const int groups = dims->n_kv_heads / dims->heads;
+    kvd_latent_code *to = t->code + first;
+    kvd_latent_vector *const vector = t->bits ? t->vector + l * groups : NULL;
     int32_t place = 0, bit = 0;
-    for (int g = 0; g < dims->n_kv_heads; g += dims->heads)
+    for (int g = 0; g < groups; g++)
         for (int side = 0; side < 2; side++) {
-            const kvd_dims_head *const h = &dims->head[l * dims->n_kv_heads + g];
-            const size_t at =
-                (((size_t)l * t->n_kv_heads + first + (size_t)g) * 2 + (size_t)side) * t->wide;
-            const int rank = s->layer[l].rank[side][g / dims->heads],
-                      width = side ? h->d_v : h->d_qk;
+            const int head = g * dims->heads, rank = s->layer[l].rank[side][g];
+            const kvd_dims_head *const h = &dims->head[l * dims->n_kv_heads + head];
+            const int width = side ? h->d_v : h->d_qk;
+            if (vector) {
+                vector[g].first[side] = (int32_t)(to - t->code - (ptrdiff_t)first);
+                vector[g].n[side] = width;
+            }
             for (int r = 0; r < rank; r++, to++) {
-                *to = (kvd_latent_code){
-                    .place = place + r / 8 * 8 * KVD_PAGE_TOKENS + r % 8, .bit = bit, .side = side};
+                *to = (kvd_latent_code){.place = place + r / 8 * 8 * KVD_PAGE_TOKENS + r % 8,
+                                        .bit = bit,
+                                        .side = side,
+                                        .group = g};
                 if (r >= width)
                     continue;
-                to->bits = t->given[at + (size_t)r];
-                to->mean = t->scale[2 * (at + (size_t)r)];
-                to->deviation = t->scale[2 * (at + (size_t)r) + 1];
+                set_code(t, l, s->cache->share->first_kv_head + head, side, r, to);
                 bit += to->bits;
                 c->sink_bits += 16;
             }
             place += KVD_PAGE_TOKENS * rank;
         }
     c->token_bits += bit;
-    return bit;
+    int32_t words = bit / 32 + 1;
+    for (int g = 0; vector && g < groups; g++) {
+        vector[g].v_apart =
+            (int32_t)kvd_kvquant_apart(&t->plan->bits_values, (size_t)vector[g].n[1]);
+        vector[g].v_at = words;
+        words += 1 + 2 * vector[g].v_apart;
+        c->token_bits += 32 * (1 + 2 * vector[g].v_apart);
+    }
+    for (int g = 0; vector && g < groups; g++)
+        vector[g].k_at = KVD_PAGE_TOKENS * words + g * (1 + c->room);
+    return words;
+}
+
+/* Copies kvquant's levels of a layer to their places among those of every number of bits. */
+static void fill_levels(const code_tables *t, int l)
+{
+    const size_t n = (size_t)1 << t->bits;
+    for (size_t side = 0; side < 2; side++) {
+        const float *const from = t->kvquant.levels + ((size_t)l * 2 + side) * 2 * n;
+        const size_t at =
+            (size_t)l * LEVELS +
+            ((side * (KVD_LATENT_CODE_BITS + 1) + (size_t)t->bits) << KVD_LATENT_CODE_BITS);
+        memcpy(t->level + at, from, n * sizeof *from);
+        memcpy(t->decoded + at, from + n, n * sizeof *from);
+    }
+}
+
+/* Returns the elements of the widest latent of K of a group. */
+static int widest_k(const kvd_dims *dims)
+{
+    int most = 0;
+    for (int i = 0; i < dims->n_layers * dims->n_kv_heads; i++)
+        most = dims->head[i].d_qk > most ? dims->head[i].d_qk : most;
+    return most;
+}
+
+static int make_codes(kvd_latent_codes *c, code_tables *t, const kvd_dims *dims, size_t n,
+                      kvd_err *err)
+{
+    kvd_latent_store *const s = c->store;
+    const size_t layers = (size_t)s->cache->config->n_layers, levels = layers * LEVELS,
+                 vectors = layers * (size_t)c->n_groups;
+    size_t at = 0;
+    for (size_t l = 0; l < layers; l++) {
+        const size_t pitch = s->layer[l].latent_pitch;
+        const int32_t words = fill_codes(c, (int)l, t, dims, at);
+        const size_t page =
+            KVD_PAGE_TOKENS * (size_t)words + (c->room ? (size_t)(c->n_groups * (1 + c->room)) : 0);
+        c->layer[l] = (kvd_latent_codes_layer){
+            .n = (int32_t)pitch, .words = words, .page_words = page, .code = at};
+        at += pitch;
+        s->sink_bytes += (double)(pitch * sizeof *c->exact);
+        s->token_bytes += (double)words * sizeof *c->words;
+        c->page_bytes += page * sizeof *c->words;
+        if (t->bits)
+            fill_levels(t, (int)l);
+    }
+    c->slot_bytes = s->n_sink * n * sizeof *c->exact;
+    c->code = kvd_device_from(&s->memory, t->code, n * sizeof *c->code, what, err);
+    c->level = kvd_device_from(&s->memory, t->bits ? t->level : t->allot.levels,
+                               levels * sizeof *c->level, what, err);
+    c->decoded =
+        t->bits ? kvd_device_from(&s->memory, t->decoded, levels * sizeof *c->decoded, what, err)
+                : c->level;
+    c->vector = t->bits
+                    ? kvd_device_from(&s->memory, t->vector, vectors * sizeof *c->vector, what, err)
+                    : NULL;
+    return s->memory.status;
 }
 
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, kvd_err *err)
 {
-    const int layers = store->cache->config->n_layers;
-    const size_t levels = (size_t)layers * 2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS;
+    const size_t layers = (size_t)store->cache->config->n_layers, levels = layers * LEVELS,
+                 groups = (size_t)(dims->n_kv_heads / dims->heads);
     size_t n = 0;
-    kvd_allot_tables t;
-    kvd_allot_tables_of(plan->bits_self, &t);
+    code_tables t = {.plan = plan};
     *c = (kvd_latent_codes){.store = store};
-    c->layer = kvd_device_host(&store->memory, (size_t)layers * sizeof *c->layer, what, err);
-    if (!c->layer)
-        return -1;
-    for (int l = 0; l < layers; l++)
-        n += store->layer[l].latent_pitch;
-    kvd_latent_code *const code = malloc(n * sizeof *code);
-    if (!code)
-        return kvd_no_memory(err, what, n * sizeof *code);
-    store->n_sink = (uint32_t)t.sink;
-    store->sink_bytes = store->token_bytes = 0;
-    n = 0;
-    for (int l = 0; l < layers; l++) {
-        const size_t pitch = store->layer[l].latent_pitch;
-        const int32_t words = fill_codes(c, l, &t, dims, code + n) / 32 + 1;
-        c->layer[l] = (kvd_latent_codes_layer){.n = (int32_t)pitch, .words = words, .code = n};
-        n += pitch;
-        store->sink_bytes += (double)(pitch * sizeof *c->exact);
-        store->token_bytes += (double)words * sizeof *c->words;
-        c->page_bytes += KVD_PAGE_TOKENS * (size_t)words * sizeof *c->words;
+    if (kvd_gpu_packed_has_levels(plan)) {
+        const size_t room = store->cache->outliers;
+        t.bits = (int)kvd_gpu_packed_value(plan, "bits");
+        kvd_kvquant_tables_of(plan->bits_self, &t.kvquant);
+        c->n_groups = (int)groups;
+        c->share = kvd_gpu_packed_value(plan, "outliers");
+        /* Four times the expected number, plus 64, as kvd_gpu_packed_describe. */
+        c->room = c->share <= 0 ? 0
+                  : room        ? (int32_t)room
+                         : (int32_t)ceil(c->share * KVD_PAGE_TOKENS * widest_k(dims) + 16) * 4;
+    } else {
+        kvd_allot_tables_of(plan->bits_self, &t.allot);
     }
-    c->slot_bytes = store->n_sink * n * sizeof *c->exact;
-    c->code = kvd_device_from(&store->memory, code, n * sizeof *code, what, err);
-    c->level = kvd_device_from(&store->memory, t.levels, levels * sizeof *c->level, what, err);
-    free(code);
-    return store->memory.status;
+    store->n_sink = (uint32_t)(t.bits ? kvd_gpu_packed_value(plan, "sink") : (double)t.allot.sink);
+    store->sink_bytes = store->token_bytes = 0;
+    if (!(c->layer = kvd_device_host(&store->memory, layers * sizeof *c->layer, what, err)))
+        return -1;
+    for (size_t l = 0; l < layers; l++)
+        n += store->layer[l].latent_pitch;
+    t.code = malloc(n * sizeof *t.code);
+    t.vector = calloc(layers * groups, sizeof *t.vector);
+    t.level = calloc(2 * levels, sizeof *t.level);
+    t.decoded = t.level ? t.level + levels : NULL;
+    const int status = t.code && t.vector && t.level ? make_codes(c, &t, dims, n, err)
+                                                     : kvd_no_memory(err, what, n * sizeof *t.code);
+    free(t.code);
+    free(t.vector);
+    free(t.level);
+    return status;
+}
+
+/* Returns the arguments of a layer's kernels without requests. */
+static kvd_latent_code_args layer_codes(const kvd_latent_codes *c, int layer)
+{
+    const kvd_latent_store *const s = c->store;
+    const kvd_latent_codes_layer *const l = &c->layer[layer];
+    return (kvd_latent_code_args){.n_codes = l->n,
+                                  .words = l->words,
+                                  .n_sink = (int32_t)s->n_sink,
+                                  .code = c->code + l->code,
+                                  .level = c->level + (size_t)layer * LEVELS,
+                                  .decoded = c->decoded + (size_t)layer * LEVELS,
+                                  .store = c->words + l->store,
+                                  .page_words = l->page_words,
+                                  .exact = c->exact + l->exact,
+                                  .pool = kvd_latent_store_pool(s, layer),
+                                  .page_elements = s->layer[layer].page,
+                                  .n_groups = c->n_groups,
+                                  .vector = c->vector ? c->vector + layer * c->n_groups : NULL,
+                                  .room = c->room,
+                                  .idle = (int32_t)s->n_slots - 1,
+                                  .apart = c->apart,
+                                  .beyond = c->apart ? c->apart + s->n_slots : NULL};
 }
 
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
@@ -335,35 +469,40 @@ int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaS
     const int layers = c->store->cache->config->n_layers;
     for (int l = 1; l < layers; l++) {
         const kvd_latent_codes_layer *const last = &c->layer[l - 1];
-        c->layer[l].store = last->store + (pages + 1) * KVD_PAGE_TOKENS * (size_t)last->words;
+        c->layer[l].store = last->store + (pages + 1) * last->page_words;
         c->layer[l].exact = last->exact + slots * c->store->n_sink * (size_t)last->n;
     }
     c->words = kvd_device_new(&c->store->memory, bytes, "the cache", err);
     c->exact = kvd_device_filled(&c->store->memory, exact, 0, "the cache", err);
-    return c->store->memory.status
-               ? -1
-               : kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t),
-                                                    c->words, stream),
-                                what, err);
+    if (c->room) {
+        const size_t counts = (slots + 1) * sizeof *c->apart;
+        c->apart = kvd_device_filled(&c->store->memory, counts, 0, what, err);
+        c->host_apart = kvd_device_pinned(&c->store->memory, counts, what, err);
+        c->store->apart = c->host_apart;
+    }
+    if (c->store->memory.status ||
+        kvd_cuda_check(
+            kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), c->words, stream),
+            what, err))
+        return -1;
+    for (int l = 0; c->n_groups && l < layers; l++) {
+        const kvd_latent_code_args a = layer_codes(c, l);
+        if (kvd_cuda_check(kvd_latent_code_make_plausible(&a, pages + 1, c->share, stream), coding,
+                           err))
+            return -1;
+    }
+    return 0;
 }
 
 static kvd_latent_code_args codes_of(const kvd_latent_codes *c, int layer, bool prompts, size_t n)
 {
-    const kvd_latent_store *const s = c->store;
-    const kvd_latent_codes_layer *const l = &c->layer[layer];
-    const kvd_step_batch *const b = s->cache->batch;
-    const size_t levels = (size_t)2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS;
-    return (kvd_latent_code_args){.s = kvd_latent_store_slices(s, prompts, n),
-                                  .slot = b->device.slot + (prompts ? b->n_steps : 0),
-                                  .n_codes = l->n,
-                                  .words = l->words,
-                                  .n_sink = (int32_t)s->n_sink,
-                                  .code = c->code + l->code,
-                                  .level = c->level + (size_t)layer * levels,
-                                  .store = c->words + l->store,
-                                  .exact = c->exact + l->exact,
-                                  .pool = kvd_latent_store_pool(s, layer),
-                                  .page_elements = s->layer[layer].page};
+    const kvd_step_batch *const b = c->store->cache->batch;
+    kvd_latent_code_args a = layer_codes(c, layer);
+    a.s = kvd_latent_store_slices(c->store, prompts, n);
+    a.slot = b->device.slot + (prompts ? b->n_steps : 0);
+    a.prompts = prompts;
+    a.recounts = layer == 0;
+    return a;
 }
 
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err)
@@ -372,7 +511,10 @@ int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd
                                prompts = codes_of(c, r->layer, true, r->prompts);
     return kvd_status(
         (r->steps && kvd_cuda_check(kvd_latent_code_put(&steps, r->stream), coding, err)) ||
-        (r->prompts && kvd_cuda_check(kvd_latent_code_put(&prompts, r->stream), coding, err)));
+        (r->prompts && kvd_cuda_check(kvd_latent_code_put(&prompts, r->stream), coding, err)) ||
+        (c->room && r->layer + 1 == c->store->cache->config->n_layers &&
+         kvd_queue_get(c->host_apart, c->apart, (c->store->n_slots + 1) * sizeof *c->apart,
+                       r->stream, coding, err)));
 }
 
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err)
@@ -385,7 +527,14 @@ int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r,
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot)
 {
     const uint32_t n = c->store->tokens[slot], sink = n < c->store->n_sink ? n : c->store->n_sink;
-    return sink * c->sink_bits + (n - sink) * c->token_bits;
+    return sink * c->sink_bits + (n - sink) * c->token_bits +
+           (c->room ? 32.0 * c->host_apart[slot] : 0);
+}
+
+size_t kvd_latent_codes_lacking(const kvd_latent_codes *c)
+{
+    const uint32_t beyond = c->room ? c->host_apart[c->store->n_slots] : 0;
+    return beyond ? (size_t)c->room + beyond : 0;
 }
 
 static int solved(cusolverStatus_t s, kvd_err *err)

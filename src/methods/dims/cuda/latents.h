@@ -288,7 +288,7 @@ cudaError_t kvd_span_sum(const float *part, float *sum, int32_t batch, cudaStrea
 cudaError_t kvd_span_store(const float *q, size_t wide, size_t width, size_t rank, void *to,
                            cudaStream_t stream);
 
-/* Codes of a latent's elements, which method allot quantises to levels. */
+/* Codes of a latent's elements, which method allot or kvquant quantises to levels. */
 enum { KVD_LATENT_CODE_BITS = 8 };
 typedef struct {
     int32_t place; /* element offset in a page, for the page's first token */
@@ -298,9 +298,35 @@ typedef struct {
      */
     int32_t bit, bits;
     int32_t side; /* 0: K, 1: V */
-    /* Element x is coded as the level nearest to (x - mean) / deviation. */
+    /* Number of the group of KV heads that share the latent. */
+    int32_t group;
+    /*
+     * Element x is coded as the level nearest to (x - mean) / deviation. With kvquant these are the
+     * middle and half width of a channel of K. The range of V is in the code of each token.
+     */
     float mean, deviation;
 } kvd_latent_code;
+
+/*
+ * Latents of K [0] and V [1] of a group of heads, coded by kvquant. An outlier is a 32-bit word,
+ * with the bf16 number in the upper half. The lower half of an outlier of V is the element's index
+ * among all coded elements of the token. The lower half of an outlier of K is KVD_LATENT_APART *
+ * (token % 64) + index in the latent.
+ */
+typedef struct {
+    /* Index of the first element among the token's, and number of elements without padding. */
+    int32_t first[2], n[2];
+    /* Number of outliers of V at each end of the range. */
+    int32_t v_apart;
+    /*
+     * Index in the token's code of the word with the range of V: float16 half width in the lower
+     * half, middle in the upper half. The outliers of V follow.
+     */
+    int32_t v_at;
+    /* Index in a page's words of the number of outliers of K, which follow it. */
+    int32_t k_at;
+} kvd_latent_vector;
+enum { KVD_LATENT_APART = 1024 /* above the number of elements of a latent */ };
 
 /*
  * Codes of latents, in device memory. kvd_latent_code_put codes new tokens. kvd_latent_code_restore
@@ -317,15 +343,37 @@ typedef struct {
     const kvd_latent_code *code; /* [n_codes] */
     /*
      * [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Levels, by side (K, V) and number of
-     * bits.
+     * bits: those that elements are compared with, and those that codes decode to.
      */
-    const float *level;
-    uint32_t *store; /* [pages][KVD_PAGE_TOKENS][words] */
+    const float *level, *decoded;
+    /* [pages][page_words] A page's codes [KVD_PAGE_TOKENS][words], then outliers of K by group. */
+    uint32_t *store;
+    size_t page_words;
     uint16_t *exact; /* [slots][n_sink][n_codes] */
     void *pool;
     size_t page_elements; /* elements of a page of latents */
+    /* Number of groups of heads with kvquant, and their latents [n_groups]. 0 with allot. */
+    int32_t n_groups;
+    const kvd_latent_vector *vector;
+    /* Largest number of outliers of K of a group in a page. 0: K has no outliers. */
+    int32_t room;
+    /* Slot of the requests that pad a batch, whose outliers of K are not stored. */
+    int32_t idle;
+    /*
+     * prompts: the new tokens are whole prompts, so kvd_latent_code_put first empties the lists of
+     * outliers in their pages and, if `recounts` is set, sets `apart` of their slots to 0.
+     */
+    bool prompts, recounts;
+    /* [slots] Number of outliers of K. [1] Largest number of them for which a page lacked room. */
+    uint32_t *apart, *beyond;
 } kvd_latent_code_args;
 cudaError_t kvd_latent_code_put(const kvd_latent_code_args *a, cudaStream_t stream);
+/*
+ * Turns `pages` pages of random bytes into valid codes of kvquant, for timing. `share` is the
+ * fraction of the elements of K that are outliers.
+ */
+cudaError_t kvd_latent_code_make_plausible(const kvd_latent_code_args *a, size_t pages,
+                                           double share, cudaStream_t stream);
 cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms,
                                     cudaStream_t stream);
 
@@ -444,6 +492,8 @@ typedef struct {
     size_t matrix_slot; /* elements of a slot's projection matrices */
     uint32_t *tokens;   /* [n_slots] */
     size_t n_slots, slot_bytes;
+    /* [n_slots] Number of 32-bit words that a slot stores outside its tokens' codes. NULL: 0. */
+    const uint32_t *apart;
     /* Bytes that all slots hold, including those of requests that have just finished. */
     double held;
 } kvd_latent_store;
@@ -496,12 +546,13 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
 
 typedef struct {
     int32_t n, words;          /* coded numbers per token; 32-bit words of a token's code */
+    size_t page_words;         /* 32-bit words of a page */
     size_t code, store, exact; /* offsets of the layer in three arrays of kvd_latent_codes */
 } kvd_latent_codes_layer;
 
 /*
- * Latents that method allot has coded, except those of a request's first tokens. Pages of `store`
- * hold one layer.
+ * Latents that method allot or kvquant has coded, except those of a request's first tokens. Pages
+ * of `store` hold one layer.
  */
 typedef struct {
     kvd_latent_store *store; /* borrowed; one_layer is true */
@@ -509,22 +560,34 @@ typedef struct {
     const kvd_latent_code *code; /* device */
     /*
      * [n_layers][2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Levels, by layer, K or V, and
-     * number of bits, in device memory.
+     * number of bits, in device memory: those that elements are compared with, and decoded ones.
      */
-    const float *level;
+    const float *level, *decoded;
     uint32_t *words;
     uint16_t *exact;
     size_t page_bytes, slot_bytes; /* in all layers together */
     /*
      * Bits that a token takes in all layers, one of the first n_sink tokens and a later one,
-     * counted as on the CPU.
+     * counted as on the CPU. The outliers of K (`apart`) are not included.
      */
     double sink_bits, token_bits;
+    /* kvquant: number of groups, and device array [n_layers][n_groups]. NULL with allot. */
+    int n_groups;
+    const kvd_latent_vector *vector;
+    /* Largest number of outliers of K of a group in a page, and their expected fraction. */
+    int32_t room;
+    double share;
+    /*
+     * Device [slots + 1]: number of outliers of K of each slot in all layers, then the largest
+     * number for which a page lacked room. host_apart: pinned copy after the latest iteration. Both
+     * are NULL if room is 0.
+     */
+    uint32_t *apart, *host_apart;
 } kvd_latent_codes;
 
 /*
- * Makes the tables of method allot. `dims` has the projections of this GPU's KV heads. Must be
- * called after kvd_latent_store_init. The caller must free c->layer, also after a failure.
+ * Makes the tables of method allot or kvquant. `dims` has the projections of this GPU's KV heads.
+ * Must be called after kvd_latent_store_init.
  */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, kvd_err *err);
@@ -538,6 +601,11 @@ int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaS
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
+/*
+ * Returns the number of outliers of K of a group for which a page would have needed room in the
+ * latest iteration, or 0 if no page lacked room.
+ */
+size_t kvd_latent_codes_lacking(const kvd_latent_codes *c);
 
 /* Computes the eigenvectors of n symmetric matrices [d][d] at once, with cuSOLVER. */
 typedef struct {

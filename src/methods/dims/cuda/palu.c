@@ -45,7 +45,7 @@ typedef struct {
     bool folded;
     bool fused;
     kvd_latent_codes codes;
-    bool coded; /* method allot codes the latents */
+    bool coded; /* method allot or kvquant codes the latents */
     kvd_palu_layer *layer;
     uint16_t *matrix;
     /* [max_tokens][latent_pitch] Latents, if separate products compute them; NULL if `folded`. */
@@ -272,17 +272,23 @@ static bool fuses(const kvd_palu *p)
     return true;
 }
 
+/* Returns true if the GPU codes the latents. */
+static bool codes_here(const kvd_plan *plan)
+{
+    return plan->bits == &kvd_bits_allot || plan->bits == &kvd_bits_kvquant;
+}
+
 static const char *refused_member(const kvd_plan *plan)
 {
-    return plan->layers                                  ? plan->layers->info.name
-           : plan->tokens                                ? plan->tokens->info.name
-           : plan->bits && plan->bits != &kvd_bits_allot ? plan->bits->info.name
-                                                         : NULL;
+    return plan->layers                      ? plan->layers->info.name
+           : plan->tokens                    ? plan->tokens->info.name
+           : plan->bits && !codes_here(plan) ? plan->bits->info.name
+                                             : NULL;
 }
 
 static bool codes_on_host(const kvd_plan *plan)
 {
-    return plan->bits && plan->bits != &kvd_bits_allot && kvd_host_codes_take(plan);
+    return plan->bits && !codes_here(plan) && kvd_host_codes_take(plan);
 }
 
 static bool fits(int heads, int d)
@@ -295,7 +301,9 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     const int d = c->config->d_head;
     const char *const member = refused_member(plan);
     if (member && !(c->generates && codes_on_host(plan)))
-        return kvd_fail(err, "the CUDA engine runs '%s' alone or with allot, not with '%s'",
+        return kvd_fail(err,
+                        "the CUDA engine runs '%s' alone, with allot or with kvquant, not with "
+                        "'%s'",
                         plan->dims->method, member);
     if (!fits(plan->dims->heads, d))
         return kvd_fail(err,
@@ -553,9 +561,19 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    (void)err;
-    kvd_latent_store_note(&((kvd_palu *)m)->store, it);
-    return 0;
+    kvd_palu *const p = (kvd_palu *)m;
+    const size_t needed = kvd_latent_codes_lacking(&p->codes);
+    kvd_latent_store_note(&p->store, it);
+    return needed ? kvd_fail(err,
+                             "method '%s': a page of 64 tokens has %zu outliers in the latents of "
+                             "keys, there is room for %d: outliers=0 has none",
+                             m->plan->bits->info.name, needed, (int)p->codes.room)
+                  : 0;
+}
+
+static size_t lacking(const kvd_gpu_method *m)
+{
+    return kvd_latent_codes_lacking(&((const kvd_palu *)m)->codes);
 }
 
 static double held(const kvd_gpu_method *m)
@@ -591,7 +609,7 @@ static int open_palu(kvd_palu *p, kvd_err *err)
     p->folded = c->hook.wants_raw;
     c->hook.wants_pre = !p->folded;
     p->fused = fuses(p);
-    p->store.one_layer = p->coded = p->method.plan->bits == &kvd_bits_allot;
+    p->store.one_layer = p->coded = p->method.plan->bits && codes_here(p->method.plan);
     if (make_matrices(p, err) || kvd_latent_store_init(&p->store, err) ||
         (p->coded && kvd_latent_codes_init(&p->codes, &p->store, p->method.plan, &p->dims, err)) ||
         fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)) ||
@@ -632,6 +650,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .begin = begin,
                                  .ended = ended,
                                  .held = held,
+                                 .lacking = lacking,
                                  .append = append,
                                  .appended = appended,
                                  .free = release};
