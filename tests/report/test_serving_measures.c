@@ -364,6 +364,14 @@ TEST(test_share_of_loads)
     const kvd_measured late = {v + 1, 3};
     rule.trend_limit = "-40";
     assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
+
+    /* A claim without a published number compares with a null. */
+    const kvd_verdict_rule below = {"below-null", "", "", "", NAN, NAN};
+    for (int i = 1; i < 4; i++)
+        v[i].null_lo = v[i].null_hi = 0;
+    assert_int_equal(judged(&below, &late, &none), KVD_HOLDS);
+    v[3].grows = true;
+    assert_int_equal(judged(&below, &late, &none), KVD_CANNOT_TELL);
 }
 
 TEST(test_intervals)

@@ -95,7 +95,9 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
     if (isnan(v->null_lo) || isnan(v->null_hi))
         return UNSURE;
     const bool over = low_end(v) > v->null_hi, under = high_end(v) < v->null_lo;
-    return (above ? over : under) ? YES : (above ? under : over) ? NO : UNSURE;
+    if (above ? under : over)
+        return NO;
+    return (above ? over : under) && !v->grows ? YES : UNSURE;
 }
 
 static const double least_load = 0.1;
