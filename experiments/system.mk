@@ -52,10 +52,10 @@ define need_bases
 $(if $(SHAPE),,$(eval $(call calibrate,$(CAL),$(TOKENS))))
 endef
 
-# Activations before and after RoPE of a checkpoint, for palu, whose matrices come from them. A shape has matrices of random numbers.
+# Activations of a checkpoint before and after RoPE, for the matrices of palu and the tables of kvquant. A shape has random ones.
 CALIBRATION ?= 2048
 dump     := $(out)/dumps/$(CAL)-pre-t$(CALIBRATION)-s$(SEQ_LEN).h5
-needs_dump = $(if $(SHAPE),,$(if $(findstring palu,$(1)),$(dump)))
+needs_dump = $(if $(SHAPE),,$(if $(findstring palu,$(1))$(findstring kvquant,$(1)),$(dump)))
 $(dump): $(call text_of,$(CAL)) $(model_files)
 	@mkdir -p $(@D)
 	$(bin)/kvdim-collect $(model) --text $< $(call field_of,$(CAL)) --tokens $(CALIBRATION) --seq-len $(SEQ_LEN) --label $(CAL) --rope both --dtype f16 -q -o $@
