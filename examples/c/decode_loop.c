@@ -107,8 +107,8 @@ int main(int argc, char **argv)
         if (step == 1)
             timespec_get(&a, TIME_UTC);
         /*
-         * Makes a plan (the division of work on the GPU) for the prompt and another that all decode
-         * steps share.
+         * The prompt has its own plan (division of the attention among the GPU's processors). All
+         * decode steps share a second plan.
          */
         if (step < 2) {
             size_t bytes;

@@ -82,8 +82,8 @@ typedef struct kvdim_heads {
 typedef struct kvdim_layer kvdim_layer;
 
 /*
- * Creates *layer, copying *heads and its arrays. On failure *layer is NULL. Destroy a layer after
- * its plans.
+ * Creates *layer, copying *heads and its arrays. On failure *layer is NULL. Plans made for a layer
+ * (kvdim_plan_create) must be destroyed before the layer.
  */
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* NULL is ignored */
@@ -106,7 +106,10 @@ int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 typedef struct kvdim_batch {
     size_t struct_size; /* set by the caller: sizeof(kvdim_batch) */
     int32_t n_requests; /* at least 1 */
-    /* Number of columns of page_table. A plan can be advanced to 64 max_pages tokens a request. */
+    /*
+     * Number of columns of page_table. kvdim_plan_advance can add tokens up to 64 max_pages per
+     * request.
+     */
     int32_t max_pages;
     /* Number of pages in kvdim_append_args.pool. A CPU layer refuses page numbers >= pool_pages. */
     int32_t pool_pages;
@@ -123,7 +126,10 @@ typedef struct kvdim_batch {
     const int32_t *page_table;
 } kvdim_batch;
 
-/* Sets *bytes to the workspace size of a plan, also if advanced by kvdim_plan_advance. CPU: 0. */
+/*
+ * Sets *bytes to the size of the workspace that kvdim_plan_create needs for this batch;
+ * kvdim_plan_advance needs no more. The size is 0 on the CPU.
+ */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
                                    size_t *bytes);
 
@@ -137,11 +143,11 @@ typedef struct kvdim_plan kvdim_plan;
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
 /*
- * Advances a decode plan to each request's next token, for which page_table must have a page. Fails
- * on a prefill plan.
+ * Advances a plan (division of a batch's attention) for decode to each request's next token, for
+ * which page_table must have a page. Fails if the plan is for prefill.
  */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
-/* Destroys a plan. NULL is ignored. */
+/* Destroys a plan (division of a batch's attention among processors). NULL is ignored. */
 void kvdim_plan_destroy(kvdim_plan *plan);
 
 /*

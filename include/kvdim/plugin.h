@@ -43,7 +43,10 @@ extern "C" {
 
 enum { KVDIM_ERROR_BYTES = 256 };
 
-/* Values of kvdim_method.axis: the axis of the KV cache that a method shortens. */
+/*
+ * Values of kvdim_method.axis: what a method reduces: the number of tokens, bits per number,
+ * dimensions per head, or layers.
+ */
 enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
 
 /* Flags in kvdim_method.needs: data that the method asks for. */
@@ -75,8 +78,9 @@ typedef struct kvdim_model {
 } kvdim_model;
 
 /*
- * Fields of the methods of all axes, the first member of kvdim_tokens_method, kvdim_bits_method,
- * kvdim_dims_method and kvdim_layers_method. Unused fields are 0 or NULL.
+ * Fields that every method has, whether it reduces tokens, bits, dimensions or layers. First member
+ * of kvdim_tokens_method, kvdim_bits_method, kvdim_dims_method and kvdim_layers_method. Unused
+ * fields are 0 or NULL.
  */
 typedef struct kvdim_method {
     /* Size of the enclosing structure, such as sizeof(kvdim_tokens_method). */
@@ -88,9 +92,9 @@ typedef struct kvdim_method {
     uint32_t n_keys;      /* at most 8 */
     uint32_t needs;       /* Sum of KVDIM_NEEDS_... bits, or 0. */
     /*
-     * Parameter that --sweep and --target vary, or NULL. Most bytes are stored at `sweep_most`,
-     * fewest at `sweep_least`; values between are in geometric steps if `sweep_ratio` is 1, else in
-     * equal steps.
+     * Name of the parameter whose value sets the size of the cache, or NULL; kvdim-eval --sweep and
+     * --target vary it. The cache is largest at `sweep_most`, smallest at `sweep_least`. Values
+     * between are in geometric steps if `sweep_ratio` is 1, else in equal steps.
      */
     const char *sweep_key;
     double sweep_most, sweep_least;

@@ -49,10 +49,11 @@ typedef struct kvdim_bits_method {
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*
-     * Sets the blocks of keys or values (`side`): the newest *window tokens (0 .. 2^24) are not
-     * coded, *block tokens (1 .. 2^20) are coded together. If m tokens are stored, the first
-     * (m - window) / block * block are coded (quotient rounded down); later ones stay exact. A
-     * prompt is coded in one call, later tokens as blocks fill up. NULL: window 0, block 1.
+     * Sets the blocks of keys or values (`side`): the newest *window tokens (0 .. 2^24) are stored
+     * unchanged, *block tokens (1 .. 2^20) are quantised together. If m tokens are stored, the
+     * first (m - window) / block * block are quantised (quotient rounded down); later ones stay
+     * exact. A prompt is quantised in one call, later tokens as blocks fill up. NULL: window 0,
+     * block 1.
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /*

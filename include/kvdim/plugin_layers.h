@@ -25,7 +25,10 @@ typedef struct kvdim_layers {
 
 typedef struct kvdim_layers_method {
     kvdim_method method;
-    /* If 1, `merge` receives keys before RoPE, and kvdim applies RoPE to the merged keys. */
+    /*
+     * If 1, `merge` receives keys before RoPE, and kvdim applies RoPE to the keys that `merge`
+     * returns.
+     */
     int32_t keys_before_rope;
     /*
      * Returns the number of layers in the group that begins at `layer`: 1 (not merged) up to all

@@ -96,8 +96,8 @@ static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
 /*
- * Chooses the matrices (kvd_pair) from which the kept dimensions of one side (Q and K, or V) are
- * computed. Q, K or V alone are chosen only if --pair names them.
+ * Chooses the matrices (kvd_pair) from which the kept dimensions of Q and K, or of V, are computed.
+ * Q, K or V alone are chosen only if --pair names them.
  */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)

@@ -219,8 +219,8 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
 }
 
 /*
- * Returns true if decomposing on the GPU is faster. A GPU starts in 0.2 to 0.8 s, a CPU thread
- * takes 2.6 ns d^3 per matrix (results/h200/spectrum).
+ * Returns true if decomposing the second moments on the GPU is faster. A GPU starts in 0.2 to 0.8
+ * s, a CPU thread takes 2.6 ns d^3 per matrix (results/h200/spectrum).
  */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {

@@ -45,8 +45,8 @@ typedef struct {
 
 /*
  * Opens all input files and adds up their second moments. If tokens > 0, uses the first `tokens`
- * tokens, file after file. Fails, naming the files, if models, layers or kinds differ, or if two
- * texts are equal. Borrows the paths.
+ * tokens, file after file. Fails, naming the files, if models, layers or types of files are not
+ * equal, or if two texts are equal. Borrows the paths.
  */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);

@@ -1,4 +1,7 @@
-/* Parts of kvdim-collect: engine, output files, snapshots, report, and MPI ranks. */
+/*
+ * Parts of kvdim-collect: engine, output files, snapshots (second moments after given numbers of
+ * tokens), report, and MPI ranks.
+ */
 #ifndef KVD_COLLECT_COLLECT_H
 #define KVD_COLLECT_COLLECT_H
 
@@ -56,7 +59,7 @@ struct kvd_collect_engine {
     /*
      * Runs a batch whose first token has index first_token in the activations file.
      *
-     * - into: second moments to add to, spec.sums or a snapshot's; may be NULL
+     * - into: second moments to add to: spec.sums, or those of the first tokens alone; may be NULL
      * - to_dump: if true, adds the batch also to the file, spec.stats and spec.fisher
      * - give_up: called between layers; if it returns nonzero, `run` fails with its message
      *
@@ -156,28 +159,28 @@ typedef struct {
 } kvd_snapshots;
 
 /*
- * Fills n snapshots, all fields but `run` and `key`. Snapshot i is taken at asked[i] tokens; the
- * numbers rise.
+ * Fills the n snapshots, each of which stores the second moments of the first asked[i] tokens in a
+ * file of its own. Leaves fields `run` and `key` unset. asked[] must increase.
  */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
 
 /*
- * Finds the snapshots that an interrupted run has written. Fails if one is missing or was made with
- * other options.
+ * Finds the snapshots (files with the second moments of the first tokens) that an interrupted run
+ * has written. Fails if one is missing or was made with other options.
  */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
 /*
- * Returns the index of the first unwritten snapshot, not below `from`, that needs between first + 1
- * and `last` sequences, or s->n if there is none.
+ * Returns the index of the first unwritten snapshot (second moments of the first sequences), not
+ * below `from`, that needs between first + 1 and `last` sequences, or s->n if there is none.
  */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
 /*
- * Writes the file of a snapshot with the second moments in *sums, but with token counts and hash of
- * *s.
+ * Writes the file of a snapshot (second moments of the first tokens) with the sums in *sums, but
+ * with token counts and hash of *s.
  */
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err);
 

@@ -229,8 +229,8 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
 }
 
 /*
- * Computes second moments of the first sequences up to a snapshot, n sequences after the finished
- * ones. Such a range may end inside a batch.
+ * Computes second moments of n sequences after the finished ones, up to a token count for which the
+ * user wants a file. Such a range may end inside a batch.
  */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
@@ -276,8 +276,8 @@ static int run_batch(collector *c, kvd_err *err)
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
     /*
-     * Sequences count as finished only now that their snapshots are written, so that a saved state
-     * lacks none.
+     * Sequences count as finished only after the second moments up to them are written
+     * (--snapshots), so that a resumed run has all these files.
      */
     c->sequence += n;
     return 0;

@@ -36,7 +36,10 @@ typedef struct {
     bool fisher;
     const char *fisher_file; /* file for squared gradients; NULL means the file of -o */
     size_t fisher_rows; /* number of first tokens whose squared gradients are stored one by one */
-    /* [n_snapshots] increasing token counts, allocated */
+    /*
+     * [n_snapshots] increasing token counts; a file with the second moments of the first tokens is
+     * written for each. Allocated.
+     */
     size_t *snapshots;
     size_t n_snapshots;
     /* layers to record; last_layer -1 means the model's last layer */
@@ -65,7 +68,10 @@ typedef struct {
     const kvd_collect_options *cfg; /* options; --device is already `cpu` or `cuda` */
     const char *model, *corpus;     /* content hashes of the model and of the text */
     const char *label;
-    /* Number of tokens of the run or of a snapshot. `corpus` is the hash of these tokens. */
+    /*
+     * Number of tokens of the run or, in a file for the first tokens only, of these. `corpus` is
+     * the hash of these tokens.
+     */
     size_t n_tokens;
     int ranks;
     const char *gpu; /* name of the GPU; "" on the CPU */

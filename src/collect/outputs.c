@@ -373,7 +373,10 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = bytes_of(out);
     if (cfg->n_snapshots)
-        /* A snapshot that ends inside a batch needs memory for second moments of its own. */
+        /*
+         * Second moments of the first tokens, up to a sequence inside a batch, need memory of their
+         * own.
+         */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
@@ -496,7 +499,7 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* `part` shares the arrays of *sums, but has the counts of the snapshot. */
+    /* `part` shares the arrays of *sums, but has the token counts of the smaller file. */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

@@ -102,7 +102,10 @@ struct kvd_engine {
     void (*free)(kvd_engine *e);
 };
 
-/* Open an inference engine. The plan must stay open. On failure return NULL and fill *err. */
+/*
+ * Open an inference engine. The plan (compression methods with their parameters) must stay open. On
+ * failure return NULL and fill *err.
+ */
 kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan,
                                 const kvd_engine_spec *s, kvd_err *err);
 #ifdef KVD_CUDA

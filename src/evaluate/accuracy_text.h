@@ -16,11 +16,14 @@ enum { KVD_ACCURACY_LINE = 256 };
 extern const char kvd_accuracy_heading[];
 /* Writes a table line into line [KVD_ACCURACY_LINE] and returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
-/* Writes a name such as "zack/qk#7": /qk or /v if only that side is compressed, #7 for seed 7. */
+/*
+ * Writes a name such as "zack/qk#7": /qk or /v if only Q and K, or only V, are compressed, #7 for
+ * seed 7.
+ */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes the result of a search (--target) to line [2 * KVD_ACCURACY_LINE] and returns it. `what`
- * names the score to keep, `key` the searched parameter.
+ * Writes the strongest compression that a search (--target) found to line [2 * KVD_ACCURACY_LINE]
+ * and returns it. `what` names the score to keep, `key` the searched parameter.
  */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
                                      const kvd_target *t, char *line);

@@ -145,8 +145,9 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 }
 
 /*
- * Fills zeroed *mean from n evaluations of one setting with different seeds. Quality is a mean;
- * counts, seconds and errors are sums. Borrows the plan of the first evaluation.
+ * Fills zeroed *mean from n evaluations of the same compression parameters with different seeds.
+ * Quality is a mean; counts, seconds and errors are sums. Borrows the compression methods (plan) of
+ * the first evaluation.
  */
 static int choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, kvd_choice *mean,
                        kvd_err *err)
@@ -210,8 +211,8 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
 }
 
 /*
- * Opens the compression plan of setting `p` with the k-th seed in c->plan, which points into *c. *c
- * must not be moved afterwards.
+ * Opens the compression methods of setting `p` with the k-th seed in c->plan, which points into *c.
+ * *c must not be moved afterwards.
  */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {

@@ -78,8 +78,8 @@ typedef struct {
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
     size_t sweep;         /* number of values per method (--sweep), or 0 */
     /*
-     * True if --target reads its result from the listed methods instead of evaluating more settings
-     * (--points-only).
+     * True if --target reads its result from the evaluated settings instead of evaluating more of
+     * them (--points-only).
      */
     bool points_only;
     bool scan;

@@ -78,11 +78,11 @@ typedef struct {
 /* A setting (method with parameters) and its results. */
 typedef struct {
     const char *method;
-    /* Fraction of all dimensions that the setting removes, for messages. */
+    /* Fraction of all dimensions of Q, K and V that compression removes, for messages. */
     double overall_p;
     /*
-     * Plan of the compression, opened with the evaluator's prompt length. Its pointers are
-     * borrowed.
+     * Compression methods with their parameters, opened for the evaluator's prompt length. Pointers
+     * in it are borrowed.
      */
     kvd_plan plan;
     /*

@@ -48,10 +48,13 @@ typedef struct {
     kvd_dtype compute, cache;
     bool cache_given; /* false if the program chooses `cache` */
     /*
-     * Share of the uncompressed model's score that --target keeps, or NaN if there is no --target.
+     * Fraction of the uncompressed model's score that a method must keep in a search (--target), or
+     * NaN without a search.
      */
     double target;
-    /* Parameter that --target searches, or NULL for the usual one of each method. */
+    /*
+     * Parameter whose value a search (--target) varies, or NULL for the usual one of each method.
+     */
     const char *target_key;
     bool resume;
 } kvd_inputs_options;
@@ -103,8 +106,8 @@ int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err)
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 /*
- * Makes the settings (parameters to evaluate) of all methods. If none_is_error, fails if a method
- * has no setting.
+ * Lists the parameter values at which each method is evaluated. If none_is_error, fails if a method
+ * has none.
  */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
@@ -120,7 +123,10 @@ int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
  */
 int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              kvd_err *err);
-/* Opens the plan of a setting with the run's seed plus k. *plan must not be moved afterwards. */
+/*
+ * Opens the compression methods of setting `p`; their seed is the run's plus k. *plan must not be
+ * moved afterwards.
+ */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
 /* Adds all options and inputs that determine the results to *key, which --resume compares. */

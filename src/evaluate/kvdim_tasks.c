@@ -196,8 +196,8 @@ static int open_inputs(tasks_run *v, kvd_err *err)
 }
 
 /*
- * Returns the measure of which --target keeps a share. KVD_N_FREE_MEASURES means the score of
- * benchmark items.
+ * Returns the measure of the answers of which a search (--target) keeps a fraction.
+ * KVD_N_FREE_MEASURES means the score of benchmark items.
  */
 static kvd_task_measure target_measure(const tasks_run *v)
 {
@@ -213,8 +213,8 @@ static const kvd_rows *rows_of(const tasks_run *v)
 }
 
 /*
- * Fails if there is no score of the uncompressed model, of which --target could keep a share. The
- * table must have no other rows yet.
+ * Fails if there is no score of the uncompressed model with which a search (--target) could
+ * compare. The table must have no other rows yet.
  */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
@@ -296,8 +296,8 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 enum { KVD_RUN_NAME = 160 };
 
 /*
- * Writes and returns the name under which the journal of generated sequences stores a setting with
- * the k-th seed. `t` is the search that tries the setting, or NULL.
+ * Writes and returns the name under which the journal of generated sequences stores the parameter
+ * values `point` with the k-th seed. `t` is the search that tries them, or NULL.
  */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])

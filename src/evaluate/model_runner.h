@@ -129,19 +129,21 @@ struct kvd_model_runner {
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
 
     /*
-     * plan_load copies the plan's matrices to the GPU and fails for unsupported plans. plan_unload
-     * may be called for plans that were not loaded; NULL if there is nothing to free.
+     * plan_load copies the matrices of compression methods to the GPU and fails for unsupported
+     * methods. plan_unload may be called for plans that were not loaded; NULL if there is nothing
+     * to free.
      */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
     /*
-     * Returns the name of the attention implementation that runs the plan. It is valid until
-     * plan_unload.
+     * Returns the name of the attention implementation that runs the compression methods of `plan`.
+     * The name is valid until plan_unload.
      */
     const char *(*plan_engine)(const kvd_plan *plan);
     /*
-     * Runs a batch with the plan. Starts at first_layer from `residual`, or from the tokens if
-     * first_layer is 0. Adds to *account and *error (may be NULL). Waits for the end.
+     * Runs a batch with the KV cache compressed by the methods of `plan`. Starts at first_layer
+     * from `residual`, or from the tokens if first_layer is 0. Adds to *account and *error (may be
+     * NULL). Waits for the end.
      */
     int (*plan_run)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan, int first_layer,
                     const float *residual, float *hidden, kvd_cache_account *account,

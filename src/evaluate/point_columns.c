@@ -40,8 +40,8 @@ void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_poin
     put_rate(r, point);
     kvd_cache_count_bytes(config, point->dims.head ? &point->dims : NULL, 1, &b);
     /*
-     * Writes the removed fractions of stored elements as NaN if the setting also removes tokens or
-     * bits.
+     * The removed fractions of stored elements are NaN if the method also drops tokens or stores
+     * fewer bits per number.
      */
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(plan);
     kvd_rows_real(r, "overall_p", widths ? b.overall_p : (double)NAN);

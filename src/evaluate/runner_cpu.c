@@ -194,8 +194,8 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
 }
 
 /*
- * Returns true if the plan compresses nothing, because attention with this cache then equals the
- * uncompressed model bit for bit. In that case also fills *account and *error.
+ * Returns true if the plan's methods compress nothing, because attention with this cache then
+ * equals the uncompressed model bit for bit. In that case also fills *account and *error.
  */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)

@@ -113,8 +113,8 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
 }
 
 /*
- * Sets *x to the setting nearest to `wanted`. Evaluates the setting unless an earlier step of the
- * search did.
+ * Sets *x to the parameter value nearest to `wanted` that can be evaluated. Evaluates it unless an
+ * earlier step of the search did.
  */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
@@ -173,8 +173,8 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 }
 
 /*
- * Evaluates one more setting on each side of the point where the share falls below the target. This
- * shows if the share only dips or peaks near that point.
+ * Evaluates one weaker and one stronger compression than the one at which the kept share of the
+ * score falls below the target. This shows if the share only dips or peaks there.
  */
 static int look_around(search *s, double target, kvd_err *err)
 {
@@ -323,8 +323,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 /* ---- Search of one method ---- */
 
 /*
- * Search axis of a method. Position x is the removed fraction p or, for other parameters, a number
- * from 0 to 1.
+ * Range of the parameter that a search varies. Position x is the removed fraction p or, for other
+ * parameters, a number from 0 to 1.
  */
 typedef struct {
     const kvd_method_target *t;
@@ -353,7 +353,7 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
     /*
-     * The text of the settings must not contain the removed fraction p, which has a column of its
+     * The text of the parameters must not contain the removed fraction p, which has a column of its
      * own.
      */
     if (!*rate->with) {
@@ -449,8 +449,8 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
     /*
-     * The texts of the settings are compared as well, because they may contain removed fractions p
-     * of Q-K or V alone.
+     * The texts of the parameters are compared as well, because they may contain removed fractions
+     * p of Q-K or V alone.
      */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);

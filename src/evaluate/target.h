@@ -23,8 +23,8 @@
 /* One evaluated setting of the searched method. */
 typedef struct {
     /*
-     * Position of the setting on the search axis (equal to the removed fraction p if that is
-     * searched), and value of the parameter.
+     * Position of the tried parameter value, from 0 (largest cache) on, and the value itself. They
+     * are equal if the removed fraction p is searched.
      */
     double x, value;
     /*
@@ -61,8 +61,8 @@ typedef struct {
 } kvd_target;
 
 /*
- * Search axis from 0 (largest cache) to `largest`. `place` sets *x to the setting nearest to
- * `wanted`. Each setting is evaluated once.
+ * Range of a method's parameter, as positions from 0 (largest cache) to `largest`. `place` sets *x
+ * to the position nearest to `wanted` that can be evaluated. Each position is evaluated once.
  */
 typedef struct {
     void *ctx;
@@ -71,7 +71,10 @@ typedef struct {
     /* True if position 0 is the uncompressed model, which is not evaluated. */
     bool whole;
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
-    /* Evaluates the setting nearest to `wanted`. of_text [n_texts]: share of each text, or NULL. */
+    /*
+     * Evaluates the method at the position nearest to `wanted`. of_text [n_texts] receives for each
+     * text the kept fraction of the uncompressed score, or is NULL.
+     */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
     size_t n_texts;     /* number of texts that are also searched alone */

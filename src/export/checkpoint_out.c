@@ -203,8 +203,8 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
 }
 
 /*
- * Converts n elements x to the type t->to. Fails if a result is not finite; unless `folded`,
- * elements that were not finite before are accepted.
+ * Converts n elements x to the type t->to. Fails if a result is not finite; elements that were not
+ * finite before are accepted, unless `folded` (the weights were multiplied by projections).
  */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {

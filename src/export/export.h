@@ -67,8 +67,8 @@ typedef struct {
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
 /*
- * Returns the removed fraction of dimensions. Dimensions of matrices that are not folded into
- * weights count as kept.
+ * Returns the removed fraction of dimensions. Dimensions count as kept if their projections are not
+ * multiplied into the weights.
  */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 

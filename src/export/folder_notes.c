@@ -19,8 +19,8 @@ static int kept_of(const kvd_dims_head *h, int side)
 }
 
 /*
- * Returns as JSON how many dimensions each KV head keeps, [layer][kv_head]: of Q and K (side 0), or
- * of V (side 1).
+ * Returns as JSON how many dimensions each KV head keeps, [layer][kv_head]: of Q and K (`side` 0),
+ * or of V (`side` 1).
  */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {

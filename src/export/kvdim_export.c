@@ -159,8 +159,8 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
 }
 
 /*
- * Fails unless the projection of Q inverts that of K. With few calibration tokens, method
- * "balanced" may not achieve this.
+ * Fails unless the projection of queries inverts that of keys. With few calibration tokens, the
+ * projections of method "balanced", which differ for Q and K, may not achieve this.
  */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {

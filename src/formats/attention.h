@@ -76,8 +76,8 @@ typedef enum {
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
     /*
-     * uint64 [layer][head][level] fewest tokens that receive the fraction kvd_critical_level[level]
-     * of a head's attention
+     * uint64 [layer][head][level] smallest number of tokens that receive the fraction
+     * kvd_critical_level[level] of a head's attention
      */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
@@ -86,7 +86,7 @@ typedef enum {
     /* double [layer][head][level] KVD_A_HEAD_COUNT divided by the tokens of the request */
     KVD_A_HEAD_SHARE,
     /*
-     * uint64 [layer][kv_head][level] fewest tokens that receive the fraction
+     * uint64 [layer][kv_head][level] smallest number of tokens that receive the fraction
      * kvd_critical_level[level] of a KV head's attention
      */
     KVD_A_KV_COUNT,
@@ -95,8 +95,8 @@ typedef enum {
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
     /*
-     * uint64 [layer][level] fewest tokens that receive the fraction kvd_critical_level[level] of a
-     * layer's attention
+     * uint64 [layer][level] smallest number of tokens that receive the fraction
+     * kvd_critical_level[level] of a layer's attention
      */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,

@@ -54,7 +54,9 @@ int kvd_fisher_open(kvd_fisher *f, const char *path, kvd_err *err);
 /* Closes the file and removes an unfinished one. Safe on a zeroed *f. */
 void kvd_fisher_close(kvd_fisher *f);
 
-/* Reads squared gradients [n][d_head] of a KV head by K before RoPE (side 0) or by V (side 1). */
+/*
+ * Reads squared gradients [n][d_head] of a KV head by K before RoPE (`side` 0) or by V (`side` 1).
+ */
 int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t first, size_t n,
                     float *rows, kvd_err *err);
 

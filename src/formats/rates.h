@@ -31,7 +31,10 @@ typedef struct {
     int least, most;
     double mean;
 } kvd_widths_range;
-/* Returns smallest, largest and mean number of kept dimensions of one side (Q and K, or V). */
+/*
+ * Returns smallest, largest and mean number of kept dimensions of Q and K (`side` 0) or of V
+ * (`side` 1).
+ */
 kvd_widths_range kvd_widths_range_of(const kvd_widths *w, int side);
 /* Rounds a number of dimensions up to a multiple of 16, at most d_head. */
 int32_t kvd_pad16(int32_t kept, int d_head);

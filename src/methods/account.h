@@ -39,8 +39,8 @@ typedef struct {
     /* Most bits held at once, after a token is appended and before tokens are dropped. */
     double peak;
     /*
-     * Numbers of cached tokens that were dropped, lowered to KVD_LEVEL_LOW, quantised, merged, and
-     * pruned.
+     * Numbers of cached tokens that were dropped, stored with fewer bits or dimensions (lowered),
+     * quantised (coded), merged with another layer's, and pruned (some dimensions set to 0).
      */
     size_t dropped, lowered, coded, merged, pruned;
     size_t unread;
@@ -66,13 +66,16 @@ typedef struct {
 /*
  * Checks the counters of a cache after a batch. Fails unless it was called for each sequence in
  * layers first_layer .. n_layers-1 and stored all n_tokens. Also checks the number of stored
- * elements or, if the plan is stepwise, n_steps per KV head.
+ * elements or, if the compression acts token by token, n_steps per KV head.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
-/* Fails unless `a` has counted `rows` steps and every method of the plan has changed a token. */
+/*
+ * Fails unless the counters show `rows` decode steps and a token changed by every compression
+ * method of `plan`.
+ */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
 
@@ -108,7 +111,7 @@ typedef struct {
     double nominal;
     /* Bytes of a compressed cache whose kept dimensions are rounded up to multiples of 16. */
     double padded;
-    /* Bytes of the matrices that project Q and K; 0 if folded into the weights. */
+    /* Bytes of the matrices that project Q and K; 0 if they are multiplied into the weights. */
     double basis;
     /*
      * Fraction of the cache's elements that are not stored, without and with rounding up of

@@ -21,7 +21,10 @@
 
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
-/* Precision level of a cached token. The method that selects tokens assigns it. */
+/*
+ * How a cached token is stored: dropped, at low or at high precision. The method that selects
+ * tokens decides it.
+ */
 enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
 
 /* Parameter of a method, such as "p" of "zack,p=0.5". */
@@ -103,9 +106,7 @@ typedef struct kvd_method_info {
      */
     const char *text_key, *text_meaning;
     unsigned needs;
-    /*
-     * GPU code that runs plans with this method. NULL if there is none, or if CUDA is not linked.
-     */
+    /* GPU code of this compression method. NULL if there is none, or if CUDA is not linked. */
     const struct kvd_gpu_kind *gpu;
 } kvd_method_info;
 
@@ -113,8 +114,8 @@ typedef struct kvd_method_info {
 #define KVD_IF_LINKED __attribute__((weak))
 
 /*
- * Inputs that a program passes when it opens a plan. Pointers are borrowed. NULL means that an
- * input is not given.
+ * Inputs with which a program opens compression methods (kvd_plan_open), such as the model.
+ * Pointers are borrowed. NULL means that an input is not given.
  */
 typedef struct kvd_method_setup {
     const kvd_config *config;

@@ -1,8 +1,7 @@
 /*
- * A KV cache as an attention hook: stores K and V as a plan says, attends to the stored numbers,
- * and counts bytes.
- * With plan.prompt = 0 every token attends to the cached tokens, itself included (Z-19 of
- * docs/readings.md).
+ * A KV cache as an attention hook: stores K and V as compression methods (a plan) require, attends
+ * to the stored numbers, and counts bytes. With plan.prompt = 0 every token attends to the cached
+ * tokens, itself included (Z-19 of docs/readings.md).
  */
 #ifndef KVD_METHODS_CACHE_H
 #define KVD_METHODS_CACHE_H
@@ -20,13 +19,13 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan; /* borrowed, open */
     /*
-     * Prompts of the batch, borrowed. Required if the plan needs a first pass over them
-     * (kvd_plan_first_pass).
+     * Prompts of the batch, borrowed. Required if a compression method reads prompts before they
+     * are compressed (kvd_plan_first_pass).
      */
     const kvd_prompts *prompts;
     kvd_cache_account account;
     /* The following fields are private. */
-    /* K and V of one layer of one sequence, in the number type of the plan. */
+    /* K and V of one layer of one sequence, as numbers of type plan->type. */
     void *store;
     size_t store_n;
     /* K and V in float32 as attention reads them, then scratch memory of every thread. */
@@ -39,8 +38,8 @@ typedef struct {
 } kvd_cache;
 
 /*
- * Initialises the cache *c for sequences of at most max_len tokens. The plan must be open. Numbers
- * beyond the range of plan->type become infinite.
+ * Initialises the cache *c for sequences of at most max_len tokens. The compression methods in
+ * `plan` must be open. Numbers beyond the range of plan->type become infinite.
  */
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err);

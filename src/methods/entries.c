@@ -1,4 +1,7 @@
-/* Entries of a KV head in the CPU cache: appended, quantised, lowered, dropped, pruned (head.h). */
+/*
+ * Cached tokens of a KV head in the CPU cache: appended, quantised, dropped, pruned, or reduced to
+ * fewer bits or dimensions (head.h).
+ */
 #include "methods/head.h"
 
 #include <math.h>
@@ -240,7 +243,10 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
-    /* Tokens of two levels are coded separately if they store different numbers of dimensions. */
+    /*
+     * Tokens at high and low precision are quantised separately if they keep different numbers of
+     * dimensions.
+     */
     if (h->low[side] < h->width[side] ||
         (!pruned && !all && sharing == 1 && has_two_levels(h, from, to))) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||

@@ -11,8 +11,8 @@
 #include "model/checkpoint/weights.h"
 
 /*
- * A projection A, and a matrix B that undoes A, are folded (multiplied) into weights W [out][in] in
- * double precision. P are the attention probabilities:
+ * A projection A, and a matrix B that undoes A, are multiplied into weights W [out][in] in double
+ * precision. P are the attention probabilities:
  *   v' = v A = (x W^T + b) A, so W' = A^T W, b' = A^T b
  *   out = (P v') B, y = out W_O^T, so W_O' = W_O B^T
  * Weights beyond the kept dimensions are zero.
@@ -57,17 +57,17 @@ typedef struct {
 } kvd_folded_list;
 
 /*
- * Lists the tensors that change when `dims` is folded into the checkpoint; both are borrowed.
- * `dims` may project Q and K only if kvd_folds_qk returns true. The caller must call
- * kvd_folded_list_release, also after a failure.
+ * Lists the tensors that change when the projections `dims` are multiplied into the checkpoint's
+ * weights; both are borrowed. `dims` may project Q and K only if kvd_folds_qk returns true. The
+ * caller must call kvd_folded_list_release, also after a failure.
  */
 int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
 void kvd_folded_list_release(kvd_folded_list *l);
 
 /*
- * Returns true if projections of Q and K can be folded: neither RoPE nor a norm may follow W_Q and
- * W_K.
+ * Returns true if projections of Q and K can be multiplied into the weights: neither RoPE nor a
+ * norm may follow W_Q and W_K.
  */
 bool kvd_folds_qk(const kvd_config *c);
 

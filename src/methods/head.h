@@ -82,8 +82,8 @@ typedef struct {
     double *mass;
     double *seen;
     /*
-     * [most] Bits stored for K and V of each cached token: `payload` for codes, `side` for scales
-     * and indices.
+     * [most] Bits stored for K and V of each cached token: `payload` for the quantised numbers,
+     * `side` for scales and indices.
      */
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES];
     /*
@@ -107,7 +107,10 @@ typedef struct {
     size_t n_basis[KVD_N_SIDES];
     /* Number of basis columns that are stored for a token at KVD_LEVEL_LOW; at most n_basis. */
     size_t n_basis_low[KVD_N_SIDES];
-    /* [d] Factors by which key channels are scaled before quantisation, if `balanced`. */
+    /*
+     * [d] Factors by which key channels are scaled before quantisation, if field `balanced` is
+     * true.
+     */
     float *balance;
     bool balanced;
     /*
@@ -120,7 +123,10 @@ typedef struct {
     float *score, *prob;
     /* [KVD_ATTEND_ROWS][n0] Attention scores of one block of the prompt's queries. */
     float *block;
-    /* [most] New precision level of each cached token. In attention: 1 if the token is read. */
+    /*
+     * [most] New precision level of each cached token. During attention, 1 means that the token is
+     * read.
+     */
     uint8_t *decision;
     size_t *kept;
     /* [5 + group][n0] Memory of the structure `statistics` in stepwise.c. */
@@ -181,8 +187,8 @@ void kvd_head_append(kvd_head *h, size_t t);
  */
 void kvd_head_leave(kvd_head *h, size_t t);
 /*
- * Quantises those cached tokens that the method allows to be quantised now. A prompt's tokens form
- * one block.
+ * Quantises those cached tokens that form complete blocks outside the method's window of exact
+ * tokens. A prompt's tokens form one block.
  */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
 /*

@@ -179,7 +179,7 @@ static int unknown(const char *name, kvd_err *err)
                     nearest ? ", nearest: " : "", nearest ? nearest : "");
 }
 
-/* Returns the method that acts on `axis`, or NULL. */
+/* Returns the method that acts on `axis` ("layers", "tokens", "dims" or "bits"), or NULL. */
 static const kvd_method_info *occupant(const kvd_method *m, const char *axis)
 {
     kvd_plan_member all[KVD_PLAN_MEMBERS];

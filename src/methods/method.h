@@ -34,10 +34,11 @@ typedef struct {
     /* All parameters except p, r and ranks as text, such as "h2o.heavy=0.1,h2o.recent=0.1". */
     char settings[320];
     /*
-     * Template of a plan. A caller copies it, sets dims, type, prompt and seed, and opens the copy.
+     * Compression methods to copy. A caller copies it, sets dims, type, prompt and seed, and opens
+     * the copy.
      */
     kvd_plan plan;
-    /* The member with rotations from a spectrum file (zack, fdc, ...), or NULL. */
+    /* The method among them that uses rotations of a spectrum file (zack, fdc, ...), or NULL. */
     const kvd_dims_method *dims;
     /* Parameters of method `dims`, NaN if not given. Fractions and rates are in [0, 1). */
     kvd_cut cut;
@@ -64,9 +65,9 @@ typedef struct {
 } kvd_method;
 
 /*
- * Parses `text` into `*m`. Fails if two names act on the same axis; for an unknown, duplicate,
- * invalid or unused parameter; for more than one of p, r and the pair p.qk, p.v; for r with
- * ranks=error.
+ * Parses `text` into `*m`. Fails if two names both reduce layers, tokens, dimensions or bits; for
+ * an unknown, duplicate, invalid or unused parameter; for more than one of p, r and both p.qk and
+ * p.v; for r with ranks=error.
  */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
 /* Returns true if the user gave how much to remove: p, or p.qk and p.v, or r. */

@@ -199,7 +199,10 @@ static int check_merge(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
-/* Returns the name of the method that stores K and V in another form, or NULL. */
+/*
+ * Returns the name of the method because of which the cache does not hold K and V themselves, but
+ * projected or merged vectors; NULL if there is none.
+ */
 static const char *other_form(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name

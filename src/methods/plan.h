@@ -24,7 +24,7 @@ typedef struct kvd_plan {
     const kvd_tokens_method *tokens;
     /* Method that lowers the precision of prompt tokens and keeps no state, or NULL. */
     const kvd_tokens_method *levels;
-    /* Projections of the heads. If `maker` makes them, NULL until the plan is open. */
+    /* Projections of the heads. NULL until the plan is open if method `maker` makes them. */
     const kvd_dims *dims;
     const kvd_dims_maker *maker;
     /*
@@ -33,7 +33,10 @@ typedef struct kvd_plan {
      */
     const kvd_channels_method *channels;
     const kvd_dims *widths, *widths_low;
-    /* Second moments of W_O (kvd_channels_moments), while the plan is open, or NULL. */
+    /*
+     * Second moments of the output projection W_O (kvd_channels_moments) while the plan is open, or
+     * NULL.
+     */
     double *moments;
     /*
      * Projections for tokens at KVD_LEVEL_LOW, at most as wide as `dims`. NULL means that `dims`
@@ -48,7 +51,10 @@ typedef struct kvd_plan {
     kvd_dtype type; /* data type of numbers that are not quantised */
     /* Numbers of first and of last layers that are not compressed (keep_layers). */
     int keep_first, keep_last;
-    /* Plan of the layers that are not compressed, while open. NULL if every layer is compressed. */
+    /*
+     * Compression methods, none of which is set, for the layers that are not compressed. NULL if
+     * every layer is compressed or the plan is not open.
+     */
     struct kvd_plan *kept;
     int n_layers;
     /*
@@ -61,16 +67,20 @@ typedef struct kvd_plan {
 } kvd_plan;
 
 /*
- * Checks the plan without opening its methods. Fails if an input is missing, or if two methods
- * cannot be combined.
+ * Checks compression methods with their parameters without opening them. Fails if an input is
+ * missing, or if two methods cannot be combined.
  */
 int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
-/* Checks the plan as kvd_plan_check does, and opens its methods. On failure the plan is closed. */
+/*
+ * Checks the compression methods as kvd_plan_check does, and opens them. On failure the plan is
+ * closed.
+ */
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
 /*
- * Returns the plan of one layer: p itself, or the uncompressed plan (keep_layers). p must be open.
+ * Returns the compression methods of one layer: p itself, or a plan without methods if the layer is
+ * not compressed (keep_layers). p must be open.
  */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
@@ -81,7 +91,7 @@ bool kvd_plan_stepwise(const kvd_plan *p);
 bool kvd_plan_first_pass(const kvd_plan *p);
 
 /*
- * Returns the plan's method that ranks prompt tokens over all layers, or NULL. *self receives its
+ * Returns the method in `p` that ranks prompt tokens over all layers, or NULL. *self receives its
  * state, unless `self` is NULL.
  */
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
@@ -118,7 +128,8 @@ bool kvd_plan_draws(const kvd_plan *p);
 bool kvd_plan_changes_nothing(const kvd_plan *p);
 
 /*
- * Returns true if the plan does more than reducing heads to fixed numbers of dimensions (`dims`).
+ * Returns true if compression does more than reducing heads to fixed numbers of dimensions
+ * (p->dims).
  */
 bool kvd_plan_beyond_widths(const kvd_plan *p);
 
@@ -131,8 +142,8 @@ typedef struct {
     kvd_parameter_values *values;
 } kvd_plan_member;
 /*
- * Writes the plan's methods with their parameters to `out`, a quantiser last. Returns how many
- * there are.
+ * Writes the compression methods in `p` with their parameters to `out`, a quantiser last. Returns
+ * their number.
  */
 int kvd_plan_members(const kvd_plan *p, kvd_plan_member out[KVD_PLAN_MEMBERS]);
 

@@ -21,8 +21,9 @@ typedef struct {
 } kvd_method_files;
 
 /*
- * Sets m->spectrum, m->rates and, with ranks=error, m->table to the files that fit the method.
- * Fails if no or two spectra fit, or if rates or table have other rotations.
+ * Sets m->spectrum, m->rates and, with ranks=error, m->table to the files with the method's
+ * rotations. Fails if none or two of the spectrum files fit, or if the others were made for
+ * different rotations.
  */
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
@@ -54,30 +55,30 @@ typedef struct {
     /* Fractions of the elements of Q and K, and of V, that are not stored. */
     double side_p[2];
     /*
-     * Fractions that are not stored for tokens at KVD_LEVEL_LOW, of Q and K, and of V. NaN if there
-     * is no such level.
+     * Fractions of the elements of Q and K, and of V, that are not stored for tokens at low
+     * precision (KVD_LEVEL_LOW). NaN if the method has no such tokens.
      */
     double low_p[2];
-    /* Projection matrices of the setting. `head` is NULL if nothing is projected. */
+    /* Projection matrices of all heads. `head` is NULL if nothing is projected. */
     kvd_dims dims;
     /* Projection matrices for tokens at KVD_LEVEL_LOW. `head` is NULL if `dims` applies to them. */
     kvd_dims low;
 } kvd_point;
 
 /*
- * Makes the settings of a method: the one of p or r if the user gave it, otherwise one per setting
- * in the file of kept dimensions, or none. The caller must call kvd_points_free. The method must
- * outlive `*points`.
+ * Lists the parameter values at which a method is evaluated: p or r if the user gave it, otherwise
+ * one point per entry in the file of kept dimensions, or none. The caller must call
+ * kvd_points_free. The method must outlive `*points`.
  */
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
 /*
- * Each function makes one kvd_point, which the caller must release with kvd_point_release.
- * kvd_point_at: the setting that removes the smallest fraction of at least `p` (method uniform: the
- * fraction nearest to `p`).
- * kvd_point_of_keys: the setting of the method's p, or p.qk and p.v, or r.
- * kvd_point_of_rates: the i-th setting in the file of kept dimensions.
+ * Each function makes one kvd_point (the widths and projections of one parameter value), which the
+ * caller must release with kvd_point_release. kvd_point_at: removes the smallest possible fraction
+ * of at least `p` of the dimensions (method uniform: the nearest to `p`). kvd_point_of_keys: uses
+ * the method's p, or p.qk and p.v, or r. kvd_point_of_rates: uses entry i of the file of kept
+ * dimensions.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
@@ -85,8 +86,8 @@ int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err 
 void kvd_point_release(kvd_point *point);
 
 /*
- * Returns a copy of the method's plan with the borrowed projections. The caller must set type,
- * prompt and seed, and open the plan.
+ * Returns a copy of the method's compression plan with the projections of the point, which it
+ * borrows. The caller must set type, prompt and seed, and open the plan.
  */
 kvd_plan kvd_point_plan(const kvd_point *point);
 

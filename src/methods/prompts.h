@@ -66,10 +66,10 @@ int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence
                       size_t max_len, kvd_err *err);
 
 /*
- * Callback that runs the model over `prompts` with p->hook.
- * kvd_prompts_make calls kvd_prompts_init, `pass`, then kvd_prompts_finish. A prompt is a whole
- * sequence if b->whole, otherwise its first plan->prompt tokens. If a method reads prompts twice,
- * each prompt is followed by a copy. Fails if a prompt exceeds max_len.
+ * Callback that runs the model over `prompts` with p->hook. kvd_prompts_make calls
+ * kvd_prompts_init, `pass`, then kvd_prompts_finish. A prompt is a whole sequence if b->whole,
+ * otherwise its first tokens (plan->prompt of them). If a method reads prompts twice, each prompt
+ * is followed by a copy. Fails if a prompt exceeds max_len.
  */
 typedef int (*kvd_prompts_pass)(void *ctx, const kvd_batch *prompts, kvd_prompts *p, kvd_err *err);
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,

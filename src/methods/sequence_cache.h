@@ -15,8 +15,8 @@ typedef struct {
     const kvd_plan *plan; /* borrowed, open */
     const kvd_config *config;
     /*
-     * Recorded prompts, needed if kvd_plan_first_pass(plan) is true: prompt s belongs to sequence
-     * s. Must outlive the sequences.
+     * Recorded prompts, needed if a compression method reads prompts beforehand
+     * (kvd_plan_first_pass): prompt s belongs to sequence s. Must outlive the sequences.
      */
     const kvd_prompts *prompts;
     /* [n_sequences] Cache slot of each sequence. NULL means slot s for sequence s. */

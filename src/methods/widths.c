@@ -143,7 +143,10 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
     return 0;
 }
 
-/* Names the pair of `side` in the message *err. Returns -1. */
+/*
+ * Adds to the message *err which matrices the removed fraction concerns (`side` 0: Q and K, 1: V).
+ * Returns -1.
+ */
 static int in_side(const kvd_pair pair[2], int side, kvd_err *err)
 {
     return side < 0 ? -1 : kvd_in(err, "pair '%s'", kvd_pair_name[pair[side]]);

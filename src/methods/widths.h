@@ -40,23 +40,20 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 
-/*
- * Value of `side` if a fraction concerns Q, K and V together. The other values are 0 (Q and K) and
- * 1 (V).
- */
+/* Value of `side` for fractions of Q, K and V together. Value 0 is for Q and K, value 1 for V. */
 enum { KVD_BOTH_SIDES = -1 };
 
 /*
- * Finds the smallest removal rate that removes at least wanted_p of the dimensions of `side`, and
- * the kept dimensions *w. *r, unless NULL: the rate.
+ * Finds the smallest removal rate that removes at least wanted_p of the dimensions of Q and K
+ * (`side` 0), V (1) or all (KVD_BOTH_SIDES), and the kept dimensions *w. *r, unless NULL: the rate.
  */
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                      bool energy, double *r, kvd_widths *w, kvd_err *err);
 
 /*
- * Removes at least wanted_p of the dimensions of `side`, the smallest squared singular values
- * first. *loss, unless NULL: half the removed sum (nats per token, to second order, for
- * Fisher-weighted matrices).
+ * Removes at least wanted_p of the dimensions of Q and K (`side` 0), V (1) or all (KVD_BOTH_SIDES),
+ * the smallest squared singular values first. *loss, unless NULL: half the removed sum (nats per
+ * token, to second order, for Fisher-weighted matrices).
  */
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                        double *loss, kvd_widths *w, kvd_err *err);
@@ -66,9 +63,9 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
                       const char *spectrum_path, kvd_err *err);
 
 /*
- * Removes at least wanted_p of the dimensions of `side` such that the sum of the heads' table
- * errors is smallest. Errors are interpolated on each head's lower convex hull. No head falls below
- * the table's smallest width.
+ * Removes at least wanted_p of the dimensions of Q and K (`side` 0), V (1) or all (KVD_BOTH_SIDES)
+ * such that the sum of the heads' table errors is smallest. Errors are interpolated on each head's
+ * lower convex hull. No head falls below the table's smallest width.
  */
 int kvd_widths_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
                         kvd_err *err);

@@ -139,7 +139,10 @@ typedef struct {
 /* Columns of a table that one panel of a figure draws. */
 typedef struct {
     const char *title;
-    /* Columns of the horizontal and vertical axis. If x is NULL, the rows are spread evenly. */
+    /*
+     * Columns that a figure draws horizontally and vertically. If x is NULL, the rows are spread
+     * evenly.
+     */
     const char *x, *y;
     bool log_x, log_y;
     bool sparse; /* true if rows with an empty cell in column y are left out without a note */

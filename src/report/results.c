@@ -445,8 +445,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * Writes a name for a result: its label; from level 1 on also tokens, from level 2 pairing and
- * method, at level 3 the path.
+ * Writes a name for a result file: its label; if `level` is 1 or more also the tokens, from 2 on
+ * the decomposed matrices and the method, at 3 the path.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {

@@ -94,7 +94,7 @@ typedef struct {
  */
 int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 
-/* Returns the number of results of a kind. */
+/* Returns the number of result files of one schema (`kind`). */
 size_t kvd_results_count(const kvd_results *r, kvd_result_kind kind);
 
 /*

@@ -10,11 +10,14 @@ typedef struct {
     size_t row;
     /* Name of the method, with a note if it removes dimensions only of Q and K or only of V. */
     char name[KVD_LABEL];
-    /* Name of the method for tables, with model, number type or prompt if rows differ in these. */
+    /*
+     * Name of the method for tables, with model, number type or prompt if these are not equal in
+     * all rows.
+     */
     char method[KVD_LABEL];
     /*
-     * Name of the row's curve in figures: the method, and the calibration text if rows differ in
-     * it.
+     * Name of the row's curve in figures: the method, and the calibration text if it is not equal
+     * in all rows.
      */
     char series[KVD_LABEL];
     /* Indices of the first and the last row with the same evaluated text and `series`. */
@@ -41,7 +44,10 @@ double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
 kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column);
 /* Returns the perplexity of a row divided by that of the uncompressed model, with its interval. */
 kvd_interval kvd_entry_ratio(const kvd_accuracy_entry *e);
-/* Returns true if a search (kvdim-eval --target) measured the row. */
+/*
+ * Returns true if the row was measured by a search for the strongest compression (kvdim-eval
+ * --target).
+ */
 bool kvd_entry_is_search_point(const kvd_accuracy_entry *e);
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 /*
@@ -86,7 +92,10 @@ double kvd_report_real(const kvd_report_row *e, const char *column);
 const char *kvd_report_text(const kvd_report_row *e, const char *column);
 void kvd_report_rows_release(kvd_report_rows *all);
 
-/* Fills *out with the rows of one kind from all kvdim/jct files, ordered by `place`. */
+/*
+ * Fills *out with the rows "job", "iteration" or "request" (`kind`) of all kvdim/jct files, ordered
+ * by kvd_report_row.place.
+ */
 int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 
 /* Returns the job completion time of the uncompressed cache divided by that of `e`, or NaN. */
@@ -98,8 +107,8 @@ extern const char *const kvd_jct_part_title[KVD_JCT_PARTS];
 /* Returns the index of the part to which a phase, such as "mlp", belongs. */
 int kvd_jct_part_of(const char *phase);
 /*
- * Returns the seconds that one part of a job takes. `side` is "prefill", "decode", or NULL for
- * both.
+ * Returns the seconds that one part of a job (such as attention) takes in the phase `side`:
+ * "prefill", "decode", or NULL for both.
  */
 double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 

@@ -235,8 +235,8 @@ static void warn_of_extrapolation(service *v, const char *method)
 }
 
 /*
- * Simulates one arrival rate and adds a result row. Its kind is "point" if `bound` is NaN,
- * otherwise "max-rate".
+ * Simulates one request rate and adds a result row: of kind "point" if `bound` is NaN, or
+ * "max-rate" if the rate is the highest within the latency `bound`.
  */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {

@@ -150,7 +150,7 @@ TEST(test_compare)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    /* Spectrum 1 has the rotations of spectrum 0, but with random signs of their columns. */
+    /* Result 1 has the rotations of result 0, but with random signs of their columns. */
     for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {

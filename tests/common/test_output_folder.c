@@ -1,4 +1,7 @@
-/* Tests output folders, which appear whole or not at all. Foreign files must stay. */
+/*
+ * Tests output folders, which appear complete or not at all. Files of other programs must not be
+ * removed.
+ */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -24,8 +24,8 @@ static void close_plan(opened *o)
 }
 
 /*
- * Opens a method's plan with random projection matrices and tables. The caller must close *o, also
- * after a failure.
+ * Opens the compression method that `method` names, with random projection matrices and tables. The
+ * caller must close *o, also after a failure.
  */
 static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, opened *o,
                      kvd_err *err)

@@ -245,8 +245,8 @@ static void make_dims(texts *t, const kvd_dims_method *m)
 }
 
 /*
- * Opens the plan of the method that `text` describes. *plan points into itself, so it must not be
- * copied. The caller closes it.
+ * Opens the compression method that `text` describes, with its parameters. *plan points into
+ * itself, so it must not be copied. The caller closes it.
  */
 static void open_plan(const texts *t, const char *text, uint32_t prompt, kvd_method *m,
                       kvd_plan *plan)

@@ -163,7 +163,10 @@ static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, 
     return kvd_forward_run(ctx, first, &prompts->hook, -1, NULL, err);
 }
 
-/* Computes logits of the whole sequence. If plan is NULL, the KV cache is uncompressed. */
+/*
+ * Computes logits of the whole sequence with the KV cache compressed by the methods of `plan`, or
+ * uncompressed if it is NULL.
+ */
 static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
 {
     kvd_err err = {""};

@@ -134,7 +134,10 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/* The distinct lines of a prompt, sorted, with each random word replaced by a code for its kind. */
+/*
+ * The distinct lines of a prompt, sorted, with each random word replaced by a letter for what it is
+ * (such as a key or a number).
+ */
 typedef struct {
     char *line[64];
     size_t n;

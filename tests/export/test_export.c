@@ -1,6 +1,6 @@
 /*
- * Tests that an exported model with folded projections computes the logits of the model with cut
- * heads.
+ * Tests an exported model, whose weights are multiplied by projections: its logits must equal those
+ * of the original model with the projections applied to Q, K and V.
  */
 #include <math.h>
 #include <stdio.h>
@@ -382,7 +382,10 @@ TEST(test_refuses)
     kvd_folded_list_release(&list);
     kvd_dims_leave(&dims, 0);
 
-    /* Multiplies a projection by 1e6, so that folded weights exceed the range of float16. */
+    /*
+     * Multiplies a projection by 1e6, so that the product with the weights exceeds the range of
+     * float16.
+     */
     for (size_t i = 0; i < (size_t)(dims.d_head * dims.head[0].d_v); i++)
         dims.head[0].a_v[i] *= 1e6F;
     char command[128];

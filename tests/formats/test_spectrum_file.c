@@ -81,8 +81,8 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                 OK(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                     kvd_spectrum_R(s, (kvd_pair)p, l, h), &err));
                 /*
-                 * Makes a pair of projections left = 2 O and right = O / 2 from an orthogonal O, so
-                 * left right^T = I.
+                 * Makes two projections from an orthogonal O, left = 2 O and right = O / 2, so left
+                 * right^T = I.
                  */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =

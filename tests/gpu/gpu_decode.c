@@ -1,8 +1,8 @@
 /*
- * usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
- * Tests decode attention against double precision. Every launch must give equal bits.
- * CASE: a case's name, or part of names. WINDOW: sliding window in tokens. LAUNCHES: launches per
- * plan (10); 1, for sanitizers, leaves out 2 and 8 CTAs per task.
+ * usage: gpu_decode [CASE [LAUNCHES [WINDOW]]] Tests decode attention against double precision.
+ * Every launch must give equal bits. CASE: a case's name, or part of names. WINDOW: sliding window
+ * in tokens. LAUNCHES: launches per division of the work (10); 1, for sanitizers, leaves out 2 and
+ * 8 CTAs per KV head.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -70,14 +70,14 @@ static const test_case cases[] = {
 };
 
 /*
- * Number of runs with a plan by kvd_decode_plan, and of runs without a plan, which use 1, 2, 4, 8
- * and 16 thread blocks (CTAs) per task.
+ * Number of runs whose work kvd_decode_plan divides among thread blocks (CTAs), and of runs with 1,
+ * 2, 4, 8 or 16 CTAs per KV head and request instead.
  */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
 /*
- * Sets the arguments of run i without a plan. Returns 0 if the kernel does not support such a run
- * for this case.
+ * Sets the arguments of run i, whose CTAs per KV head are fixed without kvd_decode_plan. Returns 0
+ * if the kernel does not support such a run for this case.
  */
 static int without_plan(kvd_decode_args *args, int i)
 {

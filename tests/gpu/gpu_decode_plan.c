@@ -1,7 +1,7 @@
 /*
- * usage: gpu_decode_plan [CASE]
- * Tests the division of decode attention among CTAs: every page in exactly one segment. Only
- * schedule `ours` may split requests.
+ * usage: gpu_decode_plan [CASE] Tests the division of decode attention among CTAs: every page in
+ * exactly one segment. Only rule `ours`, which gives CTAs equal numbers of bytes, may split
+ * requests.
  */
 #include <math.h>
 
@@ -160,8 +160,8 @@ static int same(const plan *a, const plan *b)
 }
 
 /*
- * Tests a plan for only the first kvd_decode_args.live requests of a batch: it must equal the plan
- * of these requests alone.
+ * Tests the division of work if only the first kvd_decode_args.live requests of a batch are
+ * running: it must equal that of these requests alone.
  */
 static void run_live(const test_case *c, int w)
 {

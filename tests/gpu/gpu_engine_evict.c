@@ -227,8 +227,8 @@ static void refused(const kvd_checkpoint *c, const char *text, const kvd_dims *d
 }
 
 /*
- * Tests a decode step after cached tokens that were never computed. A prompt in pieces must be
- * refused.
+ * Tests a decode step after cached tokens that were never computed. A prompt that comes in several
+ * parts must be refused.
  */
 static void test_context(const kvd_checkpoint *c, const char *text, bool uneven)
 {

@@ -57,8 +57,8 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
 }
 
 /*
- * Compares logits and cache bytes of a plan with those of the reference. If `fused`, decode steps
- * must use the fused Hopper kernel.
+ * Compares logits and cache bytes under the compression methods of `plan` with those of the
+ * reference. If `fused`, decode steps must use the fused Hopper kernel.
  */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)

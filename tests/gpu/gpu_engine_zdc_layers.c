@@ -288,8 +288,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
 }
 
 /*
- * Compares the logits of a plan with the expected ones. The tolerance is the distance of the
- * engine's logits from `whole` when all tokens are important.
+ * Compares the logits under the compression methods of `plan` with the expected ones. The tolerance
+ * is the distance of the engine's logits from `whole` when all tokens are important.
  */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)

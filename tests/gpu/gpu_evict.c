@@ -84,8 +84,8 @@ static void rope_release(rope *r)
 }
 
 /*
- * Rotates x [d] by RoPE. turn() returns a cosine (side 0) or a sine (side 1). With sign -1, rotates
- * backwards.
+ * Rotates x [d] by RoPE. turn() returns a cosine (last argument 0) or a sine (1). With sign -1,
+ * rotates backwards.
  */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)

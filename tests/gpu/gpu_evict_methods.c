@@ -208,8 +208,9 @@ static void check_masses(method_run *r, const float *mass, float *lse)
 }
 
 /*
- * Computes each token's precision level from the device's sums of probabilities [n_heads][n_q8].
- * mass: sums over all queries; last: sums over the last queries.
+ * Computes for each token whether it is dropped or stored with low or high precision, from the
+ * device's sums of probabilities [n_heads][n_q8]. mass: sums over all queries; last: sums over the
+ * last queries.
  */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)

@@ -28,8 +28,8 @@ static void check_masses(fixture *f)
 
 typedef struct {
     /*
-     * Numbers of tokens with wrong codes, of tokens with wrong levels, and of wrong thresholds or
-     * token counts.
+     * Numbers of tokens with wrong quantised values, of tokens with wrong precision levels, and of
+     * wrong thresholds or token counts.
      */
     int codes, levels, counts;
     double score;
@@ -98,8 +98,7 @@ static void check_prompts(fixture *f, char *page)
             check_prompt_head(f, row, g, page, &r);
     to_host(&state, f->pool.state, sizeof state);
     /*
-     * Accepts a few wrong levels: rounding may move a token near a threshold to the next precision
-     * level.
+     * Accepts a few wrong precision levels, because rounding may move a token across a threshold.
      */
     test_result(
         !r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
@@ -112,8 +111,8 @@ static void check_prompts(fixture *f, char *page)
 typedef struct {
     double out, lse, score;
     /*
-     * Numbers of tokens at a wrong level, of tokens with wrong codes, and of heads with wrong
-     * counts.
+     * Numbers of tokens at a wrong precision level, of tokens with wrong quantised values, and of
+     * heads with wrong counts.
      */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
@@ -152,8 +151,8 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 }
 
 /*
- * Reference: runs LeanKV's Algorithm 1 for one KV head. to [n + 1] receives the expected level of
- * each token, 0 if any level is right.
+ * Reference: runs LeanKV's Algorithm 1 for one KV head. to [n + 1] receives the expected precision
+ * level of each token, 0 if any level is right.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {

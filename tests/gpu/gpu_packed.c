@@ -186,7 +186,10 @@ static void make_rows(bench *w)
         w->x[0][i] = bf16_rounded(w->x[0][i]);
 }
 
-/* Opens the plan and the memory of a test. `narrow`: dimensions that each head keeps; NULL: all. */
+/*
+ * Opens the quantisation method and allocates the memory of a test. `narrow`: dimensions that each
+ * head keeps; NULL: all.
+ */
 static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
                       kvd_err *err)
 {
@@ -793,8 +796,8 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
     /*
-     * True for methods with non-uniform levels or small floats: their kernels round probabilities
-     * to bf16.
+     * True for methods with non-uniform quantisation levels or small floats: their kernels round
+     * probabilities to bf16.
      */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
     /*

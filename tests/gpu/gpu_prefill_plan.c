@@ -1,7 +1,6 @@
 /*
- * usage: gpu_prefill_plan [-t]; -t: times planning
- * Tests that prefill attention puts each query row into exactly one tile.
- * With schedule `ours`, tiles of a head must be in order of falling cost.
+ * usage: gpu_prefill_plan [-t]; -t: times the division Tests that prefill attention puts each query
+ * row into exactly one tile. With rule `ours`, tiles of a head must be in order of falling cost.
  */
 
 #include "kernels/cuda/prefill_plan.h"

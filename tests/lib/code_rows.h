@@ -16,7 +16,10 @@ static inline kvd_method parsed(const char *text)
     return m;
 }
 
-/* Opens the plan of a method, which the caller must close. */
+/*
+ * Opens the compression method that `text` describes, such as "kivi,bits=4". The caller must close
+ * *p.
+ */
 static inline void open_plan(kvd_plan *p, const char *text, size_t prompt,
                              const kvd_method_setup *setup)
 {
@@ -27,7 +30,7 @@ static inline void open_plan(kvd_plan *p, const char *text, size_t prompt,
         fail_msg("%s: %s", text, err.msg);
 }
 
-/* Checks that opening the plan of a method fails with `message`. */
+/* Checks that opening the compression method that `text` describes fails with `message`. */
 static inline void refuse_plan(const char *text, size_t prompt, const kvd_method_setup *setup,
                                const char *message)
 {
@@ -49,8 +52,8 @@ static inline double squares(const float *a, const float *b, size_t n)
 }
 
 /*
- * Quantises and restores the rows of b by the method `text`. If b.position or b.level is NULL,
- * positions are 0, 1, ... and all tokens have the higher precision.
+ * Quantises and restores the rows of b by the method `text`. If b.position is NULL, positions are
+ * 0, 1, ... If b.level is NULL, all tokens have the higher precision.
  */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)

@@ -47,8 +47,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
 }
 
 /*
- * Makes a pair of matrices from the orthogonal U in left [n][d][d]: left = U diag(s), right = U
- * diag(1/s), with s in 0.5 .. 1.5.
+ * Makes two matrices with left right^T = I from the orthogonal U in left [n][d][d]: left = U
+ * diag(s), right = U diag(1/s), with s in 0.5 .. 1.5.
  */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {

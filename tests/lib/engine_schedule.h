@@ -1,6 +1,6 @@
 /*
- * Requests with given tokens for the serving engine, and a simple scheduler that makes its
- * iterations.
+ * Serving requests for tests of the inference engine: their tokens, and a simple scheduler that
+ * chooses which requests each iteration runs.
  */
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
 #define KVD_TESTS_ENGINE_SCHEDULE_H
@@ -65,7 +65,10 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
     return l->first[s->request] + s->before + s->n - l->r[s->request].input;
 }
 
-/* Rules by which the scheduler makes iterations. Requests enter in order as slots become free. */
+/*
+ * Rules by which the scheduler chooses the requests of an iteration. Requests enter in order as
+ * other requests end.
+ */
 typedef struct {
     /*
      * Largest number of requests at once (slots), and of tokens in an iteration (chunk; 0 if
@@ -310,8 +313,8 @@ static inline double logits_off(const load *l, const float *a, const float *b, d
 }
 
 /*
- * Returns the logits [offset[n]][vocab] of all tokens by the forward pass. If plan is NULL,
- * attention is dense.
+ * Returns the logits [offset[n]][vocab] of all tokens by the forward pass. The KV cache is
+ * compressed by the methods of `plan`, or uncompressed if it is NULL.
  */
 static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan,
                               kvd_dtype type, kvd_err *err)

@@ -147,7 +147,10 @@ typedef struct {
     size_t near;
 } fixture;
 
-/* Returns the address of element i in the K (side 0) or V (side 1) row of cached token `place`. */
+/*
+ * Returns the address of element i in the K (side 0) or V (side 1) row of the token with index
+ * `place` in the cache.
+ */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
 {

@@ -146,8 +146,8 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
         /*
-         * Makes plans: one for the prompt in step 0, and one for decode in step 1, which later
-         * steps update.
+         * Divides the attention among processors: for the prompt in step 0, and for decode in step
+         * 1, which later steps update.
          */
         if (step < 2) {
             size_t bytes = 0;

@@ -8,7 +8,9 @@
 #include "methods/bits/bits.h"
 #include "methods/plan.h"
 
-/* Opens *plan with made-up scales for each layer (scale=1) or each head (scale=2). */
+/*
+ * Opens method fp8 or nvfp4 in *plan with made-up scales for each layer (scale=1) or each head (scale=2).
+ */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,

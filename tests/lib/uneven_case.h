@@ -110,7 +110,10 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
     return wrong;
 }
 
-/* Returns the address of dimension i in the K (side 0) or V (side 1) row of kept token `place`. */
+/*
+ * Returns the address of dimension i in the K (side 0) or V (side 1) row of the kept token with
+ * index `place`.
+ */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
 {

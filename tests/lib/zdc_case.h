@@ -90,8 +90,8 @@ typedef struct {
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
     /*
-     * Pages in device memory: `scratch` has all tokens in order, `store` important and unimportant
-     * tokens apart.
+     * Pages in device memory: `scratch` has all tokens in order, `store` first the important
+     * tokens, then the others.
      */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];

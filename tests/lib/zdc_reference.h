@@ -180,7 +180,7 @@ static inline void model_close(model *m)
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
 {
-    /* The method is static, because plans keep pointers to its values. */
+    /* The method is static, because an open plan (kvd_plan) keeps pointers into it. */
     static kvd_method method;
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))

@@ -128,10 +128,7 @@ static void copy_pages(uint16_t *to, const uint16_t *from, const layers_case *c)
     check(cudaMemcpy(to, from, PAGES * page_elements(c) * sizeof *to, cudaMemcpyDefault), "copy");
 }
 
-/*
- * Merges the prompts of two layers on the GPU. Returns the number of pairs of vectors that are not
- * merged.
- */
+/* Merges the prompts of two layers on the GPU. Returns how many vectors are not merged. */
 static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], double t,
                     double gamma)
 {

@@ -142,8 +142,8 @@ static void draw_token(problem *p, int b, int t)
 }
 
 /*
- * Replaces K and V of a token by the numbers to which method hetero decodes them at precision
- * `level`.
+ * Replaces K and V of a token by the numbers to which method hetero quantises and restores them at
+ * precision `level`.
  */
 static void code_token(const problem *p, head *h, int t, uint8_t level)
 {

@@ -51,7 +51,8 @@ typedef struct {
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
     /*
-     * Number of 16-bit units of each slot's blocks. The last element counts units that did not fit.
+     * Number of 16-bit words of the compressed blocks of each running request (slot). The last
+     * element is the most words of a stream that did not fit.
      */
     uint32_t units[N + 2], *device_units;
 } problem;

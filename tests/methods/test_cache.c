@@ -207,8 +207,8 @@ TEST(test_cut_is_zero_padding)
 }
 
 /*
- * Tests folding of A_v^T into W_O: outputs with kept dimensions times A_v^T W_O must equal full
- * outputs times W_O.
+ * Tests the product of W_O and the projection A_v^T: outputs with kept dimensions times A_v^T W_O
+ * must equal full outputs times W_O.
  */
 TEST(test_ragged_output_product)
 {

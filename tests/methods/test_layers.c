@@ -131,7 +131,7 @@ TEST(the_widest_angles_stay)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* With gamma = g / 4 = 1, only the pair with the smallest angle may be merged. */
+        /* With gamma = g / 4 = 1, only the two vectors with the smallest angle may be merged. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);

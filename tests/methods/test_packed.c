@@ -53,7 +53,7 @@ TEST(every_number_has_its_bits)
 }
 
 /*
- * The codes 2 p and 2 p + 1 of a lane must be 16 bits apart in a word, so that one mask extracts
+ * Numbers 2 p and 2 p + 1 of a lane must be 16 bits apart in a word, so that one mask extracts
  * both.
  */
 TEST(pairs_stand_in_halves)
@@ -251,7 +251,8 @@ TEST(pages_of_gear_have_room)
 }
 
 /*
- * Marks the bytes used in a request's first pages [12]. The first `prompt` tokens form one block.
+ * Marks the bytes used in a request's first pages [12]. The `prompt` tokens of the prompt are
+ * quantised as one block.
  */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {

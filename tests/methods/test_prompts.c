@@ -169,8 +169,8 @@ TEST(rows_of_all_layers)
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
         /*
-         * K and V of two merged layers take 16 (d + 2) + 1 bits per pair of vectors of d numbers,
-         * instead of 32 d.
+         * After two layers are merged, their K and V take 16 (d + 2) + 1 bits per pair of vectors
+         * of d numbers, instead of 32 d.
          */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)

@@ -26,14 +26,14 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
 }
 
 /*
- * For any x, the mean of |x - x^|^2 / |x|^2 must equal the error of optimal levels for normal
- * numbers (Theorem 1).
+ * For any x, the mean of |x - x^|^2 / |x|^2 must equal the error of optimal quantisation levels for
+ * normal numbers (Theorem 1).
  */
 TEST(distortions_of_the_paper)
 {
     /*
-     * Expected errors of optimal levels with 1 to 4 bits (Max 1960). The paper prints 0.36, 0.117,
-     * 0.03, 0.009.
+     * Expected errors of optimal quantisation levels with 1 to 4 bits (Max 1960). The paper prints
+     * 0.36, 0.117, 0.03, 0.009.
      */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {

@@ -1,4 +1,4 @@
-/* Tests quantised weights of a model, read whole and in pieces, against double precision. */
+/* Tests quantised weights of a model, read at once and in parts, against double precision. */
 #include <math.h>
 #include <stdio.h>
 

@@ -66,8 +66,8 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
 }
 
 /*
- * Reference: quantises n numbers, `next` apart, as in XQuant's paper, with scales and minima in
- * float16.
+ * Reference: quantises x[0], x[next], ... (n numbers) as in XQuant's paper, with scales and minima
+ * in float16.
  */
 static void quantise(double *x, size_t n, size_t next, int bits)
 {

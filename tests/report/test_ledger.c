@@ -368,8 +368,8 @@ TEST(test_tokens)
 }
 
 /*
- * Makes the spectrum of a calibration on k centroids, after the fraction `prune` of vectors was
- * removed. `sigma` multiplies its singular values.
+ * Makes the singular values of a calibration on k centroids, after the fraction `prune` of vectors
+ * was removed. `sigma` multiplies its singular values.
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)

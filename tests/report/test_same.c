@@ -140,8 +140,8 @@ TEST(test_groups)
 }
 
 /*
- * If only one file has a column, the rows differ, except if the column is `prompt` and its value is
- * 0.
+ * If only one of two result files has a column, their rows differ, except if the column is `prompt`
+ * and its value is 0.
  */
 TEST(test_absent_columns)
 {

@@ -17,7 +17,8 @@ int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, doub
 
 /*
  * Computes singular values and rotations from second moments (kvd_decompose_moments) on the current
- * GPU. The pairs KVD_PAIR_BQK and KVD_PAIR_BVW are computed on the CPU.
+ * GPU. Projections that minimise the error of Q K^T (KVD_PAIR_BQK) or V W_O (KVD_PAIR_BVW) are
+ * computed on the CPU.
  */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);

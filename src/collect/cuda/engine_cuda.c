@@ -331,7 +331,8 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
     /*
-     * Drops the devices' copy of a snapshot's second moments, because the caller may change them.
+     * The caller may change the sums of the first tokens between calls. Only spec.sums are kept on
+     * the GPUs.
      */
     if (c->held != c->spec.sums)
         c->held = NULL;

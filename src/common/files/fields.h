@@ -21,12 +21,14 @@ int kvd_field_size(kvd_h5 *f, const char *where, const char *name, size_t lo, si
 int kvd_field_small(kvd_h5 *f, const char *where, const char *name, int lo, int hi, int *out,
                     kvd_err *err);
 
-/* Reads the number of layers of a dataset with `rank` axes. Fails unless it is in [1, most]. */
+/*
+ * Reads the number of layers of a dataset with `rank` dimensions. Fails unless it is in [1, most].
+ */
 int kvd_field_layers(kvd_h5 *f, const char *path, int rank, int most, int *n_layers, kvd_err *err);
 /* Write and read the scalar /n_tokens. Reading fails on less than `least` or above 2^60 tokens. */
 int kvd_field_write_tokens(kvd_h5 *f, const char *long_name, size_t n_tokens, kvd_err *err);
 int kvd_field_tokens(kvd_h5 *f, size_t least, size_t *n_tokens, kvd_err *err);
-/* Writes n real numbers without a unit along one axis. */
+/* Writes n real numbers without a unit as a one-dimensional dataset. */
 int kvd_field_write_reals(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
                           const double *x, size_t n, kvd_err *err);
 

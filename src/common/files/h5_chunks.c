@@ -10,13 +10,13 @@
 #include "common/threads.h"
 
 /*
- * Division of a dataset into chunks. A chunk has one index of each axis before `cut`, `piece`
- * indices of axis `cut`, and all indices of later axes.
+ * Division of a dataset into chunks. A chunk has one index of each dimension before `cut`, `piece`
+ * indices of dimension `cut`, and all indices of later dimensions.
  */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* Length of a chunk along axis `cut`, and number of chunks along this axis. */
+    /* Length of a chunk along dimension `cut`, and number of chunks along this dimension. */
     size_t piece, per_row;
     /* product of the lengths of the axes after `cut` */
     size_t inner;

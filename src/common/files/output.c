@@ -213,7 +213,7 @@ static char *resolve(const char *path, kvd_err *err)
     char *const parent = name || errno == ENOMEM ? NULL : kvd_output_parent(path);
     char *const folder = parent ? realpath(parent, NULL) : NULL;
     /*
-     * If the folder is missing, uses the path as it is, because kvd_output_begin reports this
+     * If the folder is missing, returns the path unchanged, because kvd_output_begin reports this
      * later.
      */
     if (parent &&

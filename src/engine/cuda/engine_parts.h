@@ -114,7 +114,10 @@ int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
 int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                           kvd_err *err);
 
-/* Fail if one GPU or (_several) several GPUs do not support the model, plan or spec. */
+/*
+ * Fail if one GPU or (_several) several GPUs do not support the model, the compression methods of
+ * the plan, or the engine's options *s.
+ */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);

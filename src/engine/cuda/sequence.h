@@ -16,9 +16,15 @@ typedef struct {
     float *sum;
     /* Received rows of K and V, ordered by the GPU that sent them. */
     char *in;
-    /* Earlier tokens of the same level as each GPU's first token, pinned, [n + 1]. */
+    /*
+     * [n + 1], pinned host memory: how many earlier tokens are as important as each GPU's first
+     * token (see `level`).
+     */
     int32_t *place;
-    /* Pinned, [n + 1]: level of each GPU's first token, high (important) or low. */
+    /*
+     * [n + 1], pinned host memory: precision level of each GPU's first token: high for important
+     * tokens, low for others.
+     */
     uint8_t *level;
     /* Numbers of important and other tokens before each GPU's part, [n + 1]. */
     int32_t (*before)[2];

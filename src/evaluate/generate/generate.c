@@ -122,8 +122,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.n_gpus = 1;
     }
     /*
-     * On the CPU, opens the implementation now. On a GPU, the first plan decides if the engine or
-     * host memory holds the cache.
+     * On the CPU, opens the implementation now. On a GPU, the compression of the first job decides
+     * whether the engine or host memory holds the cache.
      */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
@@ -176,9 +176,9 @@ typedef struct {
 } job;
 
 /*
- * Returns the GPU engine if it supports the plan, otherwise the implementation with the cache in
- * host memory. At most one of them is open, as each takes all GPU memory. The caller frees the
- * engine.
+ * Returns the GPU engine if it supports the compression methods, otherwise the implementation with
+ * the cache in host memory. At most one of them is open, as each takes all GPU memory. The caller
+ * frees the engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {

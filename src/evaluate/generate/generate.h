@@ -134,8 +134,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
 void kvd_generator_free(kvd_generator *g);
 
 /*
- * Returns the name of the implementation that generates with a plan. `why` receives the reason why
- * the GPU engine cannot, or "".
+ * Returns the name of the implementation that generates text with the compression methods of a
+ * plan. `why` receives the reason why the GPU engine cannot, or "".
  */
 enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
@@ -148,10 +148,10 @@ typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 
 /*
- * Generates with an open plan. *account receives sizes of the cache and the bits that decode steps
- * read. account and step may be NULL. plan->prompt is ignored. Callbacks come from one thread at a
- * time. Results do not depend on the number of equal GPUs. After SIGINT or SIGTERM, fails before
- * the next pass.
+ * Generates text with the open compression methods of `plan`. *account receives sizes of the cache
+ * and the bits that decode steps read. account and step may be NULL. plan->prompt is ignored.
+ * Callbacks come from one thread at a time. Results do not depend on the number of equal GPUs.
+ * After SIGINT or SIGTERM, fails before the next pass.
  */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,

@@ -30,7 +30,10 @@ struct kvd_generate_path {
      * means that all fit.
      */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
-    /* Begins n sequences in slots 0 .. n - 1. The plan must stay open until `end`. */
+    /*
+     * Begins n sequences, numbered 0 .. n - 1, under the compression methods of `plan`, which must
+     * stay open until `end`.
+     */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
     /*
      * Runs a batch: all prompts, or the next token of some sequences. slot [b->n_sequences] are the
@@ -71,8 +74,8 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
     /*
-     * Records the Q, K and V that a plan needs before compression (kvd_plan_first_pass). With
-     * `twice`, the batch repeats each prompt.
+     * Records the Q, K and V that the compression methods need before compression
+     * (kvd_plan_first_pass). With `twice`, the batch repeats each prompt.
      */
     int (*first)(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
                  kvd_err *err);
@@ -86,7 +89,7 @@ struct kvd_generate_pass {
 #ifdef KVD_CUDA
 /*
  * Creates a forward pass in s->compute on GPU s->first_gpu, or returns NULL. Borrows the
- * checkpoint. piece: largest n of `logits`.
+ * checkpoint. `piece` is the largest n with which `logits` is called.
  */
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const struct kvd_gpu_weights *weights, size_t piece,
@@ -101,11 +104,15 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
 #ifdef KVD_CUDA
-/* Returns true if the GPU engine supports the plan. Otherwise writes the reason to `why`. */
+/*
+ * Returns true if the GPU engine supports the compression methods of the plan. Otherwise writes the
+ * reason to `why`.
+ */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
 /*
- * Returns a name for the implementation of a plan that the GPU engine supports, for result files.
+ * Returns a name for the implementation that generates text with these compression methods, which
+ * the GPU engine must support, for result files.
  */
 const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
                                      const kvd_plan *p);

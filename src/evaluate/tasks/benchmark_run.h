@@ -85,8 +85,8 @@ void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
  * Runs and scores all items. With --part, only generates and saves. `name` is the name in the
- * journal. Fails if a method of `plan` changed no token (kvd_cache_check_steps). *out must be
- * zeroed; the caller releases it, also after a failure.
+ * journal. Fails if a compression method of `plan` changed no cached token (kvd_cache_check_steps).
+ * *out must be zeroed; the caller releases it, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

@@ -51,7 +51,10 @@ bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg)
     return cfg->n_benchmark || cfg->ruler_given;
 }
 
-/* Names of the measures that --target-metric accepts. Each of them falls when answers get worse. */
+/*
+ * Names of the measures of answers that a search can keep (--target-metric). Each of them falls
+ * when answers get worse.
+ */
 const char *const kvd_target_metric_words[] = {
     "score",         "rouge1",           "edit_similarity",
     "exact",         "reference_rouge1", "reference_edit_similarity",

@@ -87,9 +87,9 @@ void kvd_task_run_release(kvd_task_run *f);
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
- * Generates and scores all items under a plan. `name` is its name in the journal. Fails if the
- * counted bytes show no compression. *r is zeroed or of an earlier call, and released with
- * kvd_task_result_release.
+ * Generates and scores all items with the cache compressed by the methods of `plan`. `name` is its
+ * name in the journal. Fails if the counted bytes show no compression. *r is zeroed or of an
+ * earlier call, and released with kvd_task_result_release.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);

@@ -28,8 +28,8 @@ kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *conf
 void kvd_task_table_free(kvd_task_table *c);
 
 /*
- * Adds a row. `plan` is the open plan of the first of n_seeds seeds. spread [KVD_N_FREE_MEASURES]
- * has standard deviations if n_seeds > 1.
+ * Adds a row. `plan` has the open compression methods for the first of n_seeds seeds. spread
+ * [KVD_N_FREE_MEASURES] has standard deviations if n_seeds > 1.
  */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,

@@ -7,7 +7,10 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu_task.h"
 
-/* Number of pieces of work per thread, and smallest and largest number of key blocks in a piece. */
+/*
+ * A thread gets about PIECES parts of the work. A part covers MIN_BLOCKS to MAX_BLOCKS blocks of
+ * keys.
+ */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
 kvd_cpu_isa kvd_cpu_isa_best(void)
@@ -106,8 +109,9 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
 }
 
 /*
- * Lists the pieces of all tasks in x->pieces. A task is cut into pieces of cost `wanted`, or kept
- * whole if `wanted` is 0. Returns the total cost.
+ * Divides attention into pieces of work and lists them in x->pieces. A task (query rows of one KV
+ * head) is cut into pieces of cost `wanted`, or kept whole if `wanted` is 0. Returns the total
+ * cost.
  */
 static double walk(plan *x, double wanted)
 {

@@ -1,6 +1,7 @@
 /*
  * Decode attention in CUDA (sm_80 and later) on bf16 or fp16 pages of 8 x 8 blocks (layout BLOCKED
- * of kernels/layout.h). Equal inputs with equal plans or CTAs per KV head give equal bits.
+ * of kernels/layout.h). Results are equal bit for bit if inputs and the division of work among CTAs
+ * are equal.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_H
 #define KVD_KERNELS_CUDA_DECODE_H
@@ -56,7 +57,10 @@ typedef struct {
      */
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
-    /* CTAs per KV head, from kvd_decode_ctas_per_task(), or 0 to use the plan in `workspace`. */
+    /*
+     * CTAs per KV head, from kvd_decode_ctas_per_task(), or 0 to divide the work as kvd_decode_plan
+     * has written to `workspace`.
+     */
     int32_t ctas_per_task;
     /* Device, kvd_decode_workspace_bytes() bytes; unchanged from kvd_decode_plan to kvd_decode. */
     void *workspace;
@@ -65,9 +69,9 @@ typedef struct {
 /* Returns the number of CTAs that the device runs at once, or -1 if the query fails. */
 int kvd_decode_ctas(const kvd_attn_map *map);
 /*
- * Returns the number of CTAs per KV head and request with which a launch without a plan is faster,
- * or 0 if a plan is faster. `shortest`: smallest kv_len, or 0. Valid for requests of up to
- * max_pages pages.
+ * Returns the number of CTAs per KV head and request that is faster than a division of the keys by
+ * kvd_decode_plan, or 0 if kvd_decode_plan is faster. `shortest`: smallest kv_len, or 0. Valid for
+ * requests of up to max_pages pages.
  */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */
@@ -87,9 +91,9 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
                             cudaStream_t stream);
 
 /*
- * Create the plans of several layers with equal batch, n_kv_heads and n_ctas in one launch.
- * Describe each layer in host memory, copy the descriptions to one device array, then pass it to
- * kvd_decode_plan_layers.
+ * Divide the attention of several layers with equal batch, n_kv_heads and n_ctas among CTAs in one
+ * launch. The caller describes each layer in host memory, copies the descriptions to one device
+ * array, then passes it to kvd_decode_plan_layers.
  */
 size_t kvd_decode_plan_layer_bytes(void);
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,

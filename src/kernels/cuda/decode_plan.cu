@@ -28,12 +28,21 @@ enum {
     N_THREADS = 1024,
     SMEM_KEYS = 16384, /* largest number of sort keys in shared memory */
     CTAS_MAX = 1024,
-    /* Cost of 8 tokens in units of 16 bytes, measured on an H200 with heads of 16 dims. */
+    /*
+     * Cost of 8 tokens, expressed as the time to read this number of 16-byte words, measured on an
+     * H200 with heads of 16 dims.
+     */
     GROUP_COST = 16,
-    /* Cost of a CTA's work on one KV head in units of 16 bytes, measured on an H200. */
+    /*
+     * Fixed cost of a CTA's work on one KV head, expressed as the time to read this number of
+     * 16-byte words, measured on an H200.
+     */
     SEGMENT_COST = 2048,
     CUT_TOKENS = KVD_PAGE_TOKENS / 2, /* A KV head's tokens are cut at multiples of this number. */
-    /* Cost of a merge in units of 16 bytes: what one SM of an H200 reads in about 2 us. */
+    /*
+     * Cost of merging partial results, expressed as 16-byte words: one SM of an H200 reads this
+     * number in about 2 us.
+     */
     MERGE_COST = 4096
 };
 
@@ -270,7 +279,10 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/* Returns where CTA c starts: request * n_kv_heads + KV head, and piece of CUT_TOKENS tokens. */
+/*
+ * Returns where CTA c starts: request * n_kv_heads + KV head, and index of a block of CUT_TOKENS
+ * tokens.
+ */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;
@@ -396,7 +408,10 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        /* The first `half` pieces of CUT_TOKENS tokens are before the window and are not read. */
+        /*
+         * The first `half` blocks of CUT_TOKENS tokens are before the sliding window and are not
+         * read.
+         */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;
@@ -483,7 +498,10 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     return cudaSuccess;
 }
 
-/* Plans layer p or, if `layers` is not NULL, the n_layers layers in that device array. */
+/*
+ * Divides the decode attention of layer p among CTAs or, if `layers` is not NULL, that of the
+ * n_layers layers in that device array.
+ */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
 {

@@ -1,7 +1,7 @@
 /*
- * Decode attention of few tokens on Hopper, without a plan (docs/kernels.md). A cluster computes
- * one KV head of one request. Runs of RUN units (16 tokens each) go to its CTAs in turn. Results of
- * warps, then of CTAs, are merged in a fixed order.
+ * Decode attention of few tokens on Hopper, without a division of the keys computed beforehand
+ * (docs/kernels.md). A cluster computes one KV head of one request. Runs of RUN units (16 tokens
+ * each) go to its CTAs in turn. Results of warps, then of CTAs, are merged in a fixed order.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@
 
 enum {
     SHORT_WARPS = 8,
-    /* A warp computes one unit of tokens at a time: this number of groups of 8 tokens. */
+    /* Number of groups of 8 tokens that a warp processes at a time (a unit). */
     SHORT_GROUPS = 2,
     UNIT = 8 * SHORT_GROUPS,
     PAGE_UNITS = KVD_PAGE_TOKENS / UNIT,
@@ -25,13 +25,16 @@ enum {
     SHORT_WIDTH_MAX = KVD_WIDTH_NARROW,
     CLUSTER_MAX = 16,
     SLOTS_MAX = 16, /* largest number of units (16 tokens) of a warp in shared memory */
-    /* Number of pairs of dimensions that a merge processes per query head. */
+    /* Number of pairs of dimensions of a query head's output that are merged. */
     ROW_PAIRS = SHORT_WIDTH_MAX / 2,
     SHARE = 16, /* number of pairs of dimensions that a CTA merges at a time */
     PAIRS_MAX = SHORT_GROUP_MAX * ROW_PAIRS
 };
 
-/* Largest numbers of pages per CTA with which no plan is used (docs/kernels.md). */
+/*
+ * Largest numbers of pages per CTA at which this kernel runs, without a division of the keys by
+ * kvd_decode_plan.
+ */
 enum {
     FEW_PAGES = 2,    /* Up to this number of pages, SMs may stay idle. */
     SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
@@ -192,7 +195,10 @@ static __device__ __forceinline__ float4 merge_pair(const char *units, const flo
     return r;
 }
 
-/* Returns two dimensions of the output, merged over CTAs. Their `parts` are `pitch` apart. */
+/*
+ * Returns two dimensions of the output, merged over CTAs. The next CTA's results are at parts +
+ * pitch.
+ */
 static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pitch, int n_ctas,
                                                     float scale_log2, int lane)
 {
@@ -522,7 +528,10 @@ static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
     if (each <= FEW_PAGES)
         return true;
-    /* A launch with a plan uses all SMs, so this kernel must use three quarters of them. */
+    /*
+     * The other kernel uses all SMs, so this kernel is chosen only if it uses at least three
+     * quarters of them.
+     */
     if (4 * tasks * ctas < 3 * args->n_ctas)
         return false;
     if (!shortest)

@@ -117,7 +117,9 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
                  : "memory");
 }
 
-/* Copies `now` pages to shared memory; `pieces` adjacent lanes copy one piece of a page each. */
+/*
+ * Copies `now` pages to shared memory. Each of `pieces` adjacent lanes copies one part of a page.
+ */
 static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int all,
                                                    uint32_t full, uint64_t policy, int lane,

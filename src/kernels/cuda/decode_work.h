@@ -94,7 +94,10 @@ static inline void kvd_decode_work_lay(const kvd_attn_map *map, int batch, int n
 }
 
 cudaError_t kvd_decode_check(const kvd_decode_args *args);
-/* Computes decode attention without a plan, with args->ctas_per_task CTAs per KV head. */
+/*
+ * Computes decode attention with args->ctas_per_task CTAs per KV head and request, without
+ * kvd_decode_plan.
+ */
 cudaError_t kvd_decode_short(const kvd_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -46,7 +46,10 @@ namespace
 typedef struct {
     kvd_attn_map map;
     kvd_prefill_cost cost;
-    /* Sizes of the batch and schedule. `widest` is the largest d_qk + d_v of a KV head. */
+    /*
+     * Sizes of the batch and rule by which tiles are given to CTAs (`schedule`). `widest` is the
+     * largest d_qk + d_v of a KV head.
+     */
     int32_t batch, n_ctas, n_tiles, schedule, widest;
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;

@@ -27,7 +27,7 @@ typedef struct {
 
 extern const kvd_prefill_cost kvd_prefill_cost_sm90, kvd_prefill_cost_mma;
 
-/* Returns the largest number of tiles that any schedule creates for this batch. */
+/* Returns the largest number of tiles into which the attention of this batch can be divided. */
 size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batch);
 /* Returns the bytes of `scratch` that kvd_prefill_plan needs per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);

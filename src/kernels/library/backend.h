@@ -37,7 +37,10 @@ struct kvdim_plan {
  */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
-    /* Sets *bytes to the size of the device workspace of a plan. Called before p->state exists. */
+    /*
+     * Sets *bytes to the device memory that the division of a batch's attention needs. Called
+     * before p->state exists.
+     */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
     /* Creates p->state on first use, and divides the batch's attention among CTAs. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);

@@ -193,7 +193,10 @@ static void place_rows(kvdim_plan *p)
         p->row[i] = i;
 }
 
-/* Creates a plan whose `state` is NULL. On failure returns NULL and sets the last error message. */
+/*
+ * Creates the plan (division of a batch's attention among processors) with `state` NULL. On failure
+ * returns NULL and sets the last error message.
+ */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
     const size_t n = (size_t)b->n_requests;

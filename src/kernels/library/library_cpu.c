@@ -120,7 +120,7 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
     return status;
 }
 
-/* Converts the 16-bit Q of a plan to float32, one row-major matrix per query head. */
+/* Converts the 16-bit Q of a batch to float32, one row-major matrix per query head. */
 static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
 {
     const kvd_attn_map *const map = &p->layer->map;

@@ -132,7 +132,10 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
     }
 }
 
-/* Creates the candidate's execution plan unless it exists. cuDNN may compile for a long time. */
+/*
+ * Creates cuDNN's execution plan (compiled kernels) of the candidate unless it exists. cuDNN may
+ * compile for a long time.
+ */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
     if (c->plan)

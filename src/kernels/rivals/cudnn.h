@@ -62,7 +62,10 @@ void kvd_cudnn_packed(kvd_cudnn_shape *shape);
 /* Stores cuDNN's version, such as 91900 for 9.19.0. Fails if cuDNN is not available. */
 int kvd_cudnn_version(int *version, kvd_err *err);
 
-/* Opens a plan for a shape, which may take seconds. Fails if cuDNN is missing or refuses it. */
+/*
+ * Opens cuDNN attention for a shape, which may take seconds. Fails if cuDNN is missing or refuses
+ * the shape.
+ */
 int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err *err);
 void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */
 

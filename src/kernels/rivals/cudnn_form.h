@@ -137,7 +137,9 @@ enum {
 typedef struct {
     const char *name;
     desc graph;
-    /* Number of query rows per head: q_len or, if `folded`, query heads per KV head. */
+    /*
+     * Number of query rows per head: q_len or, if `folded`, the number of query heads per KV head.
+     */
     int64_t rows;
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;
@@ -145,9 +147,9 @@ typedef struct {
 /*
  * Builds one graph of attention for a checked shape and adds its descriptors to `heap`.
  *
- * - `number`: index of the graph in the plan.
+ * - `number`: index of the graph in kvd_cudnn_plan.
  * - `folded` 1: query heads of a KV head are rows of one head (requires q_len 1).
- * - `whole` 1: the one-operation form (requires q_len 1 or causal 0).
+ * - `whole` 1: attention as one operation (requires q_len 1 or causal 0).
  */
 int kvd_cudnn_form_build(const kvd_cudnn_shape *shape, cudnnHandle_t handle, int number, int folded,
                          int whole, kvd_cudnn_heap *heap, kvd_cudnn_form *form, kvd_err *err);

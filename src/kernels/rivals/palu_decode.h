@@ -26,7 +26,10 @@ typedef struct {
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* return value of kvd_palu_decode_clusters() */
-    /* Device, kvd_palu_decode_workspace_bytes() bytes; unchanged from plan to decode. */
+    /*
+     * Device memory, kvd_palu_decode_workspace_bytes() bytes. The division of work that
+     * kvd_palu_decode_plan writes must stay unchanged until the decode.
+     */
     void *workspace;
 } kvd_palu_decode_args;
 

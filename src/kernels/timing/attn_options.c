@@ -96,7 +96,7 @@ static bool are_numbers(const char *text)
     return text[0] && strspn(text, "0123456789:,") == strlen(text);
 }
 
-/* Returns the part NAME of an option value "FILE.csv:NAME", or NULL if `text` has another form. */
+/* Returns NAME if an option value has the form "FILE.csv:NAME", otherwise NULL. */
 static const char *list_name(const char *text)
 {
     const char *const suffix = strstr(text, ".csv:");

@@ -45,7 +45,10 @@ int kvd_bench_wait(kvd_bench *bench, kvd_err *err);
 /* Returns the version of the GPU driver, or "" if unknown. */
 const char *kvd_bench_driver(const kvd_bench *bench);
 
-/* Times the rivals as `plan` says. After an interrupt, fails at the end of the round. */
+/*
+ * Times the implementations with the rounds and repetitions of `plan`. After an interrupt, fails at
+ * the end of the round.
+ */
 int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                   kvd_err *err);
 

@@ -126,7 +126,7 @@ typedef struct {
 /* Number of bytes of the description that kvd_impl.open writes. */
 enum { KVD_IMPL_ENGINE = 256 };
 
-/* One piece of the attention output, owned by the implementation. */
+/* One part of the attention output. The implementation under test owns the memory. */
 typedef struct {
     void *data;     /* in memory of the implementation's device */
     uint16_t *host; /* copy of data on a GPU; NULL before kvd_impl_fetch */
@@ -139,7 +139,10 @@ struct kvd_impl {
     bool cuda;
     unsigned phases; /* supported phases, bits 1 << kvd_attn_phase */
     unsigned dtypes; /* supported types, bits 1 << kvd_dtype */
-    /* Schedules that the implementation supports, as bits 1 << kvd_scheduler. */
+    /*
+     * Ways to divide attention among CTAs that the implementation supports, as bits 1 <<
+     * kvd_scheduler.
+     */
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
@@ -164,11 +167,13 @@ struct kvd_impl {
     /* Assigns the attention of plan_layers[phase] layers to CTAs. Timed separately. May be NULL. */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
-    /* Restores the part of the plan that a launch uses up. Not timed. May be NULL. */
+    /*
+     * Restores the counters in the division of work that a launch uses up. Not timed. May be NULL.
+     */
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Returns piece i of the attention output, or NULL after the last piece. */
+    /* Returns part i of the attention output, or NULL after the last part. */
     kvd_impl_output *(*output)(void *self, int i);
     /* Copies one row [d_v] of the output, fetched to host memory before, to `row`. */
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);

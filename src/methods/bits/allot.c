@@ -1,8 +1,7 @@
 /*
  * Method allot: bits per dimension by reverse water-filling (Shannon 1949; Huang and Schultheiss
- * 1963).
- * Cost of b bits = (squared error at standard deviation 1) * variance. After method `balanced` or
- * `fisher` the cost is multiplied by (squared singular value) / (mean square).
+ * 1963). Cost of b bits = (squared error at standard deviation 1) * variance. After projection by
+ * method `balanced` or `fisher` the cost is multiplied by (squared singular value) / (mean square).
  */
 #include <math.h>
 #include <stdlib.h>

@@ -46,7 +46,10 @@ struct kvd_bits_method {
     const char *exact_key;
     /* Keys of the parameters that apply to tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
-    /* True if a block and its bits are of all KV heads. Methods of other axes are then refused. */
+    /*
+     * True if the method quantises the numbers of all KV heads together. Methods that drop tokens,
+     * dimensions or layers are then refused.
+     */
     bool all_heads;
     /* True if decoding must start at the first token, so that no token may be dropped. */
     bool stream;

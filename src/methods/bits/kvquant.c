@@ -318,7 +318,10 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/* Returns x as it is decoded. level [2][n]: n numbers to compare with, then n decoded numbers. */
+/*
+ * Returns x after quantisation and decoding. level [2][n]: n numbers to compare with, then n
+ * decoded numbers.
+ */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

@@ -52,11 +52,17 @@ typedef struct {
     coder *coder;
 } kvtc;
 
-/* Mean squared errors of all possible groups over calibration tokens. A unit: UNIT components. */
+/*
+ * Mean squared errors of all possible groups over calibration tokens. Groups begin at multiples of
+ * UNIT components (a unit).
+ */
 typedef struct {
-    /* Squared error of a group that begins at a unit, by group size and bits, [units]. */
+    /*
+     * Squared error of a group that begins at a unit (UNIT components), by group size and bits,
+     * [units].
+     */
     double (*coded)[N_SIZES][N_KINDS];
-    /* Squared error of each unit if it is not stored, [units]. */
+    /* Squared error of each unit (UNIT components) if it is not stored, [units]. */
     double *variance;
     float *c; /* [n][wide] components of the calibration tokens */
     size_t n;
@@ -67,7 +73,10 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the number of components of a group from unit `unit` on: UNIT << k, fewer at the end. */
+/*
+ * Returns the number of components of a group that begins at component unit * UNIT: UNIT << k, or
+ * fewer at the end.
+ */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;

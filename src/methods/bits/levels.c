@@ -24,8 +24,8 @@ static double lost(const prefixes *s, int from, int to)
 }
 
 /*
- * Adds one level to a quantiser whose squared errors are `before`. least[e] receives the smallest
- * squared error of bins 0 .. e - 1, begin[e] the first bin of its last level.
+ * Adds one quantisation level to a quantiser whose squared errors are `before`. least[e] receives
+ * the smallest squared error of bins 0 .. e - 1, begin[e] the first bin of its last level.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

@@ -14,13 +14,15 @@ enum { KVD_LEVELS_BINS = 65535 };
 double kvd_level_bin(int bin, int bins);
 
 /*
- * Writes n ascending levels that minimise the sum of histogram * (middle - nearest level)^2 over
- * `bins` equal bins of [-1, 1] (Wang and Song 2011, "Ckmeans.1d.dp"). Superfluous levels repeat
- * neighbours. Empty histogram: NaN.
+ * Writes n ascending quantisation levels that minimise the sum of histogram * (middle - nearest
+ * level)^2 over `bins` equal bins of [-1, 1] (Wang and Song 2011, "Ckmeans.1d.dp"). Levels that are
+ * not needed repeat a neighbour. If the histogram is empty, all are NaN.
  */
 int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd_err *err);
 
-/* Returns the index of the nearest of n ascending levels; ties: the lower. */
+/*
+ * Returns the index of the nearest of n ascending quantisation levels; ties go to the lower level.
+ */
 int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 };

@@ -265,7 +265,10 @@ typedef struct {
     bool drawn;
 } kvd_stream_coder;
 
-/* Fill *to with the coder of an open waterfill or kvtc (lanes=1). side: a kvd_side. */
+/*
+ * Fill *to with the entropy coder of an open method waterfill or kvtc (lanes=1). `side` is KVD_KEYS
+ * or KVD_VALUES.
+ */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 /* Returns a block's bits as frequencies predict, without states, exceptions and scales. */

@@ -207,7 +207,10 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
                 (blasint)d, (blasint)d, 1, x, (blasint)d, a, (blasint)d, 0, y, (blasint)d);
 }
 
-/* Adds an estimate of their error to decoded unit vectors y. Overwrites u, the exact vectors. */
+/*
+ * Adds to the decoded unit vectors y an estimate of their quantisation error. Overwrites u, the
+ * exact vectors.
+ */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
     float *const signs = work, *const read = work + n * d;

@@ -7,8 +7,8 @@
  *
  * A layer is computed in one of three ways. CUDA kernels compute the layer if pass and cache are
  * bf16, d_head is a multiple of 16 up to 256, there is no score cap, and no sliding window is
- * shorter than the sequence. Counters exclude padding to multiples of 16. Plans that go token by
- * token run on the CPU. All other layers are computed in float32 with cuBLAS.
+ * shorter than the sequence. Counters exclude padding to multiples of 16. Methods that change the
+ * cache token by token run on the CPU. All other layers are computed in float32 with cuBLAS.
  */
 #ifndef KVD_METHODS_CUDA_CACHE_H
 #define KVD_METHODS_CUDA_CACHE_H
@@ -25,11 +25,17 @@ void kvd_gpu_caches_free(kvd_gpu_caches *c);
 
 typedef struct kvd_gpu_cache kvd_gpu_cache;
 
-/* Creates a cache with the projections of `plan`, which is borrowed and must be open. */
+/*
+ * Creates a cache that compresses as the methods of `plan` require. `plan` is borrowed and must be
+ * open.
+ */
 kvd_gpu_cache *kvd_gpu_cache_new(kvd_gpu_caches *with, const kvd_plan *plan, kvd_err *err);
 void kvd_gpu_cache_free(kvd_gpu_cache *c);
 kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
-/* Borrows the next batch's prompts. Required before each batch if kvd_plan_first_pass(plan). */
+/*
+ * Borrows the next batch's prompts. Required before each batch if a compression method reads
+ * prompts beforehand (kvd_plan_first_pass).
+ */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
 /* Adds the counters of all batches since the last call to *sum. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);

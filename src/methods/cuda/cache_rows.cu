@@ -80,7 +80,7 @@ __device__ __forceinline__ float half_rounded(float x)
     return __half2float(__float2half_rn(x));
 }
 
-/* Quantises and restores n numbers, `next` elements apart: of a lane or, if WARP, of a warp. */
+/* Quantises and restores the n numbers x[0], x[next], ... of a lane or, if WARP, of a warp. */
 template <bool WARP>
 __device__ __forceinline__ void code_group(uint16_t *x, int n, int next, float top, int lane)
 {

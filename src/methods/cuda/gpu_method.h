@@ -78,7 +78,7 @@ struct kvd_gpu_method {
     const bool *skips;
     /* True if timing runs may read slots never written, which `make` fills with likely numbers. */
     bool anywhere;
-    /* True if the method must process a prompt in one piece, not in chunks. */
+    /* True if the method must process a prompt at once, not in chunks. */
     bool whole_prompts;
     /* True if iterations of decode steps alone need no call of `attended`. */
     bool attended_prompts;
@@ -113,7 +113,10 @@ struct kvd_gpu_method {
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
     /* Returns a slot's cached tokens, mean over KV heads and layers. NULL: all are equal. */
     double (*mean)(const kvd_gpu_method *m, size_t slot);
-    /* Returns a slot's number of merged tokens, summed over KV heads and layers. NULL: none. */
+    /*
+     * Returns how many tokens of the request in a slot were merged into others, summed over KV
+     * heads and layers. NULL: none.
+     */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
     /* Returns a slot's tokens at KVD_LEVEL_LOW, summed over KV heads and layers. NULL: none. */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
@@ -128,9 +131,9 @@ struct kvd_gpu_method {
     /* Returns how many of a slot's `bits` left the window in the latest step. NULL: none. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
-     * For methods whose steps read part of the cache. *side gets bits of side information for
-     * choosing tokens, which `bits` leaves out. *unread gets the number of skipped tokens, mean
-     * over KV heads and layers. NULL: steps read everything.
+     * For methods whose steps read part of the cache. *side receives how many bits were read to
+     * choose the tokens; they are not part of `bits`. *unread gets the number of skipped tokens,
+     * mean over KV heads and layers. NULL: steps read everything.
      */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
@@ -169,11 +172,13 @@ typedef struct kvd_gpu_kind {
     bool shares_prompts;
     /*
      * Returns why several GPUs may not divide the KV heads (a clause for a message), or NULL. If
-     * joins_heads itself is NULL, the string `joined` is the reason for all plans.
+     * joins_heads itself is NULL, the string `joined` is the reason for all compression methods.
      */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;
-    /* Returns true if this GPU code can run the plan. NULL: it always can. */
+    /*
+     * Returns true if this GPU code can run the compression methods of `plan`. NULL: it always can.
+     */
     bool (*runs)(const kvd_plan *plan);
     /*
      * Returns true if text can be generated. That requires prompts that attend to uncompressed K
@@ -194,13 +199,19 @@ typedef struct kvd_gpu_kind {
 /* Makes CUDA stream `later` wait for all current work of CUDA stream `earlier`, by `event`. */
 int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event,
                         const char *what, kvd_err *err);
-/* Returns the name of the plan's first method, in the order of the axes, or NULL. */
+/*
+ * Returns the name of the first compression method in `plan`, in the order layers, tokens,
+ * dimensions, bits, or NULL.
+ */
 const char *kvd_gpu_method_name(const kvd_plan *plan);
 
-/* Returns the GPU code that runs the plan, or NULL. */
+/* Returns the GPU code that runs the compression methods of `plan`, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/* Returns the GPU code that generates text: the plan's own or, if it cannot, kvd_gpu_host_codes. */
+/*
+ * Returns the GPU code with which the compression methods of `plan` generate text: their own or, if
+ * that cannot, kvd_gpu_host_codes, which quantises on the CPU.
+ */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
@@ -210,18 +221,18 @@ const char *kvd_gpu_heads_joined(const kvd_plan *plan);
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
 /*
- * Fails if the GPU code `kind` (or NULL) lacks a feature that the model needs for requests of
- * max_len tokens.
+ * Fails if the GPU code `kind` of a compression method (or NULL) lacks a feature that the model
+ * needs for requests of max_len tokens.
  */
 int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c,
                          size_t max_len, kvd_err *err);
 
-/* Returns the name of a method of the plan that does not choose tokens, or NULL. */
+/* Returns the name of a compression method in `p` that does not choose tokens, or NULL. */
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
 /*
- * Creates the plan's GPU method *m, or sets NULL if the plan only projects heads. `cache` must have
- * its layers, but no pool.
+ * Creates the GPU state *m of the compression methods in `plan`, or sets NULL if they only project
+ * heads. `cache` must have its layers, but no pool.
  */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);

@@ -539,7 +539,7 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
                : -1;
 }
 
-/* Returns true if the CPU can code tokens with the plan's bits method from K and V alone. */
+/* Returns true if the CPU can quantise tokens by the method plan->bits from K and V alone. */
 static bool takes(const kvd_plan *plan)
 {
     const unsigned others = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_QUERIES | KVD_NEEDS_INPUT;
@@ -618,7 +618,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Lets the GPU compress prompts if the plan's method supports it (kvtc). */
+/* Lets the GPU compress prompts if the quantisation method supports it (only kvtc does). */
 static int add_prompts(kvd_gpu_method *m, kvd_err *err)
 {
     kvd_host_codes *const k = m->codes;

@@ -33,8 +33,8 @@ typedef struct {
 } kvd_host_rows;
 
 /*
- * Return true if the CPU can code rows with the plan's bits method: of all tokens, or (_entries) of
- * the prompt tokens that the plan's token method keeps and of all later ones.
+ * Return true if the CPU can quantise rows by the method plan->bits: rows of all tokens, or
+ * (_entries) of the prompt tokens that the token selection keeps and of all later ones.
  */
 bool kvd_host_codes_take(const kvd_plan *plan);
 bool kvd_host_codes_take_entries(const kvd_plan *plan);
@@ -43,7 +43,10 @@ bool kvd_host_codes_take_entries(const kvd_plan *plan);
  * is for layers with rope_local_theta. The caller frees the array. Returns NULL without memory.
  */
 float *kvd_host_codes_rope(const kvd_paged_cache *c, kvd_err *err);
-/* Creates m->codes, which quantises rows on the CPU by m->plan. kvd_gpu_method_free frees it. */
+/*
+ * Creates m->codes, which quantises rows on the CPU by the compression methods m->plan.
+ * kvd_gpu_method_free frees it.
+ */
 int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *err);
 /* Makes room for `slots` requests. Must be called once, before the first iteration. */
 int kvd_host_codes_make(kvd_host_codes *k, size_t slots, kvd_err *err);

@@ -63,8 +63,8 @@ static int needs_second_append(const kvd_cache_layer *l)
 }
 
 /*
- * Allocates arrays for the attention of prompts. `plan`: bytes of the memory that divides tiles
- * among CTAs.
+ * Allocates arrays for the attention of prompts. `plan` is the number of bytes for the table that
+ * divides tiles among CTAs.
  */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
@@ -400,7 +400,10 @@ int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewri
     return kvd_cuda_check(kvd_append(&a, c->worker->stream), "append", err);
 }
 
-/* Returns the attention schedule. KVD_SCHEDULE_NONE: the cost of a tile is its length. */
+/*
+ * Returns the rule that divides attention among CTAs. With KVD_SCHEDULE_NONE, the cost of a tile is
+ * its length.
+ */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS

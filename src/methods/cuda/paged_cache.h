@@ -1,6 +1,6 @@
 /*
  * Paged bf16 KV cache of a CUDA engine, as an attention hook. Head widths are multiples of 16. Q
- * and K are projected when appended; V's projection is folded into W_V (fold.h).
+ * and K are projected when appended; V's projection is multiplied into W_V (fold.h).
  */
 #ifndef KVD_METHODS_CUDA_PAGED_CACHE_H
 #define KVD_METHODS_CUDA_PAGED_CACHE_H
@@ -46,12 +46,12 @@ typedef struct kvd_paged_cache {
     kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
     /*
      * True if prompts attend to unprojected K and V. Prompts and steps then need separate
-     * iterations. Set before kvd_paged_cache_init, which clears it for plans without projections.
+     * iterations. Set before kvd_paged_cache_init, which clears it if heads are not projected.
      */
     bool exact_prompts;
     /*
      * True if the method lets prompts attend to unprojected K and V. kvd_paged_cache_init sets it
-     * for plans that rebuild keys.
+     * for methods that rebuild keys.
      */
     bool exact_method;
     /* True if the cache generates text: exact_prompts was set before kvd_paged_cache_init. */
@@ -70,7 +70,7 @@ typedef struct kvd_paged_cache {
     kvd_dims widest;
     /* Projections of the heads. NULL if there are none, or if the method projects by itself. */
     const kvd_dims *dims;
-    /* Compression method, borrowed. NULL if the plan only projects heads. */
+    /* Compression method, borrowed. NULL if the compression only projects heads. */
     kvd_gpu_method *method;
     kvd_device_memory memory;
     int hopper, n_sms;

@@ -1,6 +1,6 @@
 /*
- * The dims axis: methods that choose the subspaces of Q-K and V that each KV head keeps. P:
- * attention probabilities.
+ * Methods that reduce dimensions: they choose the subspaces of Q-K and V that each KV head keeps.
+ * P: attention probabilities.
  *
  *     q' = q A_q,  k' = k A_k   [d_head][d_qk]   scores = q' . k' / sqrt(d_head)
  *     v' = v A_v   [d_head][d_v]   out = (P v') B_v,  B_v [d_v][d_head]
@@ -59,8 +59,8 @@ typedef struct {
     /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
     /*
-     * Returns true if random projections (setup.drawn) take their widths from the singular values
-     * of pairs `sigma` in setup.spectrum. NULL: never.
+     * Returns true if random projections (setup.drawn) have as many kept dimensions as the singular
+     * values of matrices `sigma` in setup.spectrum require. NULL: never.
      */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
@@ -133,7 +133,10 @@ double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Names of the rotations for Q-K (such as qk) and V (such as vw) in the spectrum file. */
+    /*
+     * Names of the matrices whose rotation in the spectrum file is used: for Q and K (such as qk:
+     * queries and keys together), and for V.
+     */
     kvd_pair pair[2];
     /* True if all heads keep the same number of dimensions. */
     bool one_p;
@@ -156,16 +159,16 @@ int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
 void kvd_dims_release(kvd_dims *d);
 
 /*
- * Like kvd_dims_build, but only one head and side (0: Q-K, 1: V) gets `width` dimensions, 1 ..
- * d_head. The others keep all.
+ * Like kvd_dims_build, but one head alone loses dimensions: it keeps `width` (1 .. d_head)
+ * dimensions of Q and K (`side` 0) or of V (`side` 1).
  */
 int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                  int kv_head, int side, int width, kvd_err *err);
 
-/* Returns true if any head has projections for Q-K (side 0) or V (side 1). */
+/* Returns true if any head has projections for Q and K (`side` 0) or V (`side` 1). */
 bool kvd_dims_cuts(const kvd_dims *d, int side);
 
-/* Removes all projections of Q-K (side 0) or V (side 1) from *d. */
+/* Removes all projections of Q and K (`side` 0) or V (`side` 1) from *d. */
 void kvd_dims_leave(kvd_dims *d, int side);
 /* Removes the projections of the first `first` layers and the last `last` layers from *d. */
 void kvd_dims_leave_layers(kvd_dims *d, int first, int last);

@@ -1,6 +1,6 @@
 /*
  * Methods that project heads on leading columns of rotations from a spectrum file. `.pair` names
- * the rotations of Q-K and V (docs/notation.md).
+ * the matrices that were decomposed for Q-K and for V (docs/notation.md).
  */
 #include <math.h>
 #include <stdlib.h>

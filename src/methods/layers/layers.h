@@ -29,7 +29,10 @@ typedef struct {
 typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
-    /* True if `merge` needs keys before RoPE. The caller then applies RoPE to the merged keys. */
+    /*
+     * True if `merge` needs keys before RoPE. The caller then applies RoPE to the keys that `merge`
+     * returns.
+     */
     bool keys_before_rope;
     /* Fails if parameters do not suit the model. Called before `group`. May be NULL. */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);

@@ -1,4 +1,6 @@
-/* Adapts plugin methods of the bits, dims and layers axes to the method structures of kvdim. */
+/*
+ * Adapts plugin methods that quantise, project or share layers to the method structures of kvdim.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

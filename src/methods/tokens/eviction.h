@@ -153,7 +153,10 @@ typedef enum {
     KVD_READ_RECENT, /* tokens, ranked by attention of the last `history` rows (alisa.c) */
     /* Tokens, ranked by the product of q and the centroid nearest to their key (a2ats.c). */
     KVD_READ_CODES,
-    /* Clusters at two levels, without prompt tokens that got little attention (mpcache.c). */
+    /*
+     * Scores clusters of tokens, then clusters within them, and reads the best. Prompt tokens that
+     * got little attention are dropped (mpcache.c).
+     */
     KVD_READ_CLUSTERS,
     /* Prompt pages, ranked by q times their mean key; keys have low rank (shadowkv.c). */
     KVD_READ_LANDMARKS
@@ -211,7 +214,10 @@ typedef struct {
 } kvd_evict_layers;
 
 typedef struct {
-    /* Sets members of *rule. The caller has set `smooth` to 1, the plan's seed, all others to 0. */
+    /*
+     * Sets members of *rule. The caller has set `smooth` to 1, `seed` to that of the run, all
+     * others to 0.
+     */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*

@@ -57,7 +57,7 @@ int kvd_tokens_layers(const kvd_parameter_values *v)
     return (int)v->value[LAYERS];
 }
 
-/* Sets level to KVD_LEVEL_HIGH for the fraction `share` of n tokens with the largest values. */
+/* Marks the fraction `share` of n tokens with the largest values as important (KVD_LEVEL_HIGH). */
 static void mark(double share, size_t n, kvd_ranked *order, uint8_t *level)
 {
     const size_t important = (size_t)lround(share * (double)n);
@@ -76,7 +76,10 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
-/* Returns the number of tokens at `level` in both layers, divided by the size of the larger set. */
+/*
+ * Returns the number of tokens at precision `level` in both of two layers, divided by the size of
+ * the larger set.
+ */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;

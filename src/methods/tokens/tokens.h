@@ -80,7 +80,10 @@ typedef struct {
 
 typedef struct {
     size_t n;
-    /* Level of each cached token [n]. Tokens at KVD_LEVEL_DROPPED may be merged into others. */
+    /*
+     * Precision of each cached token [n]: dropped, low or high. Tokens at KVD_LEVEL_DROPPED may be
+     * merged into others.
+     */
     const uint8_t *level;
     const float *k; /* [n][d_k] keys as attention reads them */
     const float *v; /* [n][d_v] values as stored */
@@ -152,18 +155,21 @@ struct kvd_tokens_method {
     size_t (*observed)(const void *self, size_t n);
     int (*observe)(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err);
     /*
-     * Chooses levels in a first pass, before compression: [n_layers][n] or, with `observe`,
-     * [n_layers][n_kv_heads][n]. `prompt` gets them in kvd_prompt_attention.ranked. NULL: no first
-     * pass.
+     * Chooses the precision of prompt tokens (dropped, low, high) in a first pass, before
+     * compression: [n_layers][n] or, with `observe`, [n_layers][n_kv_heads][n]. `prompt` gets them
+     * in kvd_prompt_attention.ranked. NULL: no first pass.
      */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
-    /* Writes level [n] of a prompt's tokens, KVD_LEVEL_HIGH at first, and the head's state. */
+    /*
+     * Writes the precision level [n] of a prompt's tokens (KVD_LEVEL_HIGH when called) and the
+     * head's state.
+     */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
     /*
-     * Sets level [n] of a KV head after a decode step. Levels must not rise, and the newest token
-     * begins at KVD_LEVEL_HIGH. `forget` reduces the state to the n remaining tokens, whose old
-     * indices are kept [n].
+     * Sets the precision level [n] of a KV head's tokens after a decode step. Levels must not rise,
+     * and the newest token begins at KVD_LEVEL_HIGH. `forget` reduces the state to the n remaining
+     * tokens, whose old indices are kept [n].
      */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
@@ -245,7 +251,7 @@ void kvd_tokens_close(const kvd_tokens_method *m, void *self);
 kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 
-/* Serves as `prompt` of methods whose `rank` has chosen all levels. */
+/* Function `prompt` of methods whose `rank` has already chosen the precision of all tokens. */
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 

@@ -95,7 +95,10 @@ static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
     return drop < n ? drop : n;
 }
 
-/* Sets level [old] to KVD_LEVEL_DROPPED in the windows of tokens with the smallest scores. */
+/*
+ * Sets level [old] to KVD_LEVEL_DROPPED in the windows (groups of adjacent tokens) with the
+ * smallest scores.
+ */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {

@@ -8,7 +8,10 @@ enum { HEADER_INTS = 7, HEADER_BYTES = 4 * HEADER_INTS };
 
 typedef enum { ONCE, PER_LAYER } repeat;
 
-/* One kind of tensor in a llama2.c file. It is stored for all layers one after another. */
+/*
+ * Tensor of a llama2.c file that every layer has, such as W_Q. It is stored for all layers one
+ * after another.
+ */
 typedef struct {
     /* Hugging Face name of the tensor without the layer; "" if it is not read. */
     const char *name;
@@ -18,7 +21,10 @@ typedef struct {
 
 enum { N_PARTS = 14 };
 
-/* Lists the kinds of tensors in the file. Sizes of at most KVD_CONFIG_MAX_SIZE cannot overflow. */
+/*
+ * Lists the tensors of the file in order, each for all layers. Sizes of at most KVD_CONFIG_MAX_SIZE
+ * cannot overflow.
+ */
 static int list_parts(const kvd_config *c, part *p)
 {
     const size_t d = (size_t)c->d_model, f = (size_t)c->d_ffn, v = (size_t)c->vocab_size;

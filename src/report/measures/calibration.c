@@ -60,8 +60,8 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
 }
 
 /*
- * Returns the kind of the rows on which a calibration was made: 0 token vectors, 1 K-means
- * centroids, 2 centroids weighted by the size of their cluster.
+ * Returns which vectors a calibration used: 0 token vectors, 1 K-means centroids, 2 centroids
+ * weighted by the size of their cluster.
  */
 static int kind_of(const kvd_calibration *c)
 {
@@ -74,8 +74,8 @@ static int kind_at(const kvd_calibration_point *x)
 }
 
 /*
- * Returns the kind of calibration rows that the end of a measure's name asks for: 0 for "-rows", 2
- * for "-weighted", otherwise 1 (centroids).
+ * Returns which calibration vectors a measure's name selects by its ending: 0 for "-rows", 2 for
+ * "-weighted", otherwise 1 (centroids).
  */
 static int kind_wanted(const char *name)
 {

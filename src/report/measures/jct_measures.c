@@ -10,8 +10,8 @@
 #include "report/rows.h"
 
 /*
- * Kind of measure. The first prefix in this list that begins a name gives its kind, so
- * SHARED_CHANGE must come before SHARED.
+ * Measures of job completion times, listed by the prefix of their names. The first prefix that fits
+ * counts, so SHARED_CHANGE must come before SHARED.
  */
 typedef enum {
     SHARE,

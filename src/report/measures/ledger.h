@@ -154,7 +154,7 @@ void kvd_ledger_range(double low, double high, const char *unit, char *buf, size
 
 enum { KVD_MOST_DATASETS = 6 };
 
-/* A printed number, and half a unit of its last digit as its largest rounding error. */
+/* A printed number, and half of its last digit's place value as its largest rounding error. */
 typedef struct {
     double value, half;
 } kvd_printed;
@@ -213,8 +213,8 @@ typedef struct {
 } kvd_published_twin;
 
 /*
- * Finds pairs of columns in published tables that agree in most of their lines, at least 4. The
- * caller frees *out.
+ * Finds two columns in published tables that agree in most of their lines, at least 4. The caller
+ * frees *out.
  */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 

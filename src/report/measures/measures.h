@@ -76,8 +76,8 @@ typedef struct {
     /* Device on which a time was measured, such as "NVIDIA H200"; "" for other numbers. */
     char device[64];
     /*
-     * Score that had to keep the share --target (kvd_target_result); "" if the value is no result
-     * of --target.
+     * Score of which a search (--target of kvdim-eval) had to keep a fraction; "" if the value
+     * comes from no such search.
      */
     char metric[48];
     /*
@@ -304,8 +304,8 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
 enum { KVD_FEWEST_POINTS = 3 };
 
 /*
- * Returns the search (--target) that belongs to the row and keeps the fraction `target` of the
- * accuracy, or NULL.
+ * Returns the search (kvdim-eval --target) for the strongest compression that keeps the fraction
+ * `target` of the accuracy, made for the row's method and text, or NULL.
  */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
@@ -358,8 +358,8 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
  */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
 /*
- * Returns true if two points have the same method, removed fraction and kind of calibration vectors
- * and, if `centroids`, the same number of them.
+ * Returns true if two calibrations have the same method, removed fraction and type of vectors
+ * (tokens or centroids) and, if `centroids`, the same number of them.
  */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
@@ -369,8 +369,8 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Writes the name of a curve, such as "uniform: weighted": method, text if `texts`, and kind of
- * calibration vectors.
+ * Writes the name of a curve, such as "uniform: weighted": method, text if `texts`, and type of
+ * calibration vectors (tokens, centroids or weighted centroids).
  */
 void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
 

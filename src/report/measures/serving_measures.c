@@ -164,8 +164,8 @@ static int by_rate(const void *a, const void *b)
 }
 
 /*
- * Collects the rows that differ from `row` only in kind and request rate, as a curve. The caller
- * frees c->at.
+ * Collects as a curve the rows that are equal to `row` in everything but kind (single rate or
+ * maximum rate) and request rate. The caller frees c->at.
  */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)

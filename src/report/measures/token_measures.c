@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Index of the level 0.95 in kvd_critical_level. */
+/* Index of the fraction 0.95 of attention in kvd_critical_level. */
 enum { P95 = 1 };
 
 static double score_range(const kvd_tokens *t)

@@ -15,13 +15,13 @@ int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds a table with the columns that the script plots/spectra.gp draws. */
 kvd_table *kvd_section_spectra(kvd_section *s, const char *name, const char *title);
 /*
- * Adds rows with the mean singular values of every kvd_pair in a file to a table of
- * kvd_section_spectra.
+ * Adds rows with the mean singular values of all matrices that a file decomposes (such as Q and K
+ * together) to a table of kvd_section_spectra.
  */
 void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x);
 /*
- * Notes which cells of table t the script plots/spectra.gp cannot draw. a and b are the kinds of
- * rotation that its panels show.
+ * Notes which cells of table t the script plots/spectra.gp cannot draw. a and b name the decomposed
+ * matrices (such as V alone) that its panels show.
  */
 void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /* Adds similarities of rotations (ZACK paper, Tables 4 and 5, Fig. 18; FDC paper, Table 2). */
@@ -36,7 +36,7 @@ void kvd_study_rates(const kvd_results *r, kvd_report *report);
  * all others, or NULL.
  */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
-/* Adds the settings that are on the Pareto front of quality and stored bytes. */
+/* Adds the result rows with the best quality at their stored bytes (Pareto front). */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* Adds a table of the loss that results from calibrating on another text. */
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s,
@@ -92,7 +92,7 @@ int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_e
 void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s);
 /* Adds a comparison of quantised weights with quantised caches (Fig. 3 of the ZDC paper). */
 void kvd_study_weights(const kvd_results *r, kvd_section *s);
-/* Adds the settings that kvdim-fit --regression proposed and that were measured. */
+/* Adds the rows with parameter values that kvdim-fit --regression proposed. */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
 /*
  * Adds a comparison of calibration on pruned or clustered vectors with calibration on all vectors

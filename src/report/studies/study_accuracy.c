@@ -78,8 +78,8 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 }
 
 /*
- * Returns true if the curve of row i has two values that were not measured by a search (kvdim-eval
- * --target).
+ * Returns true if the curve of row i has at least two values from listed parameters, not from a
+ * search (kvdim-eval --target).
  */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {

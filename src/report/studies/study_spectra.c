@@ -10,15 +10,17 @@
 /* Largest number of curves in a figure. More curves would merge and make the file very large. */
 enum { MOST_CURVES = 512 };
 
-/* Returns true if a spectrum was calibrated on all vectors, neither pruned nor clustered. */
+/*
+ * Returns true if the singular values were computed from all vectors, neither pruned nor clustered.
+ */
 static bool is_shown(const kvd_result *x)
 {
     return x->kind == KVD_RESULT_SPECTRUM && !kvd_calibration_reduced(&x->spectrum);
 }
 
 /*
- * Returns true if a spectrum has the kvd_pair and was calibrated on all vectors, neither pruned nor
- * clustered.
+ * Returns true if the file has singular values of these matrices and was calibrated on all vectors,
+ * neither pruned nor clustered.
  */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {

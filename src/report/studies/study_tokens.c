@@ -5,7 +5,7 @@
 
 #include "report/studies/studies.h"
 
-/* Index of the level 0.95 in kvd_critical_level. */
+/* Index of the fraction 0.95 of attention in kvd_critical_level. */
 enum { P95 = 1 };
 
 static void layers_table(const kvd_results *r, kvd_section *s)

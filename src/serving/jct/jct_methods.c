@@ -232,8 +232,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
         /*
-         * A method that rotates heads has its own spectrum. Other methods get a random one, if
-         * there is one.
+         * A method that rotates heads has its own spectrum (singular values and rotations). Other
+         * methods get a random one, if there is one.
          */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]

@@ -57,8 +57,8 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
 void kvd_jct_methods_release(kvd_jct_methods *m);
 
 /*
- * Fills *plan for method i and prompts of up to `prompt` tokens. The caller closes it with
- * kvd_plan_close.
+ * Opens the compression of method i for prompts of up to `prompt` tokens. The caller closes *plan
+ * with kvd_plan_close.
  */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weights, bool gpu,
                         kvd_dtype type, size_t prompt, uint64_t seed, kvd_plan *plan, kvd_err *err);

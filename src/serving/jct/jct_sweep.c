@@ -124,8 +124,8 @@ typedef struct {
 } cell;
 
 /*
- * Returns true if the table of finished results has a row of this kind and method with the n values
- * x.
+ * Returns true if the table of finished results has a row of this `kind` ("job" or "iteration") and
+ * method with the n values x.
  */
 static bool has_row(const kvd_jct_sweep *s, const candidate *c, const char *kind, const cell *x,
                     size_t n)

@@ -26,8 +26,8 @@ int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err);
 void kvd_spread_release(kvd_spread *s);
 
 /*
- * Adds random rotations and singular values of `pair` to *b. All heads get one rotation, drawn by
- * `seed`.
+ * Adds random rotations and singular values of matrices `pair` (such as Q and K) to *b. All heads
+ * get one rotation, drawn by `seed`.
  *
  * Heads get the singular values of the measured heads, taken in random order and interpolated to
  * the number of dimensions. If s is NULL, all values are 1.

@@ -25,7 +25,10 @@ typedef struct {
     double measured, simulated; /* in seconds */
 } kvd_serve_comparison;
 
-/* Adds the row of a simulation. Its kind is "point" if `bound` is NaN, otherwise "max-rate". */
+/*
+ * Adds the row of a simulation: of kind "point" (one request rate) if `bound` is NaN, otherwise
+ * "max-rate" (the highest rate within the latency `bound`).
+ */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
 /* Adds a row of kind "validation", which compares the measured times *c with the simulation *p. */

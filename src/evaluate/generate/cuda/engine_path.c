@@ -193,7 +193,7 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 
 /*
  * Returns how many of n cached tokens are quantised, counting K and V separately. The newest tokens
- * stay exact, and so do the first ones that the plan keeps exact, unless the plan drops tokens.
+ * stay exact, and so do the first ones if the method keeps them exact and drops no tokens.
  */
 static size_t coded(const by_engine *e, size_t n)
 {

@@ -43,7 +43,10 @@ void kvd_stream_slots_release(kvd_stream_slots *s)
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err)
 {
-    /* Zeroes two numbers per slot: its 16-bit units and, n + 1 elements later, its part of one. */
+    /*
+     * For each slot (running request), zeroes the number of 16-bit words of its compressed blocks
+     * and, n + 1 elements later, the number of sixteenths of a bit that remain.
+     */
     for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
         if (kvd_cuda_check(cudaMemset2DAsync(s->units + b->host.slot[r->steps + i],
                                              (s->n + 1) * sizeof *s->units, 0, sizeof *s->units, 2,

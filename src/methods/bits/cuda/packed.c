@@ -497,7 +497,10 @@ static bool runs(const kvd_plan *plan)
     return !plan->layers && !plan->tokens && !plan->maker && !plan->channels && !plan->dims_low;
 }
 
-/* Returns true if the GPU engine can generate text with the plan, not only time it. */
+/*
+ * Returns true if the GPU engine can generate text with the plan's compression methods, not only
+ * time it.
+ */
 static bool generates(const kvd_plan *plan)
 {
     if (!runs(plan))

@@ -8,7 +8,7 @@
 #include "methods/bits/cuda/packed_codes.h"
 #include "methods/cuda/paged_cache.h"
 
-/* Returns the parameter `key` of the plan's quantisation method, or 0. */
+/* Returns the parameter `key` of the quantisation method, or 0. */
 double kvd_gpu_packed_value(const kvd_plan *plan, const char *key);
 /* Returns true if the method's codes are indices of quantisation levels (kvquant). */
 bool kvd_gpu_packed_has_levels(const kvd_plan *plan);
@@ -58,11 +58,13 @@ int kvd_gpu_packed_rings(const kvd_paged_cache *c, const kvd_paged_rows *r, int3
  */
 void kvd_gpu_packed_waves(double *wave);
 
-/* Tables of method turboquant in host memory: levels, ranges, rotation matrices. */
+/* Tables of method turboquant in host memory: quantisation levels, ranges, rotation matrices. */
 typedef struct {
     float *level, *range, *turn_rows, *turn_outputs;
     float *sketch_rows, *sketch_back;
-    /* Number of elements of `level`, of `range`, and of each matrix. */
+    /*
+     * Number of elements of `level` (quantisation levels), of `range`, and of each rotation matrix.
+     */
     size_t n_level, n_range, n_matrix;
 } kvd_packed_turned;
 

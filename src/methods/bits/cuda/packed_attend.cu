@@ -14,8 +14,9 @@ namespace
 /* ---- pages with a number of bits per dimension (method allot) ---- */
 
 /*
- * Tables of a KV head in shared memory. level[side][2^n] is the first of the levels of n-bit codes.
- * A decoded number is mean + deviation * level. A dimension without codes has deviation 0.
+ * Tables of a KV head in shared memory. level[side][2^n] is the first quantisation level of n-bit
+ * codes of K (side 0) or V. A decoded number is mean + deviation * level. A dimension without codes
+ * has deviation 0.
  */
 struct allot_tables {
     float level[2][2 << 8];
@@ -199,7 +200,7 @@ __device__ __forceinline__ float2 both_of(uint32_t pair)
     return make_float2(half_of(pair, 0), half_of(pair, 1));
 }
 
-/* Right low-rank factors of a prompt, as pairs of columns: [side][pair][channel]. */
+/* Right low-rank factors of a prompt, as pairs of columns: [K or V][pair][channel]. */
 typedef float2 right_factors[2][KVD_GEAR_RANK / 2][D_MAX];
 
 __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&code)[2],

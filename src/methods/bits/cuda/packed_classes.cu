@@ -52,7 +52,10 @@ __device__ __forceinline__ member member_of(const head_of &o, int t)
     return {salient, salient ? before : t - before};
 }
 
-/* Returns the record of a token's key (side 0) or value (side 1), valid also in unwritten pages. */
+/*
+ * Returns the quantised key (`side` 0) or value (`side` 1) of a token in its page, valid also in
+ * unwritten pages.
+ */
 __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const member &m)
 {
     const unsigned room = (unsigned)o.a.classes.of.room[m.salient], number = (unsigned)m.number;

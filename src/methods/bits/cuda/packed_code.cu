@@ -397,7 +397,10 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if there is at most one value and no key or, with a level table, one key. */
+    /*
+     * Returns true if there is at most one value and no key or, with a table of quantisation
+     * levels, one key.
+     */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));
@@ -414,7 +417,7 @@ __device__ __forceinline__ coded_tokens tokens_of(const kvd_packed_args &a, int 
             v_to};
 }
 
-/* Computes the midpoints between adjacent levels. Ends with a barrier of the CTA. */
+/* Computes the midpoints between adjacent quantisation levels. Ends with a barrier of the CTA. */
 __device__ __forceinline__ void make_middles(const kvd_packed_args &a, float *middle)
 {
     const int levels = 1 << a.form.bits;
@@ -504,7 +507,8 @@ __global__ void __launch_bounds__(32 * WARPS)
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
         /*
-         * With a level table, codes of 16 tokens fill whole bytes, so no two warps write one byte.
+         * With a table of quantisation levels, the bits of 16 tokens fill whole bytes, so no two
+         * warps write one byte.
          */
         const int pieces = a.level ? 4 : 1,
                   v_tasks = a.form.v_channels ? a.map.d_v[g] / 16 : pieces * groups;

@@ -12,12 +12,15 @@ struct page_of {
     const uint16_t *rows; /* bf16 numbers of the page: K, then V */
     char *codes;
     kvd_packed_parts parts;
-    /* Midpoints between neighbouring levels of keys and of values, [2][2^bits]. */
+    /* Midpoints between neighbouring quantisation levels of keys and of values, [2][2^bits]. */
     const float *middle;
     int before;
 };
 
-/* Returns the index of the level nearest to x, by the middles between n = 2^bits levels. */
+/*
+ * Returns the index of the quantisation level nearest to x. `middle` holds the midpoints between n
+ * = 2^bits levels.
+ */
 __device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
     int at = 0;

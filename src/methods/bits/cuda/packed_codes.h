@@ -83,7 +83,7 @@ typedef struct {
     const double *wave;
     /*
      * Tables of turboquant for the chosen channels [0] and the others [1]: matrices [m][m] for m
-     * channels, and levels [3][256].
+     * channels, and quantisation levels [3][256].
      */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
@@ -119,8 +119,8 @@ typedef struct {
     /* Number of CTAs among which the pages of a KV head of a request are divided. */
     int32_t pages_side_by_side;
     /*
-     * Tables of levels, device [2][2][2^bits]: for K and for V, ascending levels to compare with,
-     * then decoded numbers. NULL: equal steps.
+     * Tables of quantisation levels in device memory, [2][2][2^bits]: for K and for V, ascending
+     * levels to compare with, then decoded numbers. NULL means equal steps.
      */
     const float *level;
     /* Scales of floating-point keys and values, device [n_kv_heads][2]; NULL: 1. */

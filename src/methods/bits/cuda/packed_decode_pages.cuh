@@ -67,7 +67,7 @@ enum {
      */
     TOP = 6,
     LAZY = 2,
-    /* Constant part of a page's time, in units of the time of a block of 16 dimensions. */
+    /* Constant part of a page's time, expressed as this number of blocks of 16 dimensions. */
     PAGE_COST = 2
 };
 

@@ -1,6 +1,6 @@
 /*
- * Shared-memory tables of levels. Included by packed_decode_levels.cu and packed_decode_turned.cu
- * only.
+ * Tables of quantisation levels in shared memory. Included by packed_decode_levels.cu and
+ * packed_decode_turned.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
@@ -17,7 +17,10 @@ template <int B> __device__ __host__ constexpr int table_bytes()
     return (B == 3 ? 64 : 256) * ROW;
 }
 
-/* Returns the quantisation level of this lane: a level of keys in lanes 0 .. 15, else of values. */
+/*
+ * Returns the quantisation level of this lane: one for keys in lanes 0 .. 15, otherwise one for
+ * values.
+ */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
     return level[((lane < 16 ? 1 : 3) << B) + lane % (1 << B)];

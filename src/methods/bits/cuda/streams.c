@@ -20,8 +20,8 @@ typedef struct {
      */
     const uint16_t *to[KVD_N_SIDES];
     /*
-     * Device: inverse transform from components to K or V, [d_head][rank] per side and KV head; if
-     * joint, [rank / 8][wide][8] per side.
+     * In device memory: matrices that transform components back to K or V, [d_head][rank] per KV
+     * head, first of K, then of V; if `joint`, [rank / 8][wide][8] for K and for V.
      */
     const uint16_t *from;
     const kvd_latent_head *head;
@@ -332,7 +332,7 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
                 t->from + (k->joint ? (j / 8 * c->wide + i) * 8 + j % 8 : i * (size_t)rank + j), 1);
 }
 
-/* Device arrays of the tables of all layers. The pointers are advanced by layer and side (K, V). */
+/* Device arrays of the tables of all layers. The pointers are advanced by layer, and by K or V. */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
     float *bias;

@@ -386,7 +386,10 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
     return bits;
 }
 
-/* Adds sixteenths of a bit to a slot's counters: whole 16-bit units, and the rest. */
+/*
+ * Adds sixteenths of a bit to the counters of a running request (slot): whole 16-bit words, and the
+ * rest.
+ */
 __device__ __forceinline__ void add_bits(uint32_t *units, uint32_t *part, int slot, int sixteenths)
 {
     atomicAdd(units + slot, (uint32_t)sixteenths / (16 * KVD_STREAM_WORD_BITS));

@@ -206,8 +206,9 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 
 typedef struct {
     /*
-     * Device [2 n + 1]: 16-bit units per slot, the most words of a stream that did not fit, then
-     * per slot the sixteenths of a bit in addition to the units.
+     * [2 n + 1] in device memory. For each of n running requests (slots): the number of 16-bit
+     * words. Then the most words of a stream that did not fit, then for each slot the remaining
+     * sixteenths of a bit.
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
@@ -219,8 +220,8 @@ typedef struct {
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
 /*
- * In layer 0, launches a copy that zeroes the block sizes (kvd_stream_slots.units) of prompts'
- * slots.
+ * In layer 0, launches a copy that zeroes the block sizes (kvd_stream_slots.units) of requests
+ * whose prompts begin.
  */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
@@ -267,7 +268,7 @@ int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err);
 double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot);
 /* Returns new device memory filled with random numbers, which serves as a cache for timing. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
-/* Returns the parameter `key` of the plan's quantisation method, which must have it. */
+/* Returns the parameter `key` of the quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
 /*
  * Returns the number of words per stream: `room` or, if `room` is 0, enough for `bits` bits per

@@ -58,7 +58,10 @@ static size_t pitch_of(const xquant *q)
     return (size_t)q->form.rank * (q->form.channels ? 2 : 1);
 }
 
-/* Returns the element offset of the matrix `up` of K (side 0) or V (1) after that of K. */
+/*
+ * Returns the element offset of the matrix `up` (latents to K or V) of K (`side` 0) or V (`side` 1)
+ * after that of K.
+ */
 static size_t up_of_side(const xquant *q, int side)
 {
     return (size_t)side * q->wide * (size_t)q->form.rank;
@@ -429,7 +432,10 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
                                     what, err))));
 }
 
-/* Returns true if the kernels support the plan's number of elements per scale (`group`). */
+/*
+ * Returns true if the kernels support the number of elements per scale (parameter `group` of
+ * xquant).
+ */
 static bool has_group(const kvd_plan *plan)
 {
     const int group = (int)kvd_gpu_packed_value(plan, "group");

@@ -188,9 +188,8 @@ __device__ __forceinline__ float float_of(uint32_t x)
 }
 
 /*
- * Decodes the first 8 * runs numbers of a block of a token. from: word 0, the others follow
- * KVD_PAGE_TOKENS apart. Each scale is for `alike` numbers, a power of 2; the next one follows
- * `apart` words later.
+ * Decodes the first 8 * runs numbers of a block of a token. Word i is at from[i * KVD_PAGE_TOKENS].
+ * Each scale is for `alike` numbers, a power of 2; the next one follows `apart` words later.
  */
 template <int BITS>
 __device__ __forceinline__ void decode_block(const uint32_t *from, const uint32_t *scales,
@@ -323,7 +322,10 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Starts the CTA's copy of rows of EACH bytes to rows `pitch` bytes apart in shared memory. */
+/*
+ * Starts to copy rows of EACH bytes to shared memory, where rows begin `pitch` bytes apart. All
+ * threads of the CTA must call it.
+ */
 template <int EACH>
 __device__ __forceinline__ void copy_rows(void *to, int pitch, const void *from, int rows)
 {

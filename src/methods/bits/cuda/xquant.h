@@ -64,7 +64,10 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /* Vectors Y of prompts, device [tokens][rank], or [tokens][2 rank] if form.channels is set. */
+    /*
+     * Latent vectors Y of prompts in device memory, [tokens][rank], or [tokens][2 rank] if
+     * form.channels is set.
+     */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */

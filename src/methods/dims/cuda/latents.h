@@ -237,7 +237,7 @@ cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stre
 enum { KVD_SPAN_PARTS = 256 };
 /* Error of the sum of squares in a span whose basis is orthonormal to the accuracy of bf16. */
 #define KVD_SPAN_NOISE 3e-3F
-/* Row-major matrices, rows `ld` elements apart, matrices `stride` elements apart. */
+/* Row-major matrices. Rows begin `ld` elements apart, matrices `stride` elements. */
 typedef struct {
     uint32_t rows, columns;
     size_t ld, stride;
@@ -532,8 +532,8 @@ void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 int kvd_latent_store_share(const kvd_dims *all, const kvd_gpu_share *share, kvd_dims *own,
                            kvd_err *err);
 /*
- * Creates codes of the latents by the plan's bits method on the CPU. Rows of new latents are `ld`
- * elements apart. Must be called after kvd_latent_store_init.
+ * Makes the CPU quantise the latents by the compression method of m->plan. Rows of new latents are
+ * `ld` elements apart. Must be called after kvd_latent_store_init.
  */
 int kvd_latent_store_host(kvd_latent_store *s, kvd_gpu_method *m, const kvd_dims *dims, size_t ld,
                           kvd_err *err);

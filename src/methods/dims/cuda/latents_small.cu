@@ -108,7 +108,9 @@ __device__ __forceinline__ int in_page(int t)
     return t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8;
 }
 
-/* Returns the index of the level nearest to x, as kvd_level_nearest does on the CPU. */
+/*
+ * Returns the index of the quantisation level nearest to x, as kvd_level_nearest does on the CPU.
+ */
 __device__ __forceinline__ uint32_t nearest(const float *level, int n, float x)
 {
     int low = 0, high = n - 1;

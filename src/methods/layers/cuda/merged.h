@@ -53,15 +53,15 @@ cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
  * Merges prompts by spherical interpolation from `first` (t = 0) to `rows` (t = 1), except vectors
- * with angles in the upper fraction `gamma` of the range. Device apart [slots] counts unmerged
- * vectors.
+ * whose angles are in the upper fraction `gamma` of the range. Adds the number of unmerged vectors
+ * of a request in slot s to apart[s], in device memory.
  */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
- * Writes to `rows` the keys and values that decode steps read in one layer of a merged pair: the
- * second layer if `second`, otherwise the first. The newest tokens must be in `first` or `second`,
- * marked unmerged.
+ * Writes to `rows` the keys and values that decode steps read in one of two layers whose prompts
+ * are merged: in the second layer if `second`, otherwise in the first. The newest tokens must be in
+ * `first` or `second`, marked unmerged.
  */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 

@@ -1,6 +1,6 @@
 /*
- * Method minicache in the CUDA engine. Pairs of layers are merged after the second layer's
- * attention; decode steps restore one layer at a time.
+ * Method minicache in the CUDA engine. K and V of two adjacent layers are merged after the second
+ * layer's attention; decode steps restore one layer at a time.
  */
 #include "methods/layers/cuda/merged.h"
 
@@ -15,17 +15,23 @@ enum { T = 1, GAMMA /* indices in the parameter table of layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] First layer of the pair to which each layer belongs, or -1 if it is not merged. */
+    /*
+     * [n_layers] First of the two merged layers to which each layer belongs, or -1 if it is not
+     * merged.
+     */
     int *first;
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: first and last merged layer */
     uint16_t **stored;        /* [n_layers] device pages of the layer's vectors */
-    /* [n_layers] Vector lengths of a pair (kvd_merged_args.length), stored for its first layer. */
+    /*
+     * [n_layers] Vector lengths of two merged layers (kvd_merged_args.length), stored for the first
+     * of them.
+     */
     uint16_t **length;
     uint32_t *range; /* device, written by kvd_pair_measure */
     /*
-     * Number of pairs of vectors that are not merged in each slot's prompt, in device memory and in
-     * pinned host memory.
+     * Number of vectors that are not merged in the prompt of each running request (slot), in device
+     * memory and in pinned host memory.
      */
     uint32_t *apart, *host_apart;
     size_t *apart_of; /* [slots] copy of host_apart */
@@ -216,8 +222,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Called after each iteration: records the pairs of vectors that are not merged in each slot. In
- * timing runs, all pairs count as merged.
+ * Called after each iteration: records how many vectors of each running request are not merged. In
+ * timing runs, all vectors count as merged.
  */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {

@@ -178,8 +178,8 @@ cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t 
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
  * kvd_evict_merging_work allocates scratch memory of n elements for prompts.
- * kvd_evict_merging_slots allocates zeroed counts of merged tokens. *host [n_slots] is pinned. *m
- * owns all memory.
+ * kvd_evict_merging_slots allocates zeroed counts of merged tokens. *host [n_slots] is pinned; a
+ * slot holds one running request. *m owns all memory.
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,

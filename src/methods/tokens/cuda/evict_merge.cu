@@ -315,7 +315,10 @@ struct run {
     int from, to, pivot, j, m;
 };
 
-/* Returns the index of token t of the run in the list of kept and merged tokens. */
+/*
+ * Returns the index of token t of a run of similar adjacent tokens in the list of kept and merged
+ * tokens.
+ */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));

@@ -194,7 +194,7 @@ static __device__ __forceinline__ void compact_rows(uint16_t *x, const int32_t *
     }
 }
 
-/* Copies 16-byte piece c of a token's row (K, then V) from index `newest` to `place`. */
+/* Copies 16 bytes, the c-th ones of a token's K and V, from index `newest` to `place`. */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
                                                   const int32_t *page, int newest, int place, int c)
 {

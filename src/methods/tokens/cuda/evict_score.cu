@@ -127,7 +127,10 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* Computes a pass. LOGS writes `lse`, other kinds `mass`. WIDTH: largest width of Q and K. */
+/*
+ * Sums attention over the queries of a prompt. KIND LOGS writes log-sum-exps to `lse`, other kinds
+ * write sums of probabilities to `mass`. WIDTH: largest width of Q and K.
+ */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)

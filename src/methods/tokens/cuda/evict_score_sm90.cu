@@ -64,7 +64,10 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
 /* Results of a pass: log-sum-exp per query row; sum of probabilities, or the largest, per key. */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
-/* Sums, maxima and noise for a thread's two tokens, which are 8 apart. */
+/*
+ * Sums, maxima and noise for two tokens of a thread. The second token follows 8 tokens after the
+ * first.
+ */
 struct totals {
     float sum[2], top[2], noise[2];
 };

@@ -285,7 +285,7 @@ static int update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *
     return status;
 }
 
-/* Sets how many of the newest entries are not quantised, and how many entries form a block. */
+/* Sets how many of the newest cached tokens are not quantised, and how many tokens form a block. */
 static void window_of(const kvd_plan *p, int side, size_t *window, size_t *block)
 {
     *window = 0;

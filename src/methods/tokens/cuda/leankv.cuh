@@ -168,7 +168,7 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
     return word;
 }
 
-/* Returns how many dimensions of V a word w of codes has: *first and the next ones, 8 apart. */
+/* Returns how many dimensions of V are in a word w of quantised values: *first, *first + 8, ... */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
     *first = (bits == 8 ? 8 * w : bits == 4 ? 16 * w : 32 * w) + lane / 4;

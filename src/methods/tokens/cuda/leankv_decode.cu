@@ -127,8 +127,8 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 }
 
 /*
- * Adds a tile's first `rows` tokens to the running softmax and writes their scores, `step` floats
- * apart. `score` is NULL in lanes without a query head.
+ * Adds a tile's first `rows` tokens to the running softmax and writes their scores to score[0],
+ * score[step], ... `score` is NULL in lanes without a query head.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
@@ -373,7 +373,9 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
     }
 }
 
-/* Merges outputs o of n warps, `pitch` floats apart, to out. Returns merged maximum and sum. */
+/*
+ * Merges the outputs o[0], o[pitch], ... of n warps to `out`. Returns the merged maximum and sum.
+ */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
                                       int lane, float (&out)[F / 32])

@@ -1,6 +1,6 @@
 /*
- * LeanKV after a decode step (Algorithm 1), one CTA per KV head and request. At most one token is
- * lowered and one dropped.
+ * LeanKV after a decode step (Algorithm 1), one CTA per KV head and request. At most one token gets
+ * fewer bits and one is dropped.
  */
 #include "methods/tokens/cuda/leankv.cuh"
 

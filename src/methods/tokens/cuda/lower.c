@@ -20,7 +20,7 @@ enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE /* parameter indices, as in hetero.
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_lower_args *layer; /* [n_layers] constant kernel arguments */
-    /* Bytes of a KV head's codes, levels and scores in a page. */
+    /* Bytes of a KV head in a page: quantised K and V, precision levels and scores. */
     size_t head_bytes;
     /* Number of channel factors (kvd_lower_args.factor) of a slot in a layer, or 0. */
     size_t factors;

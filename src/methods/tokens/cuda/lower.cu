@@ -31,7 +31,7 @@ __device__ __forceinline__ int blocked(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* A vector: K (side 0) or V (side 1) of token t of request b in KV head g. */
+/* The vector K (`side` 0) or V (`side` 1) of token t of request b in KV head g. */
 struct vector_of {
     int b, g, side, t;
 };

@@ -80,7 +80,10 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/* Returns the bits of side information for n tokens: as on the device (`stored`), or on the CPU. */
+/*
+ * Returns how many bits help to choose among n tokens: as stored on the device (`stored`), or as
+ * the CPU method counts them.
+ */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;
@@ -255,7 +258,10 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
                      : plan(e, &a, stream, err);
 }
 
-/* Chooses the tokens to read. If their number varies, plans attention; the last layer copies it. */
+/*
+ * Chooses the tokens to read. If their number varies, divides the attention over them among CTAs;
+ * the last layer copies the choice.
+ */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -296,7 +302,10 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
           kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err))));
 }
 
-/* Allocates memory. Zeroes `sides`, which timing runs read although no prompt wrote it. */
+/*
+ * Allocates memory. Zeroes e->sides (data by which steps choose tokens), because timing runs read
+ * it although no prompt wrote it.
+ */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     selection *const e = (selection *)m;

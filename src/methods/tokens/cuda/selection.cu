@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(CHOOSE)
         [&](int at, int i) { choose_page(s, to, b, g, at, i); });
 }
 
-/* Returns the address of row 0's probability for token t. The next rows are 64 elements apart. */
+/* Returns the address of row 0's probability for token t. Row i is 64 i elements later. */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page = (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS];

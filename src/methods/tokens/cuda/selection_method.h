@@ -21,7 +21,7 @@ typedef struct {
     /* Number of tokens of each slot after the latest iteration, [n_slots]. */
     size_t *held;
     size_t rows, row_pages, max_pages;
-    /* Device [layers][pool_pages][side]: side information by which steps choose tokens. */
+    /* Data by which steps choose tokens, in device memory: [layers][pool_pages][bytes per page]. */
     char *sides;
     size_t side;
     float *lse; /* device [rows][group], for decode steps */

@@ -135,7 +135,10 @@ typedef struct {
     size_t page; /* elements of a page */
 } kvd_zdc_move_args;
 
-/* Copies prompts to both kinds of pages. Rows after the last become 0 up to a multiple of 8. */
+/*
+ * Copies prompts to the pages of important and of other tokens. Rows after the last become 0 up to
+ * a multiple of 8.
+ */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /* Zeroes the columns that less important tokens do not store. `pages` must equal args->from. */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);

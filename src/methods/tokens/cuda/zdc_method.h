@@ -100,7 +100,7 @@ typedef struct {
     cudaStream_t stream;
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
-    /* Dimensions that less important tokens keep, from the plan or own_low. */
+    /* Projections to the dimensions that less important tokens keep: plan->dims_low or own_low. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
     /*

@@ -7,7 +7,7 @@
 
 static const char what[] = "attention";
 
-/* Matrices of a unit. A unit is one query head of one sequence. */
+/* Matrices of one query head of one sequence (a unit). */
 enum { K, Q, SCORES, V, PROB, OUT };
 
 /*
@@ -69,8 +69,8 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_units
 }
 
 /*
- * Returns the addresses of the units' matrices for a block of queries. The sequences have `len`
- * tokens each; the first one begins at token `at`.
+ * Returns the addresses of the matrices of all query heads and sequences (units) for a block of
+ * queries. The sequences have `len` tokens each; the first one begins at token `at`.
  */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {

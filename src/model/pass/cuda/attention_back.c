@@ -9,7 +9,7 @@
 
 static const char what[] = "gradient of attention";
 
-/* Matrices of a unit. A unit is a KV head of a sequence with one of its query heads. */
+/* Matrices of one KV head of a sequence with one of its query heads (a unit). */
 enum {
     Q,
     K,
@@ -52,8 +52,8 @@ typedef struct {
 } call;
 
 /*
- * Computes the gradients of a block of queries for n units. S: scores, P: probabilities, O: output.
- * In column-major order:
+ * Computes the gradients of a block of queries for n units (heads of sequences). S: scores, P:
+ * probabilities, O: output. In column-major order:
  *   S^T [keys][rows] = K Q^T     dP^T [keys][rows] = V dO^T
  *   dQ^T [d][rows] = K^T dS^T    dK^T [d][keys] += Q^T dS    dV^T [d][keys] += dO^T P
  */
@@ -92,7 +92,9 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_units *
     return 0;
 }
 
-/* Returns the addresses of the units' matrices for a block of queries. */
+/*
+ * Returns the addresses of the matrices of all heads and sequences (units) for a block of queries.
+ */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                           size_t member)
 {

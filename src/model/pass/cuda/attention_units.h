@@ -18,7 +18,7 @@ extern "C" {
 #include "common/half.h"
 #endif
 
-/* Largest number of matrices per unit, and of units in one batched product. */
+/* Largest number of matrices per unit (head of a sequence), and of units in one batched product. */
 enum { KVD_UNIT_MATRICES = 11, KVD_SCORE_UNITS = 4096 };
 
 /*
@@ -36,15 +36,15 @@ typedef struct {
 } kvd_unit_place;
 
 /*
- * Units of a batched product. Unit u belongs to sequence u / n_heads. `first` is the first unit of
- * the product.
+ * Units (heads of sequences) of a batched product. Unit u belongs to sequence u / n_heads. `first`
+ * is the first unit of the product.
  */
 typedef struct {
     kvd_unit_place at[KVD_UNIT_MATRICES];
     size_t first, n_heads;
 } kvd_units;
 
-/* Returns the address of matrix m of unit u. */
+/* Returns the address of matrix m of unit u (head of a sequence). */
 static inline KVD_ANYWHERE char *kvd_unit_matrix(const kvd_units *a, int m, size_t u)
 {
     const kvd_unit_place *p = &a->at[m];
@@ -53,8 +53,8 @@ static inline KVD_ANYWHERE char *kvd_unit_matrix(const kvd_units *a, int m, size
 }
 
 /*
- * Fills the device array `at` [KVD_UNIT_MATRICES][n] with the addresses of the matrices of units
- * first .. first + n - 1.
+ * Fills the device array `at` [KVD_UNIT_MATRICES][n] with the addresses of the matrices of heads of
+ * sequences (units) first .. first + n - 1.
  */
 cudaError_t kvd_unit_pointers(const kvd_units *a, size_t n, void **at, cudaStream_t stream);
 
@@ -63,7 +63,8 @@ cudaError_t kvd_unit_pointers(const kvd_units *a, size_t n, void **at, cudaStrea
 #else
 
 /*
- * Matrix product of every unit in column-major order, c (m x n) = op(a) op(b), added to c if `add`.
+ * Matrix product of every unit (head of a sequence) in column-major order, c (m x n) = op(a) op(b),
+ * added to c if `add`.
  */
 typedef struct {
     cublasOperation_t op_a, op_b;
@@ -84,8 +85,8 @@ typedef struct {
 } kvd_unit_blas;
 
 /*
- * Computes the product for n units: in one call of cuBLAS, or in one call per unit if there are no
- * pointers.
+ * Computes the product for n units (heads of sequences): in one call of cuBLAS, or in one call per
+ * unit if there are no pointers.
  */
 int kvd_unit_multiply(const kvd_unit_blas *x, const kvd_unit_product *p, const kvd_units *units,
                       size_t n, kvd_err *err);
@@ -109,7 +110,10 @@ size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
  */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
-/* Returns for how many units a block's scores fit into `room` scores, at least 1. */
+/*
+ * Returns for how many heads of sequences (units) a block's scores fit into `room` scores, at least
+ * 1.
+ */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 
 #endif

@@ -183,8 +183,8 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * Computes the output head backward for a piece of the batch: replaces the hidden states in w->dx,
- * from row `first` on, by the gradient by the last layer's output.
+ * Computes the gradient of the output head for some tokens of the batch: replaces the hidden states
+ * in w->dx, from row `first` on, by the gradient by the last layer's output.
  */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {

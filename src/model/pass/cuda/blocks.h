@@ -159,8 +159,9 @@ typedef struct {
 } kvd_gpu_scores;
 
 /*
- * Writes the softmax of products [units][rows][ld] to prob. Row i sees the keys max(0, first + i -
- * window + 1) .. first + i, from 0 on if window is 0. With KVD_F32, prob may be `products`.
+ * Writes the softmax of products [units][rows][ld] to prob. A unit is one head of a sequence. Row i
+ * sees the keys max(0, first + i - window + 1) .. first + i, from 0 on if window is 0. With
+ * KVD_F32, prob may be `products`.
  */
 cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_t rows, size_t ld,
                             size_t first, size_t n_keys, size_t window,

@@ -39,7 +39,7 @@ struct kvd_gpu_backward {
     float *logits;
     /* Gradient by the logits in the number type of the pass. */
     void *d_logits;
-    /* [piece][d_embed] Gradient by the input of the output head. */
+    /* [piece][d_embed] (`piece` tokens at a time) Gradient by the input of the output head. */
     float *d_embedded;
     /* [max_tokens] Target token of each position. */
     uint32_t *target;

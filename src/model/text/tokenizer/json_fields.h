@@ -43,7 +43,8 @@ const char *kvd_json_character(const json_t *o, const char *what, const char *fi
                                kvd_err *err);
 
 /*
- * Pieces of a document before which a sign for a space is put: all pieces, the first one, or none.
+ * Ranges of the text before which a sign for a space is put: all, the first one of a document, or
+ * none.
  */
 typedef enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } kvd_prepend;
 

@@ -27,11 +27,14 @@ void kvd_buffer_release(kvd_buffer *b);
 
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
-    /* Number of the piece's leading bytes that come from the document's first character. */
+    /*
+     * Number of the leading bytes of this part of the text that come from the document's first
+     * character.
+     */
     size_t first;
     uint32_t id;
     bool is_id;
-    /* True if more text of the piece may follow. */
+    /* True if more text of this part of the document may follow. */
     bool open;
 } kvd_piece;
 
@@ -45,17 +48,23 @@ typedef struct {
     size_t n, n_next, capacity, capacity_next;
 } kvd_pieces;
 
-/* Makes `text` the only piece. `open` means that it is the beginning of a longer document. */
+/*
+ * Makes `text` the only piece (range of bytes to tokenize). `open` means that it is the beginning
+ * of a longer document.
+ */
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/* Appends a piece to p->next, the output of the current step, unless it is empty. */
+/*
+ * Appends a piece (range of bytes, or id of an added token) to p->next, the output of the current
+ * step, unless it is empty.
+ */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
-/* Ends a step of the tokenizer: p->next becomes the list p->piece. */
+/* Ends a step of the tokenizer: its output p->next becomes the input p->piece of the next step. */
 void kvd_pieces_step(kvd_pieces *p);
 
 /* Treatment of the matches of a pattern by a step (field "behavior" of tokenizer.json). */
@@ -67,7 +76,7 @@ typedef enum {
     KVD_SPLIT_CONTIGUOUS
 } kvd_split_behavior;
 
-/* State while a piece, `whole`, is cut at the matches of a pattern. */
+/* State while a range of bytes, `whole`, is cut at the matches of a pattern. */
 typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;

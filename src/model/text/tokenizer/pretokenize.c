@@ -29,8 +29,8 @@ typedef struct {
     char replacement[4];
     unsigned width;
     /*
-     * For Metaspace: true if all pieces, or only the first one of a document, get a sign for a
-     * space before them.
+     * For Metaspace: true if a sign for a space is put before all ranges of the text, or only
+     * before the first one of a document.
      */
     bool always, first;
 } step;
@@ -214,7 +214,10 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
-/* A piece in the alphabet of ByteLevel. Its byte i comes from byte byte[i] of the original text. */
+/*
+ * A range of text in the alphabet of ByteLevel. Its byte i comes from byte byte[i] of the original
+ * text.
+ */
 typedef struct {
     kvd_buffer text;
     size_t *byte;
@@ -284,7 +287,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
     return rc;
 }
 
-/* Puts a space before each piece that does not begin with a space. */
+/* Puts a space before each range of the text that does not begin with a space. */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {
     for (size_t i = 0; i < p->n; i++) {

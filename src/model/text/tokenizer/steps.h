@@ -25,15 +25,15 @@ typedef struct {
     kvd_buffer text;
     kvd_vocab_entry *entry; /* sorted by id after kvd_vocab_build */
     size_t n, capacity;
-    /* Hash table of the pieces: 1 + index of an element of `entry`, or 0. */
+    /* Hash table of the tokens' texts: 1 + index of an element of `entry`, or 0. */
     uint32_t *slot;
     size_t n_slots;
     size_t longest;
 } kvd_vocab;
 
 /*
- * Adds a piece to the vocabulary. kvd_vocab_build must be called after the last piece; it fails if
- * a piece or id repeats.
+ * Adds the text and id of a token to the vocabulary. kvd_vocab_build must be called after the last
+ * token; it fails if a text or id repeats.
  */
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err);
 int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
@@ -75,7 +75,10 @@ kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vo
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
-/* Makes each added token a piece of its own, before or (if `normalized`) after the normalizer. */
+/*
+ * Cuts the text at added tokens, each of which becomes one id, before or (if `normalized`) after
+ * the normalizer.
+ */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
 /* Returns the text of an added token, or NULL for other ids. */
@@ -160,10 +163,10 @@ int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kv
                             kvd_err *err);
 
 /*
- * The file tokenizer.bin of llama2.c, little-endian: uint32 longest piece; per piece float32 score,
- * int32 length, bytes.
+ * The file tokenizer.bin of llama2.c, little-endian: uint32 longest token text; per token float32
+ * score, int32 length, bytes.
  *
- * Neighbouring pieces are joined, highest score first, leftmost on ties. Bytes of unknown
+ * Neighbouring tokens are joined, highest score first, leftmost on ties. Bytes of unknown
  * characters become ids 3 + byte.
  */
 

@@ -8,7 +8,10 @@
 
 #define BOS        1
 #define FIRST_BYTE 3
-/* Least score: two pieces are joined only if the score of the result is higher. */
+/*
+ * Smallest score: two adjacent tokens are joined only if the token of the joined text has a higher
+ * score.
+ */
 #define WORST_SCORE (-1e10f)
 
 struct kvd_llama2c {
@@ -67,7 +70,7 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
 
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
-    /* Refuses sizes that do not fit, because every piece takes at least nine bytes of the file. */
+    /* Refuses sizes that do not fit, because every token takes at least nine bytes of the file. */
     if (vocab_size <= BOS || vocab_size > len / 9) {
         kvd_fail(err, "%zu bytes cannot hold a llama2.c tokenizer of %zu pieces", len, vocab_size);
         return NULL;
