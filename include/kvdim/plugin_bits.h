@@ -1,9 +1,9 @@
 /*
  * Plugins that store the numbers of K and V with fewer bits. Read kvdim/plugin.h first.
  *
- * kvdim codes each token once, after other methods have dropped tokens and removed dimensions. If a
- * token method (kvdim/plugin_tokens.h) later lowers a token's precision, the token is coded again,
- * in a block of one token.
+ * kvdim quantises each token once, after other methods have dropped tokens and removed dimensions.
+ * If a token method (kvdim/plugin_tokens.h) later lowers a token's precision, the token is
+ * quantised again, in a block of one token.
  */
 #ifndef KVDIM_PLUGIN_BITS_H
 #define KVDIM_PLUGIN_BITS_H
@@ -14,13 +14,18 @@
 extern "C" {
 #endif
 
-/* Rows (tokens) of K or V that are coded together, of one KV head of one layer of one sequence. */
+/*
+ * Rows (tokens) of K or V that are quantised together, of one KV head of one layer of one sequence.
+ */
 typedef struct kvdim_block {
     uint32_t struct_size;
     /* KVDIM_SIDE_KEYS (keys, after RoPE unless keys_before_rope is 1) or KVDIM_SIDE_VALUES. */
     int32_t side;
     int32_t layer, kv_head;
-    /* 1: coded at the end of a prompt, 0: in a decode step. Dropped tokens are not in the block. */
+    /*
+     * 1 if the block is quantised at the end of a prompt, 0 if in a decode step. Dropped tokens are
+     * not in the block.
+     */
     int32_t prompt;
     /* Numbers of tokens and dimensions. d < d_head if another method has removed dimensions. */
     size_t n, d;
@@ -35,12 +40,14 @@ typedef struct kvdim_block {
 } kvdim_block;
 
 /*
- * Method that codes K and V with fewer bits. The argument `self` of its functions is the pointer
+ * Method that stores K and V with fewer bits. The argument `self` of its functions is the pointer
  * that `open` stored or, if `open` is NULL, the parameter values, const double [n_keys].
  */
 typedef struct kvdim_bits_method {
     kvdim_method method;
-    /* If 1, keys are coded before RoPE, and kvdim applies RoPE whenever it reads a decoded key. */
+    /*
+     * If 1, keys are quantised before RoPE, and kvdim applies RoPE whenever it reads a decoded key.
+     */
     int32_t keys_before_rope;
     /*
      * Checks the parameter values `value` [n_keys] against the model, and stores a pointer of the
@@ -57,8 +64,8 @@ typedef struct kvdim_bits_method {
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /*
-     * Codes block `b`. `decoded` [n][d] receives the finite numbers that replace b->x, *payload the
-     * bits of the codes, *side_bits those of scales, tables and indices, both at least 0. Must
+     * Quantises block `b`. `decoded` [n][d] receives the finite numbers that replace b->x, *payload
+     * the bits of the codes, *side_bits those of scales, tables and indices, both at least 0. Must
      * accept constant rows, zeros and any n >= 1.
      */
     int (*code)(const void *self, const kvdim_block *b, float *decoded, double *payload,

@@ -39,7 +39,10 @@ typedef struct {
     double cache_bytes;
     /* Stored bytes per token, over layers and GPUs; with a window, mean over max_len tokens. */
     double bytes_per_token;
-    /* Bytes of weights (only of the codes if 4-bit), and peak bytes of all memory, over devices. */
+    /*
+     * Bytes of the weights (of the quantised ones alone if weights have 4 bits), and peak bytes of
+     * all memory, summed over devices.
+     */
     double weight_bytes, peak_bytes;
     /* Number of 64-token pages in every layer without a window. */
     size_t pages;
@@ -83,8 +86,8 @@ struct kvd_engine {
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
     /*
-     * Waits for codes of earlier iterations that the CPU computes, which `held` and `count` need.
-     * NULL: there are none.
+     * Waits until the CPU has quantised the tokens of earlier iterations, which `held` and `count`
+     * need. NULL: the CPU quantises nothing.
      */
     int (*finish)(kvd_engine *e, kvd_err *err);
     /* Returns the bytes that the cache holds. If NULL, each token has bytes_per_token. */
@@ -93,7 +96,10 @@ struct kvd_engine {
     void (*sent)(const kvd_engine *e, double bytes[2]);
     /* Counts the tokens and bits in a request's cache. NULL if the engine cannot count. */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
-    /* Frees the slot of a request that ends before its last token. NULL if not supported. */
+    /*
+     * Frees the cache memory (slot) of a request that ends before its last token. NULL if not
+     * supported.
+     */
     void (*drop)(kvd_engine *e, size_t slot);
     /* Returns the kvd_engine_spec.outliers that the failed run needed, or 0 for other failures. */
     size_t (*lacking)(const kvd_engine *e);

@@ -27,11 +27,11 @@ typedef struct {
     bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
-    /* Largest number of tokens in a slot. */
+    /* Largest number of tokens in a slot (running request). */
     size_t tokens;
     kvd_cpu_rows rows;
     double held_bytes;
-    /* Number of tokens in each slot, [max_batch]; 0 if free. */
+    /* Number of tokens of each running request (slot), [max_batch]; 0 if free. */
     uint32_t *held;
     /* Residual stream of the tokens whose logits are computed, [max_batch][d_model]. */
     float *last;

@@ -109,8 +109,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
 }
 
 /*
- * Copies the rows of tokens after the prompts, `from`, to their places in whole sequences, `to`. If
- * `out`, copies them out of whole sequences `from` instead.
+ * Copies the rows of tokens after the prompts, `from`, to where they belong in whole sequences,
+ * `to`. If `out`, copies them out of whole sequences `from` instead.
  */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)

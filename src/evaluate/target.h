@@ -36,8 +36,8 @@ typedef struct {
 } kvd_target_sample;
 
 /*
- * Parameter value and saved fraction of a setting near the point where the share falls below the
- * target. NaN if there is no such point.
+ * Parameter value, and saved fraction of the cache, near the compression at which the kept share of
+ * the score falls below the target. NaN if there is none.
  */
 typedef struct {
     double value, saving;
@@ -106,7 +106,8 @@ typedef struct {
 
 /*
  * Returns the first removed fraction p whose share is below the target, or the last p if there is
- * none. The share is 1 at p = 0 and is interpolated linearly between the points (p[i], share[i]).
+ * none. The share is 1 at p = 0 and is interpolated linearly between the measured pairs (p[i],
+ * share[i]).
  */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
@@ -156,7 +157,7 @@ typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
-/* Table entries of --target and --target-key, which set members `target` and `target_key`. */
+/* Option table lines of --target and --target-key, which set members `target` and `target_key`. */
 #define KVD_OPTIONS_TARGET(T, of)                                                                  \
     {"target",                                                                                     \
      .type = KVD_OPT_NUMBER,                                                                       \

@@ -24,7 +24,9 @@ typedef enum {
  */
 typedef struct {
     size_t rows;
-    /* Bits of codes and of numbers that are not quantised. */
+    /*
+     * Bits of quantised numbers and of numbers that are not quantised, without scales and indices.
+     */
     double payload;
     double side;
     /*

@@ -229,7 +229,10 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     return status;
 }
 
-/* Returns true if some of the cached tokens from .. to-1 are coded with fewer bits. */
+/*
+ * Returns true if some of the cached tokens from .. to-1 are quantised with fewer bits than the
+ * others.
+ */
 static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
 {
     bool there[KVD_N_LEVELS] = {false};

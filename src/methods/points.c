@@ -260,7 +260,10 @@ static void clear(const kvd_method *m, kvd_point *point)
         point->side_p[side] = point->low_p[side] = NAN;
 }
 
-/* Builds the point with the widths *w, unless `status` tells of a failure, and releases *w. */
+/*
+ * Builds the projections that keep *w dimensions per head, unless `status` tells of a failure, and
+ * releases *w.
+ */
 static int finish(const kvd_method *m, int status, kvd_widths *w, kvd_point *point, kvd_err *err)
 {
     status = status || build(m, w, point, err);

@@ -547,7 +547,10 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                                        strstr(method[i].text, "elasticcache+kivi")
                                    ? 1.5
                                    : 0.5;
-        /* Float32 products of a GPU can move a number of a kept token across a tie of its codes. */
+        /*
+         * Float32 products of a GPU can move a number of a kept token across a tie between two
+         * quantised numbers.
+         */
         const double ties =
             strstr(method[i].text, "+nvfp4") || !strcmp(method[i].text, "mikv") ? 0.1 : 1e-3;
         const limits most = {.margin = f32        ? ties
@@ -570,7 +573,10 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
     kvd_generator_free(gpu);
 }
 
-/* Compares prompts in several passes. The CPU compresses kvtc's codes of earlier ones meanwhile. */
+/*
+ * Compares prompts in several passes. Meanwhile the CPU compresses kvtc's quantised tokens of
+ * earlier passes.
+ */
 static void compare_passes(kvd_generator *cpu)
 {
     static const limits most = {.margin = 0.5, .log_p = 0.15, .bits = 0.02, .sequences = SEQUENCES};

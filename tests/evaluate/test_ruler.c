@@ -113,7 +113,10 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/* Returns text [n] with random words replaced by codes. The caller frees it. */
+/*
+ * Returns text [n] with each random word replaced by a letter or digit for its type. The caller
+ * frees it.
+ */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -169,8 +172,8 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Returns the distinct lines of a prompt, with codes for random words. Needles and lists are
- * counted instead.
+ * Returns the distinct lines of a prompt, with random words replaced by letters for their types.
+ * Needles and lists are counted instead.
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {

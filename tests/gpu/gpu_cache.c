@@ -320,7 +320,9 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
                        const kvd_packed_form *form)
 {
     enum { ROWS = 150, GROUP = 1 /* of kivi's parameters */ };
-    /* A KV head with K and V of unequal ranges, one without codes, two with K or V alone. */
+    /*
+     * A KV head with K and V of unequal ranges, one that is not quantised, two with K or V alone.
+     */
     static const kvd_cache_codes list[] = {{{3, 5}, {64, 61}, {1, 1}},
                                            {{0, 0}, {0, 0}, {1, 1}},
                                            {{70, 0}, {33, 0}, {1, 1}},

@@ -37,7 +37,10 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
     const setting set = {.max_batch = slots, .graphs = graphs, .phases = graphs};
     kvd_engine_spec spec = spec_of(&set, l->max_len, 4 * l->max_len);
     kvd_plan plan;
-    /* Gives pages room for the longest codes, because random code tables do not fit the data. */
+    /*
+     * Gives pages room for the longest entropy-coded streams, because random frequency tables do
+     * not fit the data.
+     */
     spec.outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0;
     spec.exact_prompts = gpu && exact;
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, err))
@@ -499,7 +502,7 @@ int main(int argc, char **argv)
                                      {"mxfp4", 0.5, 1e-9},
                                      /*
                                       * Tolerance for nvfp4: if a scale is rounded differently, all
-                                      * 16 codes of its group change.
+                                      * 16 numbers of its group change.
                                       */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},

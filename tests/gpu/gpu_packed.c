@@ -524,7 +524,7 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
 }
 
 /*
- * Reference: codes and decodes n tokens x [n][b->d] of request `of`. The caller sets all other
+ * Reference: quantises and restores n tokens x [n][b->d] of request `of`. The caller sets all other
  * inputs in b.
  */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
@@ -558,7 +558,8 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
 }
 
 /*
- * Reference: codes n tokens whose rows hold all KV heads. Writes the decoded rows [n][d] of head g.
+ * Reference: quantises n tokens whose rows hold all KV heads. Writes the decoded rows [n][d] of
+ * head g.
  */
 static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n, float *decoded)
 {
@@ -737,7 +738,7 @@ static void run_decoder(const bench *w, decoder *x, int step)
 
 /*
  * Returns the number of NaN left in ring buffers. Method gear marks outliers with NaN while it
- * codes.
+ * quantises.
  */
 static size_t marks_left(const bench *w)
 {
@@ -801,8 +802,8 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
      */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
     /*
-     * Accepted number of wrong numbers. With fractional bits turboquant rotates codes, so one
-     * changed code changes several numbers.
+     * Accepted number of wrong numbers. With fractional bits, turboquant rotates quantised vectors,
+     * so one quantised number that differs changes several numbers.
      */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),

@@ -9,7 +9,8 @@
 #include "methods/plan.h"
 
 /*
- * Opens method fp8 or nvfp4 in *plan with made-up scales for each layer (scale=1) or each head (scale=2).
+ * Opens method fp8 or nvfp4 in *plan with made-up scales for each layer (scale=1) or each head
+ * (scale=2).
  */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {

@@ -170,7 +170,7 @@ static void code_token(const problem *p, head *h, int t, uint8_t level)
 }
 
 /*
- * Codes all tokens at low precision except the recent ones and the `heavy` older ones with the
+ * Quantises all tokens at low precision except the recent ones and the `heavy` older ones with the
  * highest scores.
  */
 static void choose(const problem *p, head *h, int n)
@@ -248,8 +248,8 @@ static void run_prompts(problem *p)
 }
 
 /*
- * Compares the restored rows of K and V with the CPU's. The newest token is not coded and must be
- * equal bit for bit.
+ * Compares the restored rows of K and V with the CPU's. The newest token is not quantised and must
+ * be equal bit for bit.
  */
 static void compare(problem *p, int step)
 {

@@ -241,7 +241,7 @@ static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_
             }
 }
 
-/* Codes the tokens of a request on the CPU. Returns the number of 16-bit units. */
+/* Encodes the tokens of a request on the CPU. Returns the number of 16-bit words. */
 static uint32_t code_request(const problem *p, one_side *s, int b)
 {
     const kvd_stream_parts parts = kvd_stream_parts_of(s->side.room);
@@ -297,7 +297,7 @@ static kvd_stream_batch batch_of(const problem *p, bool prompts)
                               .n_sms = 3};
 }
 
-/* Codes the last n[b] tokens of each request b on the device. */
+/* Encodes the last n[b] tokens of each request b on the device. */
 static void code_tokens(problem *p, const int32_t n[N], bool prompts)
 {
     const kvd_stream_side side[2] = {p->of[0].side, p->of[1].side};

@@ -236,7 +236,7 @@ TEST(fisher_file_is_read_as_written)
     kvd_fisher_close(&f);
 }
 
-/* Codes K and V of layer 1. If `use`, errors are weighted by the squared gradients f. */
+/* Quantises K and V of layer 1. If `use`, errors are weighted by the squared gradients f. */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];

@@ -12,7 +12,7 @@ enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE];
 static const uint32_t *position; /* NULL: 0, 1, ... */
 
-/* Codes the array x as K or V of all heads of layer 1. Returns the mean squared error. */
+/* Encodes the array x as K or V of all heads of layer 1. Returns the mean squared error. */
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};

@@ -201,7 +201,9 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Marks the bytes of page p that m tokens use. The first `prompt` tokens were coded together. */
+/*
+ * Marks the bytes of page p that m tokens use. The first `prompt` tokens were quantised together.
+ */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {

@@ -12,7 +12,7 @@ static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
 /*
- * Codes and decodes n symbols with their own frequencies. Returns the bytes of the code. *entropy
+ * Encodes and decodes n symbols with their own frequencies. Returns the bytes of the code. *entropy
  * receives the symbols' entropy in bits.
  */
 static size_t round_trip(size_t n, double *entropy)

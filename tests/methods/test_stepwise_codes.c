@@ -1,4 +1,7 @@
-/* Tests plans that quantise, prune or project K and V token by token, against dense attention. */
+/*
+ * Tests compression methods that quantise, prune or project K and V token by token, against dense
+ * attention.
+ */
 #include "common/linalg.h"
 #include "stepwise_case.h"
 
@@ -68,8 +71,8 @@ TEST(codes_of_all_heads)
 }
 
 /*
- * Made-up lossless method. It codes BLOCK keys at a time, leaves the NEWEST last values uncoded,
- * and counts one bit per number.
+ * Made-up lossless method. It quantises BLOCK keys at a time, leaves the NEWEST last values
+ * unquantised, and counts one bit per number.
  */
 enum { BLOCK = 8, NEWEST = 3 };
 static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,

@@ -206,8 +206,8 @@ TEST(outliers_are_a_code_of_their_own)
 }
 
 /*
- * With fractional bits, tokens are coded in blocks of 32. 3.001 bits must give the same result as 3
- * bits.
+ * With fractional bits, tokens are quantised in blocks of 32. 3.001 bits must give the same result
+ * as 3 bits.
  */
 TEST(fractions_lie_between)
 {

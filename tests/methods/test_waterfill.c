@@ -44,8 +44,8 @@ static int set_up(void **state)
 }
 
 /*
- * Codes tokens and returns the mean of e F e^T, where e is a token's error and F the second moment
- * of gradients plus a ridge.
+ * Encodes tokens and returns the mean of e F e^T, where e is a token's error and F the second
+ * moment of gradients plus a ridge.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {

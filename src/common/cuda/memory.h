@@ -13,7 +13,7 @@
 typedef struct {
     void **array, **pinned;
     int n, n_pinned;
-    /* Number of entries that the lists `array` and `pinned` have room for. */
+    /* Number of pointers that the lists `array` and `pinned` have room for. */
     int room, pinned_room;
     kvd_pool host;
     /*

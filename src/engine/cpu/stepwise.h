@@ -11,7 +11,10 @@ typedef struct {
     /* Number of tokens to reserve for a request of unknown length. */
     size_t tokens;
     size_t n;
-    /* Per request: first token in the batch, cached tokens, tokens to reserve, slot. */
+    /*
+     * Per request: index of its first token in the batch, number of cached tokens, number of tokens
+     * to reserve memory for, and index of its cache.
+     */
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 

@@ -54,7 +54,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         kvd_pages_pass(&e->near, s->slot, first_near(e, (size_t)s->before + s->n));
-        /* The copy of a prompt is no longer needed. One place stays for the next token. */
+        /* The copy of a prompt is no longer needed. Room for one more token stays. */
         if (kvd_cuda_rows(e, it, i) > s->n)
             kvd_pages_keep(&e->near, s->slot, (size_t)s->before + s->n + 1);
     }

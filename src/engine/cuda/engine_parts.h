@@ -57,7 +57,7 @@ typedef struct {
     char *works;
     char *host_works; /* pinned copy of `works` */
     size_t described;
-    /* 4-bit codes of the weights of each layer, [n_layers], or NULL, and their total bytes. */
+    /* Weights of each layer, quantised to 4 bits, [n_layers], or NULL, and their total bytes. */
     kvd_layer_codes *codes;
     size_t codes_bytes;
     /* CUDA graphs, indexed by the number of decode steps, [max_slices + 1]. */
@@ -94,7 +94,10 @@ int kvd_cuda_engine_logits(kvd_engine *self, size_t i, float *to, kvd_err *err);
 /* Returns the bytes that the cache holds. Only valid if kvd_cuda_engine_counts_held is true. */
 double kvd_cuda_engine_held(const kvd_engine *self);
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
-/* Frees the cache pages of a slot, and the data of the compression method for the slot. */
+/*
+ * Frees the cache pages of a running request (slot), and the data that the compression method holds
+ * for it.
+ */
 void kvd_cuda_engine_drop(kvd_engine *self, size_t slot);
 void kvd_cuda_engine_free(kvd_engine *self);
 

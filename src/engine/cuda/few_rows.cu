@@ -283,7 +283,10 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Codes of one block of 128 columns that a lane holds, with quantisation steps and zeros. */
+/*
+ * 4-bit weights of one block of 128 columns that a lane holds, with quantisation steps and zero
+ * points.
+ */
 struct piece {
     uint4 codes[2];
     uint32_t side[2];

@@ -46,7 +46,10 @@ struct kvd_generate_path {
      */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
-    /* Returns the number of bits that the cache holds in a slot (kvd_sequence_cache_bits). */
+    /*
+     * Returns the number of bits that the cache of a running sequence (slot) holds
+     * (kvd_sequence_cache_bits).
+     */
     double (*bits)(const kvd_generate_path *p, size_t slot);
     /*
      * Frees the slots of `begin`, also after a failure. Adds the bytes of their caches to *account

@@ -27,7 +27,7 @@ extern "C" {
 namespace
 {
 
-/* Request of a slot of 16 rows. Request b has the slots from token_start[b] / 16 + 2 b on. */
+/* Request of a block of 16 rows. Request b has the blocks from token_start[b] / 16 + 2 b on. */
 struct place {
     int b, start, next;
 };

@@ -19,14 +19,20 @@ typedef struct {
     int32_t d_head;             /* dimensions before compression; 16, 32 .. 256 */
     int32_t batch, n_tokens;    /* requests, and new tokens of all requests */
     const int32_t *token_start; /* Device [batch]: first row of request b in x, increasing. */
-    /* Device [batch]: number of new tokens of each request, and of all tokens with the new ones. */
+    /*
+     * [batch] in device memory: number of new tokens of each request, and of all tokens with the
+     * new ones.
+     */
     const int32_t *q_len, *kv_len;
-    /* Device [batch], prefill: first row of each request in Q. NULL: decode, Q [batch][q_pitch]. */
+    /*
+     * [batch] in device memory, prefill: first row of each request in Q. NULL: decode, Q
+     * [batch][q_pitch].
+     */
     const int32_t *q_start;
     int32_t n_q8;              /* rows of Q in layout BLOCKED; 0 in decode */
     const int32_t *page_table; /* device [batch][max_pages] */
     int32_t max_pages;
-    /* Decode only, device [batch]: RoPE position of the new token; if NULL, kv_len - 1 */
+    /* Decode only, [batch] in device memory: RoPE position of the new token; if NULL, kv_len - 1 */
     const uint32_t *position;
     /*
      * Decode only. 1: the launch may read token_start, kv_len, position and page_table before

@@ -80,7 +80,10 @@ static __device__ __forceinline__ bool copies_tokens(const params &p)
     return p.log2_pieces > 3;
 }
 
-/* Sets token[i] to the pool's place of token 8 i + lane % 8 of a page, or -1 after the segment. */
+/*
+ * Sets token[i] to the position in the page pool of token 8 i + lane % 8 of a page, or to -1 after
+ * the segment.
+ */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
                                                    int32_t (&token)[KVD_PAGE_TOKENS / 8])

@@ -36,11 +36,17 @@ typedef struct {
      * all these pages.
      */
     const int32_t *second_len;
-    /* Device [1]: number of requests to compute, or NULL for all. Other rows are not written. */
+    /*
+     * [1] in device memory: number of requests to compute, or NULL for all. Other rows are not
+     * written.
+     */
     const int32_t *live;
     const void *q;    /* device [batch][q_pitch] */
     const void *pool; /* pages of K and V on the device */
-    /* Device [n_heads]: logits of attention sinks, which join the softmax denominators, or NULL. */
+    /*
+     * [n_heads] in device memory: logits of attention sinks, which join the softmax denominators,
+     * or NULL.
+     */
     const float *sinks;
     /*
      * Length of `sinks` if the batch has one request per KV head: the sinks of request b begin at
@@ -48,12 +54,16 @@ typedef struct {
      */
     int32_t n_sinks;
     void *o; /* output, device [batch][o_pitch] */
-    /* Output, device [batch][n_heads], natural logs of the softmax denominators. May be NULL. */
+    /*
+     * Output, [batch][n_heads] in device memory, natural logs of the softmax denominators. May be
+     * NULL.
+     */
     float *lse;
-    /* Output, device [n_ctas]: nanoseconds that each CTA worked. May be NULL. */
+    /* Output, [n_ctas] in device memory: nanoseconds that each CTA worked. May be NULL. */
     unsigned long long *busy;
     /*
-     * Output, device [n_ctas][KVD_DECODE_STAMPS]: time in ns of events AT_... (decode_merge.cuh).
+     * Output, [n_ctas][KVD_DECODE_STAMPS] in device memory: time in ns of events AT_...
+     * (decode_merge.cuh).
      */
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
@@ -62,7 +72,10 @@ typedef struct {
      * has written to `workspace`.
      */
     int32_t ctas_per_task;
-    /* Device, kvd_decode_workspace_bytes() bytes; unchanged from kvd_decode_plan to kvd_decode. */
+    /*
+     * Device memory, kvd_decode_workspace_bytes() bytes; unchanged from kvd_decode_plan to
+     * kvd_decode.
+     */
     void *workspace;
 } kvd_decode_args;
 

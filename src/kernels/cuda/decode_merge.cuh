@@ -147,7 +147,10 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
                  : "memory");
 }
 
-/* Merges the outputs of `places` warps into the final output or, unless is_whole, a partial one. */
+/*
+ * Merges the attention outputs of `places` warps into the final output or, unless is_whole, a
+ * partial one.
+ */
 template <bool BF, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,

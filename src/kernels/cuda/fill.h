@@ -17,7 +17,10 @@ typedef struct {
     uint64_t seed;
     kvd_attn_map map;
     int32_t batch;
-    /* Device [batch]: first row of each request in Q (NULL in decode), its queries and its keys. */
+    /*
+     * [batch] in device memory: first row of each request in Q (NULL in decode), its queries and
+     * its keys.
+     */
     const int32_t *q_start, *q_len, *kv_len;
     int32_t n_q8;    /* number of rows of blocked Q */
     int32_t longest; /* Largest q_len (kvd_fill_q) or kv_len (kvd_fill_kv) of a request. */
@@ -44,7 +47,7 @@ typedef struct {
     /* [n] query heads (for Q) or KV heads (for K and V) to fill, and their dimensions */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
     int32_t padded; /* number of columns that are written, a multiple of 8 */
-    /* Device [batch]: rows of each request in the tensor, and keys of the request. */
+    /* [batch] in device memory: rows of each request in the tensor, and keys of the request. */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
     /* distances in elements of `to`, multiples of 8 */

@@ -30,7 +30,10 @@ typedef struct {
 typedef struct {
     const kvd_prefill_tile *tile; /* device [n_tiles] */
     int32_t n_tiles;
-    /* Device [n_ctas + 1]: CTA c has tiles first[c] .. first[c+1]-1. NULL: *next is the counter. */
+    /*
+     * [n_ctas + 1] in device memory: CTA c has tiles first[c] .. first[c+1]-1. NULL: *next is the
+     * counter.
+     */
     const int32_t *first;
     int32_t *next;  /* Device [1]: index of the next tile, 0 at launch; used if `first` is NULL. */
     int32_t n_ctas; /* number of CTAs, one per SM */
@@ -40,17 +43,29 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_attn_map map;
     int32_t batch, max_pages, n_q8;
-    /* Device [batch]: first row of each request in Q, number of queries, and number of keys. */
+    /*
+     * [batch] in device memory: first row of each request in Q, number of queries, and number of
+     * keys.
+     */
     const int32_t *q_start, *q_len, *kv_len;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* blocked Q on the device */
     const void *pool;          /* pages of K and V on the device */
-    /* Device [n_heads]: logits of attention sinks, which join the softmax denominators, or NULL. */
+    /*
+     * [n_heads] in device memory: logits of attention sinks, which join the softmax denominators,
+     * or NULL.
+     */
     const float *sinks;
     void *o; /* Output, device [n_q8][o_pitch]. */
-    /* Output, device [n_heads][n_q8], natural logs of the softmax denominators. May be NULL. */
+    /*
+     * Output, [n_heads][n_q8] in device memory, natural logs of the softmax denominators. May be
+     * NULL.
+     */
     float *lse;
-    /* Output, device [n_ctas]: nanoseconds from first to last tile of each CTA. May be NULL. */
+    /*
+     * Output, [n_ctas] in device memory: nanoseconds from first to last tile of each CTA. May be
+     * NULL.
+     */
     unsigned long long *busy;
     kvd_prefill_work work;
 } kvd_prefill_args;

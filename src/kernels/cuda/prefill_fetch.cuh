@@ -171,7 +171,10 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
     }
 }
 
-/* Copies K or V of keys first .. end - 1 into a slot of n keys. Lane i copies the i-th page. */
+/*
+ * Copies K or V of keys first .. end - 1 into a ring buffer element of n keys. Lane i copies the
+ * i-th page.
+ */
 template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
                                             int offset, int d, int begin, int first, int end, int n,

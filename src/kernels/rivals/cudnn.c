@@ -53,7 +53,7 @@ struct kvd_cudnn_plan {
     int n_forms;
     candidate *list;
     int n_list, chosen;
-    /* Device [FORMS_MAX][batch]: for each graph, number of query rows of each request. */
+    /* [FORMS_MAX][batch] in device memory: for each graph, number of query rows of each request. */
     int32_t *rows_dev;
     float scale, minus_inf;
     int32_t q_len, kv_len;

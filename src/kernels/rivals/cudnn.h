@@ -49,9 +49,15 @@ typedef struct {
 typedef struct {
     const void *q, *k, *v;
     void *o; /* output; if ragged, rows from q_len on are unspecified */
-    /* Device, kvd_cudnn_workspace() bytes, aligned to 256 bytes; may be NULL if the size is 0. */
+    /*
+     * Device memory, kvd_cudnn_workspace() bytes, aligned to 256 bytes; may be NULL if the size is
+     * 0.
+     */
     void *workspace;
-    /* Device [batch]: numbers of queries, 1 .. shape.q_len; read if ragged and shape.q_len > 1. */
+    /*
+     * [batch] in device memory: numbers of queries, 1 .. shape.q_len; read if ragged and
+     * shape.q_len > 1.
+     */
     const int32_t *q_len;
     const int32_t *kv_len; /* [batch] lengths 1 .. shape.kv_len, read only if ragged */
 } kvd_cudnn_io;

@@ -75,8 +75,8 @@ struct params {
     const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
     /*
-     * Partial results [slot][CTA of cluster][warpgroup]: unnormalised outputs `part` [8][rank_v],
-     * and maxima and sums `part_ml` [8][2].
+     * Partial results [run of pages][CTA of cluster][warpgroup]: unnormalised outputs `part`
+     * [8][rank_v], and maxima and sums `part_ml` [8][2].
      */
     float *part, *part_ml;
     uint16_t *o;

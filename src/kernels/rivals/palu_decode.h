@@ -22,7 +22,10 @@ typedef struct {
     const void *q;             /* queries after RoPE, device [batch][n_heads * 128] */
     const void *pool;          /* pages of latents, on the device */
     const void *up;            /* packed matrices U, on the device */
-    /* RoPE tables, device [max position][64], at least 64 rows; angles linear in the position. */
+    /*
+     * RoPE tables, [max position][64] in device memory, at least 64 rows; angles linear in the
+     * position.
+     */
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* return value of kvd_palu_decode_clusters() */

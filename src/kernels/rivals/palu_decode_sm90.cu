@@ -11,7 +11,10 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
             mbar_init(smem + OFF_FULL + i * 8, 1);
-            /* A place is free after 8 arrivals: 4 warps that read it, in each of the 2 CTAs. */
+            /*
+             * An element of the ring buffer is free after 8 arrivals: 4 warps that read it, in each
+             * of the 2 CTAs.
+             */
             mbar_init(smem + OFF_EMPTY + i * 8, 8);
         }
         mbar_init(smem + OFF_UP_BARRIERS, 1);

@@ -25,8 +25,8 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
 char *kvd_width_list_path(const char *text);
 
 /*
- * Sets the kept dimensions to those of entry `point` of a rates file from layer `layer` on, rounded
- * up to multiples of 16. d_head must be equal in both.
+ * Sets each head's kept dimensions to those of entry `point` of a kvdim/rates file, from layer
+ * `layer` on, rounded up to multiples of 16. d_head must be equal in both.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);

@@ -5,7 +5,7 @@
 #include "common/quantise.h"
 #include "methods/axis.h"
 
-/* Block: K or V of some tokens that are coded together, of one KV head, layer and sequence. */
+/* Block: K or V of some tokens that are quantised together, of one KV head, layer and sequence. */
 typedef struct {
     kvd_side side;
     int layer, kv_head;
@@ -38,7 +38,7 @@ struct kvd_bits_method {
     const char *fisher_key;
     /* True if random numbers can replace the calibration data (setup.drawn, for timing). */
     bool drawn;
-    /* True if keys are coded before RoPE. */
+    /* True if keys are quantised before RoPE. */
     bool keys_before_rope;
     /* Returns true if tokens at KVD_LEVEL_LOW take fewer bits. NULL: never. */
     bool (*two_levels)(const kvd_parameter_values *v);
@@ -59,8 +59,8 @@ struct kvd_bits_method {
     /* Returns true if the parameters require more calibration data than info.needs. NULL: never. */
     bool (*calibrated)(const kvd_parameter_values *v);
     /*
-     * Sets *window and *block: of m tokens, the first (m - window) / block * block are coded. NULL:
-     * window 0, block 1.
+     * Sets *window and *block: of m tokens, the first (m - window) / block * block are quantised.
+     * NULL: window 0, block 1.
      */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /*
@@ -75,8 +75,8 @@ struct kvd_bits_method {
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Codes a block of finite numbers. `decoded` [n][d] receives the decoded numbers, *count the
-     * bits. Must handle constant vectors and incomplete groups. Thread-safe.
+     * Quantises a block of finite numbers. `decoded` [n][d] receives the decoded numbers, *count
+     * the bits. Must handle constant vectors and incomplete groups. Thread-safe.
      */
     int (*code)(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err);
@@ -164,7 +164,9 @@ extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
 /* GPU code of waterfill, kvtc and cachegen. Address NULL without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_streams KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_cachegen KVD_IF_LINKED;
-/* Text generation on a GPU: the CPU codes rows after each iteration; pages hold decoded bf16. */
+/*
+ * Text generation on a GPU: the CPU quantises rows after each iteration; pages hold decoded bf16.
+ */
 extern const struct kvd_gpu_kind kvd_gpu_host_codes KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_xquant KVD_IF_LINKED;
 

@@ -219,7 +219,10 @@ static int new_making(const kvtc *t, const kvd_method_setup *s, size_t n, kvd_po
     return kvd_pool_check(pool, "calibration rows", err);
 }
 
-/* Counts how often group g has each code in n calibration tokens, components c [n][wide]. */
+/*
+ * Counts how often each integer occurs in group g of n quantised calibration tokens, components c
+ * [n][wide].
+ */
 static void count_codes(const float *c, size_t n, size_t wide, const kvd_kvtc_group *g,
                         uint64_t *count)
 {
@@ -246,7 +249,7 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     kvd_stream_coder *const l = &c->lanes;
     const size_t codes = (size_t)1 << g->bits, first = (size_t)l->streams.kept;
     kvd_rans_table table;
-    /* Codes that do not occur in the calibration data need a frequency above 0. */
+    /* Integers that do not occur in the calibration data need a frequency above 0. */
     for (size_t s = 0; s < codes; s++)
         count[s] = 64 * count[s] + 1;
     kvd_rans_table_make(&table, count, codes);
@@ -262,7 +265,10 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     l->n_starts += codes + 1;
 }
 
-/* Builds c->lanes for c's groups from calibration components cost->c. NULL: all codes alike. */
+/*
+ * Builds c->lanes for c's groups from calibration components cost->c. NULL: all integers are
+ * equally frequent.
+ */
 static int make_lanes(kvtc *t, coder *c, const costs *cost, kvd_err *err)
 {
     const size_t wide = t->wide;
@@ -413,7 +419,7 @@ static size_t packed_bytes(const coder *c, size_t n)
     return (bits + 7) / 8;
 }
 
-/* Quantises and packs the components of n tokens or, if `read`, unpacks and decodes their codes. */
+/* Quantises and packs the components of n tokens or, if `read`, unpacks and restores them. */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
     size_t at = 0;
@@ -518,7 +524,8 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
 }
 
 /*
- * Codes and decodes n tokens in place (w->x): with DEFLATE if `state` is NULL, else as a GPU does.
+ * Encodes and decodes n tokens in place (w->x): with DEFLATE if `state` is NULL, else as a GPU
+ * does.
  */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)

@@ -44,7 +44,7 @@ typedef struct {
     size_t wide;
     size_t heads; /* number of adjacent KV heads whose keys are rotated together */
     float clip;
-    /* Channel of each code of the rotated keys, [n_layers][wide]. */
+    /* Original channel of each number of the rotated keys, [n_layers][wide]. */
     const uint32_t *order;
 } kvd_rotatekv_tables;
 

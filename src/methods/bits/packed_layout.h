@@ -61,7 +61,10 @@ typedef struct {
     int32_t v_apart; /* number of outliers per value vector */
     /* Number of key outliers for which a page has room, a multiple of 4. */
     int32_t k_apart;
-    /* Number of exponent bits of floating-point codes, which have 1 sign bit; 0: integer codes. */
+    /*
+     * Number of exponent bits of stored floating-point numbers, which have 1 sign bit. 0: integers
+     * are stored.
+     */
     int32_t exponent;
     /* Number of channels of a token per floating-point scale: 32 (E8M0), 16 (E4M3), 0 (none). */
     int32_t block;
@@ -86,7 +89,7 @@ typedef struct {
     bool split;   /* true: layout of kvd_packed_split; other members unset */
 } kvd_packed_form;
 
-/* Returns true if tokens are coded in blocks of several tokens. */
+/* Returns true if tokens are quantised in blocks of several tokens. */
 KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 {
     return f->low_rank || f->classes || f->split;
@@ -329,7 +332,9 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
     return side ? t % 8 / 2 * 16 + t / 8 * 2 + t % 2 : t % 8 * 8 + t / 8;
 }
 
-/* Piece of a code that is in one word: `width` bits, from bit `shift` of words[word] on. */
+/*
+ * Part of a quantised number that is in one word: `width` bits, from bit `shift` of words[word] on.
+ */
 typedef struct {
     int word, shift, width;
 } kvd_packed_piece;

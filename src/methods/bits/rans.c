@@ -134,7 +134,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 {
     uint8_t *const end = out + kvd_rans_room(n), *at = end;
     uint32_t x = *state ? *state : LEAST;
-    /* Symbols are coded from the last to the first, because decoding reverses the order. */
+    /* Symbols are encoded from the last to the first, because decoding reverses the order. */
     for (size_t i = n; i-- > 0;) {
         const kvd_rans_table *const t = &table[context ? context[i] : 0];
         const uint32_t f = frequency(t, symbol[i]);

@@ -40,7 +40,7 @@ int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *
 size_t kvd_rans_room(size_t n);
 
 /*
- * Codes symbol [n] to `out` [kvd_rans_room(n)] with table[context[i]] (NULL: table[0]). *bytes:
+ * Encodes symbol [n] to `out` [kvd_rans_room(n)] with table[context[i]] (NULL: table[0]). *bytes:
  * bytes written. Fails for a symbol of frequency 0.
  */
 int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,

@@ -12,9 +12,9 @@
  *           then x = (x / f) 2^14 + x % f + start
  *   decode  q has start <= x % 2^14 < start + f; x = f (x / 2^14) + x % 2^14 - start;
  *           if x < 2^16, pop a word: x = 2^16 x + word
- * An integer without a frequency is coded as 0 and listed as an exception of its stream.
- * Bits of a block: 16 per word, 64 per exception; per stream 32 per lane (state) and 2 * 16
- * (numbers of words and exceptions).
+ * An integer without a frequency is encoded as 0 and listed as an exception of its stream. Bits of
+ * a block: 16 per word, 64 per exception; per stream 32 per lane (state) and 2 * 16 (numbers of
+ * words and exceptions).
  */
 #ifndef KVD_METHODS_BITS_STREAMS_H
 #define KVD_METHODS_BITS_STREAMS_H
@@ -56,7 +56,10 @@ typedef struct {
     const uint16_t *start;
 } kvd_stream_tables;
 
-/* Exception: integer without a frequency, at place component + 2^16 * (token in the block). */
+/*
+ * Exception: an integer that the frequency table does not contain, and its index component + 2^16 *
+ * (token in the block).
+ */
 typedef struct {
     uint32_t place;
     int32_t q;
@@ -283,8 +286,8 @@ enum {
 
 /*
  * Quantisation steps and frequencies of method cachegen. The first of every `group` tokens (anchor)
- * is coded with 256 symbols, the others as differences from it with KVD_CACHEGEN_CODES symbols.
- * Blocks are coded newest token first.
+ * is encoded with 256 symbols, the others as differences from it with KVD_CACHEGEN_CODES symbols.
+ * Blocks are encoded newest token first.
  */
 typedef struct {
     size_t wide, group;

@@ -47,7 +47,7 @@ typedef struct {
     kvd_rans_table *table;
     /* Mean of |y| / step - |q| over calibration components that are rounded to q != 0. */
     double offset;
-    /* Frequency tables for codes in blocks. Components from `kept` on are always 0. */
+    /* Frequency tables for entropy-coded blocks. Components from `kept` on are always 0. */
     kvd_stream_component *component;
     uint16_t *start;
     size_t n_starts, kept;

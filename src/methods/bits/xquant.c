@@ -210,7 +210,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
         memcpy(x, b->input, n * d * sizeof *x);
     kvd_bits_code_groups(x, n, q->rank, q->latent && b->side == KVD_KEYS, q->group, q->bits, x,
                          count);
-    /* K and V share the codes of X, so each of them counts half of the bits. */
+    /* K and V share the quantised layer input X, so each of them counts half of the bits. */
     if (!q->latent) {
         count->payload /= 2;
         count->side /= 2;

@@ -36,7 +36,7 @@ static int check(const kvd_parameter_values *v, kvd_err *err)
 
 /*
  * Sets salient [n] to KVD_LEVEL_HIGH for the most salient tokens, and to KVD_LEVEL_DROPPED for
- * tokens coded with fewer bits.
+ * tokens quantised with fewer bits.
  */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)

@@ -99,7 +99,7 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                         "the model has layers with a window of %zu tokens, requests have up to "
                         "%zu: the CUDA engine's kernels of '%s' know no window",
                         shortest, max_len, kvd_gpu_method_name(p));
-    /* All tokens of a block, which are coded together, must be in the sliding window. */
+    /* All tokens of a block, which are quantised together, must be in the sliding window. */
     if (windows && shortest < kvd_plan_block(p))
         return kvd_fail(err,
                         "'%s' codes blocks of %zu tokens, which a window of %zu tokens does not "

@@ -48,11 +48,11 @@ typedef struct {
     kvd_attn_map map;
     /* Number of elements: largest number of requests in an iteration times n_kv_heads. */
     size_t rows;
-    /* Device [layers][rows]: number of cached tokens, the new one included. */
+    /* [layers][rows] in device memory: number of cached tokens, the new one included. */
     const int32_t *kv_len;
-    /* Device [1]: number of elements before the padding, n_kv_heads per decode step. */
+    /* [1] in device memory: number of elements before the padding, n_kv_heads per decode step. */
     const int32_t *live;
-    /* Device [layers][rows][max_pages]: numbers of the pages that hold the tokens. */
+    /* [layers][rows][max_pages] in device memory: numbers of the pages that hold the tokens. */
     const int32_t *table;
     void *pool;
 } kvd_gpu_heads;
@@ -85,7 +85,7 @@ struct kvd_gpu_method {
     /* Phases (enum kvd_phase) that this method itself times: bit p for phase p. */
     unsigned apart;
     /*
-     * Page tables of single KV heads, or NULL. `appended` must copy new K and V from the slot's
+     * Page tables of single KV heads, or NULL. `appended` must copy new K and V from the request's
      * bf16 page to the pages in these tables.
      */
     const kvd_gpu_heads *heads;
@@ -101,34 +101,52 @@ struct kvd_gpu_method {
      */
     int (*make)(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
-    /* Device [n_heads][rows of Q]: natural log of prompt tokens' softmax denominators. */
+    /* [n_heads][rows of Q] in device memory: natural log of prompt tokens' softmax denominators. */
     float *lse;
-    /* Device [steps][n_heads]: natural log of decode steps' softmax denominators. */
+    /* [steps][n_heads] in device memory: natural log of decode steps' softmax denominators. */
     float *lse_steps;
 
     /* Called before and after an iteration. `begin` fails if the method cannot run it. */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-    /* Returns a slot's cached tokens after `before` tokens. RoPE also counts dropped ones. */
+    /*
+     * Returns the cached tokens of a running request (slot) after `before` tokens. RoPE also counts
+     * dropped ones.
+     */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
-    /* Returns a slot's cached tokens, mean over KV heads and layers. NULL: all are equal. */
+    /*
+     * Returns the cached tokens of a running request (slot), mean over KV heads and layers. NULL:
+     * all are equal.
+     */
     double (*mean)(const kvd_gpu_method *m, size_t slot);
     /*
      * Returns how many tokens of the request in a slot were merged into others, summed over KV
      * heads and layers. NULL: none.
      */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
-    /* Returns a slot's tokens at KVD_LEVEL_LOW, summed over KV heads and layers. NULL: none. */
+    /*
+     * Returns the tokens of a running request (slot) at KVD_LEVEL_LOW, summed over KV heads and
+     * layers. NULL: none.
+     */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
-    /* Returns a slot's tokens with pruned key channels, over KV heads and layers. NULL: none. */
+    /*
+     * Returns the tokens of a running request (slot) with pruned key channels, over KV heads and
+     * layers. NULL: none.
+     */
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
-    /* Frees a slot's memory outside the bf16 pages. */
+    /* Frees a running request's memory outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
-    /* Returns the compressed bytes of all slots. */
+    /* Returns the compressed bytes of all running requests (slots). */
     double (*held)(const kvd_gpu_method *m);
-    /* Returns a slot's bits, less those of kvd_plan_entry_bits. NULL: the cache's data type. */
+    /*
+     * Returns the bits of a running request (slot), less those of kvd_plan_entry_bits. NULL: the
+     * cache's data type.
+     */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
-    /* Returns how many of a slot's `bits` left the window in the latest step. NULL: none. */
+    /*
+     * Returns how many of a running request's `bits` left the window in the latest step. NULL:
+     * none.
+     */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
      * For methods whose steps read part of the cache. *side receives how many bits were read to
@@ -239,9 +257,9 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
 
 /*
  * Call the method's callbacks of these names, if it has them, and the functions of m->codes.
- * kvd_gpu_method_finish waits for codes that the CPU still counts, and must be called before
- * kvd_gpu_method_bits and kvd_gpu_method_held. kvd_gpu_method_bits returns NaN if every cached
- * token is stored in the type of the cache.
+ * kvd_gpu_method_finish waits until the CPU has counted the bits of earlier iterations, and must be
+ * called before kvd_gpu_method_bits and kvd_gpu_method_held. kvd_gpu_method_bits returns NaN if
+ * every cached token is stored in the type of the cache.
  */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);

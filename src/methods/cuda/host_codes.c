@@ -15,19 +15,22 @@
 
 static const char what[] = "codes on the CPU";
 
-/* State of a request. Tokens from `first` on are pending: their K or V is not yet coded. */
+/* State of a request. Tokens from `first` on are pending: their K or V is not yet quantised. */
 typedef struct {
     size_t n, first;
     size_t coded[KVD_N_SIDES];
     bool prompt; /* true: the latest iteration brought the prompt */
     bool apart;  /* true: kvd_host_codes.prompts coded tokens of the prompt */
     double bits; /* bits of the K and V of all layers that were coded here */
-    /* Rows of the pending tokens, [n_layers] arrays [n - first][width], decoded where coded. */
+    /*
+     * Rows of the pending tokens, [n_layers] arrays [n - first][width], decoded where they are
+     * already quantised.
+     */
     uint16_t **row;
     uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
 } slot_of;
 
-/* Rows of a request that are written to the GPU's cache again after their tokens were coded. */
+/* Rows of a request that are written to the GPU's cache again after their tokens were quantised. */
 typedef struct {
     slot_of *slot;
     size_t from, end;          /* positions of the tokens */
@@ -205,7 +208,7 @@ static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at,
 
 /*
  * Adds the new tokens of a request to its pending rows. The first `coded` tokens of a new request
- * are coded already and have no rows.
+ * are quantised already and have no rows.
  */
 static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool fresh, size_t coded,
                 kvd_err *err)
@@ -238,8 +241,8 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool f
 }
 
 /*
- * Determines which tokens of a request are coded after this iteration, and which rows of the GPU's
- * pages change.
+ * Determines which tokens of a request are quantised after this iteration, and which rows of the
+ * GPU's pages change.
  */
 static written plan_slot(const kvd_host_codes *k, slot_of *s)
 {
@@ -265,7 +268,10 @@ static written plan_slot(const kvd_host_codes *k, slot_of *s)
     return w;
 }
 
-/* Part of a request's rows in one layer that one thread codes, and the bits of its codes. */
+/*
+ * Part of a request's rows in one layer that one thread quantises, and the bits that they then
+ * take.
+ */
 typedef struct {
     const written *of;
     size_t place; /* layer * n_parts + part */
@@ -302,7 +308,7 @@ static int code_blocks(const kvd_host_codes *k, task *t, float *x, uint32_t *pos
     return 0;
 }
 
-/* Codes a part of a request's rows, and replaces its numbers by the decoded ones. */
+/* Quantises a part of a request's rows, and replaces its numbers by the decoded ones. */
 static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 {
     const slot_of *const s = t->of->slot;
@@ -329,7 +335,7 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
     return status;
 }
 
-/* Codes the tokens of n requests that are now ready (w[i].ready), on all threads. */
+/* Quantises the tokens of n requests that are now ready (w[i].ready), on all threads. */
 static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *err)
 {
     const size_t each = k->layers * k->rows.n_parts, tasks = n * each;
@@ -357,7 +363,7 @@ static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *er
     return status;
 }
 
-/* Copies a request's changed rows to k->row, and forgets the tokens whose K and V are coded. */
+/* Copies a request's changed rows to k->row, and forgets the tokens whose K and V are quantised. */
 static void take_rows(const kvd_host_codes *k, const written *w)
 {
     slot_of *const s = w->slot;
@@ -415,8 +421,8 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, size_t rows, kv
 }
 
 /*
- * Codes the rows of n requests and writes them to the GPU's cache, as many requests at a time as
- * k->row has room for.
+ * Quantises the rows of n requests and writes them to the GPU's cache, as many requests at a time
+ * as k->row has room for.
  */
 static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
 {
@@ -571,7 +577,7 @@ static int write_pages(void *cache, int layer, const kvd_paged_rewrite *w, kvd_e
     return kvd_paged_cache_rewrite(cache, layer, w, err);
 }
 
-/* Makes the CPU code rows that hold K of all KV heads, then V of all KV heads. */
+/* Makes the CPU quantise rows that hold K of all KV heads, then V of all KV heads. */
 static int new_of_pages(kvd_gpu_method *m, bool rotates, bool turned, kvd_err *err)
 {
     kvd_paged_cache *const c = m->cache;

@@ -1,14 +1,17 @@
 /*
  * Compresses K and V with bits methods on the CPU during text generation on a GPU. After each
- * iteration the CPU codes the rows of new tokens with the method's own function `code`. The decoded
- * rows replace those in the GPU's cache. The counted bits are those of the method's codes.
+ * iteration the CPU quantises the rows of new tokens with the method's own function `code`. The
+ * decoded rows replace those in the GPU's cache. The counted bits are those of the method's codes.
  */
 #ifndef KVD_METHODS_CUDA_HOST_CODES_H
 #define KVD_METHODS_CUDA_HOST_CODES_H
 
 #include "methods/cuda/paged_cache.h"
 
-/* Part of a row that is coded separately: K or V of one KV head, of a group of heads, or of all. */
+/*
+ * Part of a row that is quantised separately: K or V of one KV head, of a group of heads, or of
+ * all.
+ */
 typedef struct {
     kvd_side side;
     int kv_head;  /* kvd_bits_block.kv_head */
@@ -61,23 +64,23 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err);
 /*
- * After an iteration, codes all tokens that can be coded, and writes the decoded rows to the GPU's
- * cache. Waits for the GPU.
+ * After an iteration, quantises all tokens that can be quantised, and writes the decoded rows to
+ * the GPU's cache. Waits for the GPU.
  */
 int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err);
 void kvd_host_codes_drop(kvd_host_codes *k, size_t slot);
-/* Waits until the codes of all iterations are counted. */
+/* Waits until the bits of all iterations are counted. */
 int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err);
 /*
- * Return the bits of K and V that a slot stores, and the bytes that all slots store.
- * kvd_host_codes_finish must have been called.
+ * Return the bits of K and V that a running request (slot) stores, and the bytes that all running
+ * requests (slots) store. kvd_host_codes_finish must have been called.
  */
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
 double kvd_host_codes_held(const kvd_host_codes *k);
 
-/* Finds the tokens (entries) that a token-dropping method keeps in cache pages. */
+/* Finds the tokens that a token-dropping method keeps in cache pages. */
 typedef struct {
-    /* Returns the number of entries of a KV head after the latest iteration. */
+    /* Returns the number of cached tokens of a KV head after the latest iteration. */
     size_t (*count)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
     /* Returns the device address of K of the token at `place`; V is 64 d_head elements after it. */
     uint16_t *(*row)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, size_t place);
@@ -94,17 +97,18 @@ typedef struct {
 typedef struct kvd_host_entries kvd_host_entries;
 
 /*
- * Codes the kept tokens on the CPU, as kvd_host_codes does for all tokens. If keys are coded before
- * RoPE, it is undone in those of the pages, and applied to the decoded keys. kvd_host_entries_new
- * fills m->kept, which kvd_gpu_method_free frees. Decode steps must not merge tokens.
+ * Quantises the kept tokens on the CPU, as kvd_host_codes does for all tokens. If keys are
+ * quantised before RoPE, it is undone in those of the pages, and applied to the decoded keys.
+ * kvd_host_entries_new fills m->kept, which kvd_gpu_method_free frees. Decode steps must not merge
+ * tokens.
  */
 int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_err *err);
 int kvd_host_entries_make(kvd_host_entries *e, size_t slots, kvd_err *err);
 void kvd_host_entries_free(kvd_host_entries *e);
 /*
- * Queues the copy of the positions of the entries of prompts in a layer, device kept
- * [n_kv_heads][n_q8] (kvd_evict_prompts_args). Does nothing if e is NULL or codes are equal at all
- * positions.
+ * Queues the copy of the positions of the cached tokens of prompts in a layer, device kept
+ * [n_kv_heads][n_q8] (kvd_evict_prompts_args). Does nothing if e is NULL or quantisation does not
+ * depend on positions.
  */
 int kvd_host_entries_note(kvd_host_entries *e, int layer, const int32_t *kept, cudaStream_t stream,
                           kvd_err *err);

@@ -154,7 +154,10 @@ const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 /* Stores new K and V in `pool`, those of decode steps in the pages of table [steps][max_pages]. */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
-/* Place of decode step b's K and V: token kv_len[b] - 1, in pages of table [steps][pitch]. */
+/*
+ * Memory in which decode step b stores K and V: token kv_len[b] - 1, in pages of table
+ * [steps][pitch].
+ */
 typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */

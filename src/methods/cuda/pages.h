@@ -65,24 +65,24 @@ static inline size_t kvd_pages_of(size_t tokens)
 }
 
 /*
- * Assigns pages to a slot until `tokens` tokens fit. `fresh` first frees the slot's pages. Fails if
- * pages run out or exceed max_pages.
+ * Assigns pages to a running request (slot) until `tokens` tokens fit. `fresh` first frees the
+ * request's pages. Fails if pages run out or exceed max_pages.
  */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
- * Like kvd_pages_hold, for a slot whose tokens before `from` are no longer read. Pages with only
- * such tokens are freed or not assigned. If `from` decreases below freed pages, frees all pages
- * first.
+ * Like kvd_pages_hold, for a running request (slot) whose tokens before `from` are no longer read.
+ * Pages with only such tokens are freed or not assigned. If `from` decreases below freed pages,
+ * frees all pages first.
  */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
-/* Frees a slot's pages that hold only tokens before `from`. */
+/* Frees a running request's pages that hold only tokens before `from`. */
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from);
-/* Frees a slot's pages after its first `tokens` tokens. */
+/* Frees a running request's pages after its first `tokens` tokens. */
 void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
-/* Fill a row of the page table with a slot's pages or with the idle page. */
+/* Fill a row of the page table with a running request's pages or with the idle page. */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
 void kvd_pages_row_idle(kvd_pages *p, size_t row);
 /*

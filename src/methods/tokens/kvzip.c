@@ -1,7 +1,7 @@
 /*
- * Method kvzip: keeps the entries that the model needs to repeat the prompt (KVzip, Kim et al.
- * 2025, arXiv 2505.23416, section 3). An entry's score is its largest probability from a copy of
- * the prompt. The largest scores over all layers and KV heads stay.
+ * Method kvzip: keeps the cached tokens that the model needs to repeat the prompt (KVzip, Kim et
+ * al. 2025, arXiv 2505.23416, section 3). A cached token's score is its largest probability from a
+ * copy of the prompt. The largest scores over all layers and KV heads stay.
  */
 #include <cblas.h>
 #include <math.h>

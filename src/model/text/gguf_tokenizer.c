@@ -80,7 +80,7 @@ static int read_tokens(source *s, kvd_err *err)
     return kvd_vocab_build(&s->vocab, err) ? kvd_in(err, "'tokenizer.ggml.tokens'") : 0;
 }
 
-/* Fails if the GGUF list `key` exists but does not have one entry per token. */
+/* Fails if the GGUF list `key` exists but does not have one element per token. */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)
 {

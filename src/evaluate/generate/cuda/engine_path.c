@@ -93,7 +93,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
                               char why[KVD_GENERATOR_WHY])
 {
     const bool member = kvd_gpu_method_name(p) != NULL;
-    /* `cut` is true if K is projected after RoPE, by matrices of a file or before codes. */
+    /* `cut` is true if K is projected after RoPE, by matrices of a file or before quantisation. */
     const bool rebuilds = p->dims && p->dims->rebuild,
                cut = (p->bits || p->maker) && p->dims && !rebuilds;
     /*

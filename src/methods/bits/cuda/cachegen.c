@@ -15,7 +15,10 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_gpu_method method;
     kvd_cachegen_layer *layer;
-    /* Page table of the ring buffers with the newest tokens, device [max_slices][max_pages]. */
+    /*
+     * Page table of the ring buffers with the newest tokens, [max_slices][max_pages] in device
+     * memory.
+     */
     int32_t *table;
     /* True if the frequency tables are random (for timing), so codes may exceed their memory. */
     bool drawn;
@@ -44,7 +47,7 @@ int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err)
 {
     /*
-     * For each slot (running request), zeroes the number of 16-bit words of its compressed blocks
+     * For each running request (slot), zeroes the number of 16-bit words of its compressed blocks
      * and, n + 1 elements later, the number of sixteenths of a bit that remain.
      */
     for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
@@ -137,7 +140,10 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
                     16.0 * m->cache->config->d_head * (n - pages * KVD_PAGE_TOKENS));
 }
 
-/* Returns a slot's bits: those of complete blocks' codes, and of the exact tokens after them. */
+/*
+ * Returns the bits of a running request (slot): those of complete entropy-coded blocks, and of the
+ * exact tokens after them.
+ */
 static double replaced_bits(const kvd_gpu_method *m, size_t slot)
 {
     const cachegen *const k = of(m);
@@ -242,7 +248,9 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns the predicted bits of the codes of K or V of one KV head, per page. */
+/*
+ * Returns how many bits K or V of one KV head is predicted to take per page after entropy coding.
+ */
 static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
 {
     const size_t anchors = KVD_PAGE_TOKENS / c->group;
@@ -328,7 +336,10 @@ static bool fits(const kvd_plan *plan)
                 KVD_PAGE_TOKENS) < 0.5;
 }
 
-/* Returns true if decoded numbers replace K and V in the pages, and codes are only counted. */
+/*
+ * Returns true if pages hold decoded numbers in bf16, and the bits of the entropy code are only
+ * counted.
+ */
 static bool replaces(const kvd_plan *plan)
 {
     return !(kvd_stream_value(plan, "lanes") > 0) && !(kvd_stream_value(plan, "own") > 0);

@@ -13,17 +13,20 @@ typedef struct {
     kvd_gpu_method method;
     /* Arguments of each layer [n_layers] that stay equal in all iterations. */
     kvd_packed_args *layer;
-    /* Page table of the ring buffers with the newest tokens, device [max_slices][max_pages]. */
+    /*
+     * Page table of the ring buffers with the newest tokens, [max_slices][max_pages] in device
+     * memory.
+     */
     int32_t *table;
     /*
-     * Device [slots + 1]: number of key outliers of each slot, then the largest number for which a
-     * page's outlier list had no room.
+     * [slots + 1] in device memory: number of key outliers of each running request (slot), then the
+     * largest number for which a page's outlier list had no room.
      */
     uint32_t *counts;
     uint32_t *host_counts;
     /*
-     * Prefix sums of page counts, device [max_slices + 1], for layers without a window (0) and with
-     * a window (1).
+     * Prefix sums of page counts, [max_slices + 1] in device memory, for layers without a window
+     * (0) and with a window (1).
      */
     int32_t *pages_before[2];
     float *partial;
@@ -54,7 +57,10 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return window && n > window ? (n - window) / block * block : 0;
 }
 
-/* Returns the bits of tokens from .. n - 1 of a slot in KV head g, without key outliers. */
+/*
+ * Returns the bits of tokens from .. n - 1 of a running request (slot) in KV head g, without key
+ * outliers.
+ */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];

@@ -10,9 +10,9 @@
 
 /* Returns the parameter `key` of the quantisation method, or 0. */
 double kvd_gpu_packed_value(const kvd_plan *plan, const char *key);
-/* Returns true if the method's codes are indices of quantisation levels (kvquant). */
+/* Returns true if the method stores indices of quantisation levels (kvquant). */
 bool kvd_gpu_packed_has_levels(const kvd_plan *plan);
-/* Returns true if the codes are small floating-point numbers (fp8, mxfp4 and nvfp4). */
+/* Returns true if the method stores small floating-point numbers (fp8, mxfp4 and nvfp4). */
 bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
 /* Sets bits, exponent and block of f to those of fp8, mxfp4 or nvfp4. */
 void kvd_gpu_packed_set_floats(const kvd_plan *plan, kvd_packed_form *f);
@@ -23,7 +23,7 @@ double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
 /* Returns the bits of tokens from .. m - 1 (of m tokens) in KV head g, without key outliers. */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m);
 /*
- * Returns the bits of tokens from .. m - 1 if tokens are coded in blocks, whose bits are spread
+ * Returns the bits of tokens from .. m - 1 if tokens are quantised in blocks, whose bits are spread
  * evenly over their tokens. `prompt`: number of tokens of the request's prompt.
  */
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
@@ -42,7 +42,10 @@ bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
 
 /* Fails if an iteration has only a part of a prompt. Serves as kvd_gpu_method.begin. */
 int kvd_gpu_packed_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-/* Sets each slot's number of tokens after an iteration, and *held to the bytes of all slots. */
+/*
+ * Sets each running request's number of tokens after an iteration, and *held to the bytes of all
+ * running requests (slots).
+ */
 void kvd_gpu_packed_count(const kvd_gpu_method *m, const kvd_iteration *it, size_t slots,
                           uint32_t *tokens, double *held);
 /*

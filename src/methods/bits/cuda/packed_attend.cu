@@ -167,7 +167,10 @@ struct group_of {
     const uint32_t *right[2]; /* right factors of keys and of values [d][pairs], after the prompt */
 };
 
-/* Returns the group of tokens that begins with token t of page p, which has `done` coded tokens. */
+/*
+ * Returns the group of tokens that begins with token t of page p, which has `done` quantised
+ * tokens.
+ */
 __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int done)
 {
     const kvd_gear &s = h.a.gear.of;
@@ -292,7 +295,7 @@ __device__ __noinline__ void put_group_keys(head_of h, octet o, group_of s,
             put_channel<HALF>(o.keys, lane + 32 * k, y[k], s.from - o.t0, s.to - o.t0);
 }
 
-/* Addresses of a token's coded values: bit planes of codes, scales, row of the left factor. */
+/* Addresses of a token's quantised values: bit planes of codes, scales, row of the left factor. */
 struct value_of {
     const uint32_t *planes, *scale, *left;
 };
@@ -485,7 +488,7 @@ template <bool ATTEND> struct gear_page {
                ((first - page) >> log) * width_of(o, 0);
     }
 
-    /* Writes the keys of the octet's `done` coded tokens, without outliers. */
+    /* Writes the keys of the octet's `done` quantised tokens, without outliers. */
     __device__ __forceinline__ void put_keys(const octet &o, int done, int lane) const
     {
         const uint32_t *const scales = near_scales(o);
@@ -504,7 +507,7 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /* Writes the values of the octet's coded tokens, without outliers. */
+    /* Writes the values of the octet's quantised tokens, without outliers. */
     __device__ __forceinline__ void put_values(const octet &o, int done, int lane) const
     {
         const int t = o.t0 + lane % 8;
@@ -637,7 +640,7 @@ template <bool ATTEND> struct gear_page {
         } while (n == AHEAD);
     }
 
-    /* Writes the outliers of the page's `done` coded tokens. All threads of the CTA call it. */
+    /* Writes the outliers of the page's `done` quantised tokens. All threads of the CTA call it. */
     __device__ __forceinline__ void put_outliers(const octet &o, int done)
     {
         const kvd_gear &of = h.a.gear.of;

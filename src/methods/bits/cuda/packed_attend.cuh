@@ -97,8 +97,8 @@ __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
 }
 
 /*
- * Copies the octet's uncoded tokens, from the request's token `coded` on, from the ring buffer to
- * shared memory, as float16 if HALF. Tokens after the last one become 0.
+ * Copies the octet's unquantised tokens, from the request's token `coded` on, from the ring buffer
+ * to shared memory, as float16 if HALF. Tokens after the last one become 0.
  */
 template <bool HALF>
 __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded, int lane)
@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(D_MAX)
     output_of(p, b, head)[i] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
 }
 
-/* Starts the copy of a page's codes to shared memory. All threads of the CTA call it. */
+/* Starts to copy a page's quantised numbers to shared memory. All threads of the CTA call it. */
 __device__ __forceinline__ void copy_codes(const kvd_packed_args &a, int b, int g, int page,
                                            int bytes, char *to)
 {

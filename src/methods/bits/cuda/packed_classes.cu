@@ -1,6 +1,6 @@
 /*
- * Codes and restores tokens of two classes (zipcache): salient tokens, by mean attention received,
- * have more bits.
+ * Quantises and restores tokens of two classes (zipcache): salient tokens, by mean attention
+ * received, have more bits.
  *   keys    step and zero point of each channel and class of a block
  *   values  x / sqrt(largest magnitude of the channel in the block), step and zero point of each
  *           token
@@ -14,7 +14,9 @@ namespace
 
 enum { CHOOSE = 512, RANGE = 128, CODE = 256, LANES = CODE / KVD_PAGE_TOKENS, RECEIVE = 128 };
 
-/* KV head g of request b: its first `prompt` tokens are a block, `last` is its last coded page. */
+/*
+ * KV head g of request b: its first `prompt` tokens are a block, `last` is its last quantised page.
+ */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt, last;
@@ -70,7 +72,7 @@ __device__ __forceinline__ uint32_t *area_of(const head_of &o, int first)
                     kvd_packed_class_area(&o.a.classes.of, &o.page, first));
 }
 
-/* Returns the first token of the block of jointly coded tokens that contains token t. */
+/* Returns the first token of the block of jointly quantised tokens that contains token t. */
 __device__ __forceinline__ int block_of(const head_of &o, int t)
 {
     return t < o.prompt ? 0 : t / o.a.k_block * o.a.k_block;
@@ -399,7 +401,7 @@ __device__ void restore_side(const head_of &o, const block_scales &s, uint16_t *
     }
 }
 
-/* Copies tokens done .. left - 1 of page p, which have no codes yet, and adds rows of zeros. */
+/* Copies tokens done .. left - 1 of page p, which are not yet quantised, and adds rows of zeros. */
 __device__ void copy_newest(const head_of &o, uint16_t *rows, int p, int done, int left)
 {
     const int t = (int)threadIdx.x % KVD_PAGE_TOKENS, keys = o.a.map.d_qk[o.g] / 8,
@@ -443,8 +445,8 @@ __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ k
 /* ---- probabilities of decode steps ---- */
 
 /*
- * Adds to a->received the attention probabilities of a decode step for the tokens not yet coded.
- * Shared memory: float queries [group][d_qk].
+ * Adds to a->received the attention probabilities of a decode step for the tokens not yet
+ * quantised. Shared memory: float queries [group][d_qk].
  */
 __global__ void __launch_bounds__(RECEIVE)
     receive_kernel(const __grid_constant__ kvd_packed_args a, const uint16_t *all, const float *lse)

@@ -164,7 +164,9 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Writes W bits, from bit `below` on, of those of a lane's 32 codes that `put` selects. */
+/*
+ * Writes W bits, from bit `below` on, of those of a lane's 32 quantised numbers that `put` selects.
+ */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -186,7 +188,10 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes those of a lane's 32 codes of B bits that the mask `put` selects, without gaps. */
+/*
+ * Writes those of a lane's 32 quantised numbers of B bits that the mask `put` selects, without
+ * gaps.
+ */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -208,7 +213,7 @@ __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[
             at[i] = mask[i] == ~0u ? word[i] : (at[i] & ~mask[i]) | word[i];
 }
 
-/* Writes those of a lane's 32 codes that the mask `put` selects. */
+/* Writes those of a lane's 32 quantised numbers that the mask `put` selects. */
 __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
                                          const uint32_t (&code)[32], uint32_t put)
 {
@@ -243,8 +248,8 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
 }
 
 /*
- * Returns the index of token j, dimension e among a lane's 32 codes, which are for 8 tokens and 4
- * dimensions.
+ * Returns the index of token j, dimension e among the 32 quantised numbers of a lane, which are for
+ * 8 tokens and 4 dimensions.
  */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
@@ -528,7 +533,10 @@ __global__ void __launch_bounds__(32 * WARPS)
                     (int)gridDim.z * WARPS, lane);
 }
 
-/* Overwrites code t of `bits` bits, in words in which only the calling thread writes. */
+/*
+ * Overwrites the t-th quantised number of `bits` bits, in words in which only the calling thread
+ * writes.
+ */
 __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32_t code)
 {
     const int at = t * bits / 32, shift = t * bits % 32;

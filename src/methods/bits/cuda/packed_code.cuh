@@ -35,7 +35,7 @@ __device__ __forceinline__ uint32_t even_code(float x, float zero, float step, f
     return (uint32_t)(q < 0 ? 0 : q > top ? top : q);
 }
 
-/* Returns the code of x without zero point: round(x / step) + top, with top = 2^(bits - 1) - 1. */
+/* Returns x quantised without zero point: round(x / step) + top, with top = 2^(bits - 1) - 1. */
 __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
 {
     const float q = step > 0 ? rintf(x / step) : 0;

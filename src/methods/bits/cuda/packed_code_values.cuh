@@ -86,8 +86,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Stores W bits, from bit `below` on, of a lane's 8 codes. Code 4 h + 2 k + e belongs to token 2
- * (lane % 4) + 8 h + e, dimension 8 k + lane / 4.
+ * Stores W bits, from bit `below` on, of a lane's 8 quantised numbers. Number 4 h + 2 k + e belongs
+ * to token 2 (lane % 4) + 8 h + e, dimension 8 k + lane / 4.
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
@@ -111,7 +111,9 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
     }
 }
 
-/* Writes a lane's 8 codes as whole bytes, so that lanes do not write to the same byte. */
+/*
+ * Writes a lane's 8 quantised numbers as whole bytes, so that lanes do not write to the same byte.
+ */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
 {

@@ -4,7 +4,7 @@
  *
  * If a request has m tokens, the keys of the first m / k_block * k_block are quantised. Values are
  * quantised for the same tokens (form.v_channels), or for all but the v_newest newest tokens.
- * Unquantised tokens are stored in bf16 in the slot's ring buffer, page p in ring page p %
+ * Unquantised tokens are stored in bf16 in the request's ring buffer, page p in ring page p %
  * ring_pages.
  *
  * With a sliding window (map.window) of W >= k_block tokens, decode steps skip all pages before the
@@ -22,11 +22,17 @@
 extern "C" {
 #endif
 
-/* Numbers of bits per dimension of method allot, and places of the codes, in device memory. */
+/*
+ * Numbers of bits per dimension of method allot, and offsets of the quantised numbers, in device
+ * memory.
+ */
 typedef struct {
     int32_t wide;
     const uint8_t *bits; /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
-    /* First word of each dimension's codes in a page of the KV head, [n_kv_heads][2][wide]. */
+    /*
+     * First word of each dimension's quantised numbers in a page of the KV head,
+     * [n_kv_heads][2][wide].
+     */
     const uint16_t *word;
     const float *scale; /* [n_kv_heads][2][wide][2] mean and standard deviation */
     const float *level; /* [2][9][256] ascending levels of each number of bits */
@@ -37,11 +43,11 @@ typedef struct {
     /* Number of outliers that a page holds of each of the prompt's key channels. */
     int32_t k_room;
     /*
-     * Right low-rank factors of prompts, float16, device [slots][map.page_elements / 64][columns]:
-     * keys, then values of each KV head.
+     * Right low-rank factors of prompts, float16, [slots][map.page_elements / 64][columns] in
+     * device memory: keys, then values of each KV head.
      */
     uint16_t *right;
-    /* Partial sums of the power method, one part per CTA, device [partial_room]. */
+    /* Partial sums of the power method, one part per CTA, [partial_room] in device memory. */
     float *partial;
     size_t partial_room;
 } kvd_packed_gear;
@@ -55,15 +61,18 @@ typedef struct {
     int32_t turned;
     /* Factor that narrows a vector's range before quantisation (method rotatekv), or 0 for none. */
     float clip;
-    /* Device [n_kv_heads * d_head]: channel of each code of rotated keys. NULL: in order. */
+    /*
+     * [n_kv_heads * d_head] in device memory: original channel of each number of rotated keys. NULL
+     * means that the order is unchanged.
+     */
     const uint32_t *order;
 } kvd_packed_row_codes;
 
 typedef struct {
     kvd_packed_classes of;
     /*
-     * Sums of attention probabilities that each token received, device [slots][n_kv_heads][64 *
-     * ring_pages], token t at t % (64 * ring_pages).
+     * Sums of attention probabilities that each token received, [slots][n_kv_heads][64 *
+     * ring_pages] in device memory, token t at t % (64 * ring_pages).
      */
     float *received;
     /*
@@ -79,7 +88,10 @@ typedef struct {
 
 typedef struct {
     kvd_packed_split of;
-    /* Device: cosines and sines of 2 pi i / m for each length m, from index m * (m - 1) on. */
+    /*
+     * In device memory: cosines and sines of 2 pi i / m for each length m, from index m * (m - 1)
+     * on.
+     */
     const double *wave;
     /*
      * Tables of turboquant for the chosen channels [0] and the others [1]: matrices [m][m] for m
@@ -103,7 +115,9 @@ typedef struct {
     kvd_packed_row_codes row;
     kvd_packed_class_codes classes;
     kvd_packed_split_codes split;
-    /* Device [slots]: number of a prompt's first tokens that are coded as one block. */
+    /*
+     * [slots] in device memory: number of a prompt's first tokens that are quantised as one block.
+     */
     int32_t *prompt;
     size_t page_bytes;
     char *codes;    /* device [pages][page_bytes] */
@@ -125,24 +139,27 @@ typedef struct {
     const float *level;
     /* Scales of floating-point keys and values, device [n_kv_heads][2]; NULL: 1. */
     const float *scale;
-    /* Middle and half width of each key channel's range, device [n_kv_heads][range_width][2]. */
+    /*
+     * Middle and half width of each key channel's range, [n_kv_heads][range_width][2] in device
+     * memory.
+     */
     const float *range;
     int32_t range_width;
     /* Number of first tokens of a request that are stored as float16. */
     int32_t n_sink;
     /*
-     * First tokens stored as float16, device [slots][n_sink][map.page_elements / 64]: key and value
-     * of each KV head.
+     * First tokens stored as float16, [slots][n_sink][map.page_elements / 64] in device memory: key
+     * and value of each KV head.
      */
     uint16_t *sink;
-    /* Number of key outliers of each slot, device [slots]. */
+    /* Number of key outliers of each running request (slot), [slots] in device memory. */
     uint32_t *apart;
     uint32_t *beyond;
     /* Q, K and V before RoPE, device; if before_rope is set, keys are quantised from these. */
     const uint16_t *x;
     /* Distance in elements between adjacent tokens in x. */
     size_t ld;
-    /* First token of each prompt in x, device [n]. NULL: token i belongs to request i. */
+    /* First token of each prompt in x, [n] in device memory. NULL: token i belongs to request i. */
     const int32_t *start;
     int32_t x_key, d_head, interleaved;
     bool before_rope;
@@ -189,7 +206,7 @@ cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t strea
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
 /*
  * Adds the attention probabilities of a decode step to a->classes.received, for tokens not yet
- * coded. q [n][map.q_pitch] is bf16; lse [n][n_heads] has the natural logs of the softmax
+ * quantised. q [n][map.q_pitch] is bf16; lse [n][n_heads] has the natural logs of the softmax
  * denominators.
  */
 cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,

@@ -1,4 +1,7 @@
-/* Code-independent parts of attention on quantised pages. Included by packed_decode*.cu only. */
+/*
+ * Parts of attention on quantised pages that do not depend on the number format. Included by
+ * packed_decode*.cu only.
+ */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 
@@ -32,8 +35,9 @@ template <int UNITS> struct state {
 };
 
 /*
- * Default members of code readers (see attend_page) for heads of 16 N dimensions: operands have no
- * factor, the CTA shares nothing, and all tokens but the newest are quantised.
+ * Default members of the classes that read quantised pages (see attend_page) for heads of 16 N
+ * dimensions: operands have no factor, the CTA shares nothing, and all tokens but the newest are
+ * quantised.
  */
 template <int N> struct code_reader {
     static constexpr int UNITS = N, WARPS = 8;
@@ -241,8 +245,8 @@ __device__ __forceinline__ float sink_term(const packed_params &p, int head, flo
 }
 
 /*
- * Writes a head's attention output. If `slot` is not NULL, writes a partial result there: largest
- * scores, sums of probabilities, and outputs not yet divided by the sums.
+ * Writes a head's attention output. If `slot` is not NULL, writes a partial result to this address:
+ * largest scores, sums of probabilities, and outputs not yet divided by the sums.
  */
 template <class PAGE>
 __device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
@@ -394,7 +398,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
-    /* Tokens outside the attention window may have no codes. */
+    /* Tokens outside the attention window may not be quantised. */
     if (keys > unseen)
         page.scores(p, at, stage, w, codes, s, lane);
     else

@@ -7,8 +7,7 @@
  *   fp8, mxfp4, nvfp4    all, also with heads of any widths up to 128
  *   allot, gear          all, with heads of any widths up to 128, restored in shared memory
  * A KV head has at most 8 query heads or, except with turboquant, a number that 2, 3 or 4 divides
- * into at most 8.
- * The newest tokens are read in bf16 from the slot's ring buffer.
+ * into at most 8. The newest tokens are read in bf16 from the request's ring buffer.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_H
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_H
@@ -21,14 +20,19 @@ extern "C" {
 
 typedef struct {
     const void *q; /* device [n][q_pitch] bf16 */
-    /* Device [n][q_pitch] bf16: queries times the sketch matrix S, if form.sketch is set. */
+    /*
+     * [n][q_pitch] in device memory: bf16 queries times the sketch matrix S, if form.sketch is set.
+     */
     const void *sketched;
     void *o; /* device [n][o_pitch] bf16 */
-    /* Device [n + 1], from kvd_packed_decode_plan: number of pages of the requests before i. */
+    /*
+     * [n + 1] in device memory, from kvd_packed_decode_plan: number of pages of the requests before
+     * i.
+     */
     int32_t *pages_before;
-    /* Device: number of requests before the padding; NULL: all n requests. */
+    /* In device memory: number of requests before the padding; NULL: all n requests. */
     const int32_t *live;
-    /* Device [n_heads]: logits of attention sinks; NULL: no sinks. */
+    /* [n_heads] in device memory: logits of attention sinks; NULL: no sinks. */
     const float *sinks;
     float *partial;
     int32_t n_ctas;

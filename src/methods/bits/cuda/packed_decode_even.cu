@@ -1,6 +1,6 @@
 /*
- * Attention of decode steps on codes with equal steps: x = step * code + zero. Keys have a step per
- * channel, values per token (kivi) or per channel (comet).
+ * Attention of decode steps on uniformly quantised numbers: x = step * code + zero. Keys have a
+ * step per channel, values per token (kivi) or per channel (comet).
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
@@ -9,7 +9,10 @@ namespace
 
 enum { WIDEST = 8 };
 
-/* Returns log2 of the factor by which codes in registers 1 and 3 of an operand are too large. */
+/*
+ * Returns log2 of the factor by which quantised numbers in registers 1 and 3 of an operand are too
+ * large.
+ */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -37,8 +40,8 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
 }
 
 /*
- * Reads pages of equal-step codes. FINE: a scale per 16 numbers. CHANNELS: values have scales per
- * channel. ANY: heads of any widths.
+ * Reads pages of uniformly quantised numbers. FINE: a scale per 16 numbers. CHANNELS: values have
+ * scales per channel. ANY: heads of any widths.
  */
 template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : code_reader<N> {
     using code_reader<N>::code_reader;

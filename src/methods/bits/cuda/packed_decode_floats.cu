@@ -1,6 +1,6 @@
 /*
- * Attention of decode steps on floating-point codes (fp8, mxfp4, nvfp4): K = s code, V = s code.
- * With block scales, P and V are bfloat16, else float16.
+ * Attention of decode steps on small floating-point numbers (fp8, mxfp4, nvfp4): K = s code, V = s
+ * code. With block scales, P and V are bfloat16, else float16.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -22,8 +22,8 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 }
 
 /*
- * Converts floating-point codes to an mma operand A: exactly in bfloat16 (BF), or too small by a
- * constant factor in float16.
+ * Converts small floating-point numbers to an mma operand A: exactly in bfloat16 (BF), or too small
+ * by a constant factor in float16.
  */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
@@ -50,7 +50,9 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
 /* Number of warps per CTA; heads of any widths need more registers per thread. */
 template <bool ANY> constexpr int n_warps = ANY ? 8 : FLOATS_WARPS;
 
-/* Reads pages of floating-point codes. Heads have 16 N or, if ANY, up to 16 N dimensions. */
+/*
+ * Reads pages of small floating-point numbers. Heads have 16 N or, if ANY, up to 16 N dimensions.
+ */
 template <class F, int N, bool ANY> struct floats_page : code_reader<N> {
     using code_reader<N>::code_reader;
     /* Number UNITS_OF of blocks of 16 dimensions that share a scale. */

@@ -1,4 +1,7 @@
-/* Distributes pages to warps, and loads queries and codes. Included by packed_decode*.cu only. */
+/*
+ * Distributes quantised pages to warps, and loads queries and pages. Included by packed_decode*.cu
+ * only.
+ */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 
@@ -6,7 +9,9 @@
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
-/* Number of warps per CTA in the kernels for floating-point codes and for rotated vectors. */
+/*
+ * Number of warps per CTA in the kernels for small floating-point numbers and for rotated vectors.
+ */
 enum { FLOATS_WARPS = 12 };
 
 /* Parameters of the kernels. Members that all kernels read come first, in few cache lines. */
@@ -37,7 +42,7 @@ struct kvd_packed_decode_params {
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
 /*
- * Functions *_kernel return the attention kernel for a kind of codes, or NULL; functions *_lay_out
+ * Functions *_kernel return the attention kernel for a number format, or NULL; functions *_lay_out
  * set its shared-memory sizes. uneven: heads are not all 64 or all 128 wide.
  */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
@@ -49,7 +54,7 @@ kvd_packed_decode_kernel kvd_packed_rows_kernel(const kvd_packed_args *a);
 void kvd_packed_rows_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a, bool uneven);
 void kvd_packed_floats_lay_out(kvd_packed_decode_params *p);
-/* Attention on codes of methods allot and gear, whose pages are restored in shared memory. */
+/* Attention on pages of methods allot and gear, which are restored in shared memory. */
 bool kvd_packed_attends(const kvd_packed_args *a);
 cudaError_t kvd_packed_attend(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
@@ -95,8 +100,8 @@ inline int most_shared()
 }
 
 /*
- * Position of a warp in the list of pages: page `page` of request b in KV head g. place: weight of
- * all earlier pages.
+ * Position of a warp in the list of all pages: page `page` of request b in KV head g. `place` is
+ * the estimated cost of all earlier pages.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;
@@ -155,7 +160,7 @@ template <class PAGE> __device__ __forceinline__ int next_units(const cursor &at
     return PAGE::UNEVEN ? at.next_units : PAGE::UNITS;
 }
 
-/* Returns the address of K (V follows) of the cursor's page in the slot's ring buffer. */
+/* Returns the address of K (V follows) of the cursor's page in the request's ring buffer. */
 __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const cursor &at)
 {
     const size_t page = (size_t)p.a.slot[at.b] * (size_t)p.a.ring_pages +
@@ -202,7 +207,9 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* Returns a cursor at the first page whose place is at least x, or at the list's end. */
+/*
+ * Returns a cursor at the first page before which the pages cost at least x, or at the list's end.
+ */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     int lo = 0, hi = p.a.n - 1;
@@ -269,7 +276,7 @@ __device__ __forceinline__ void prefetch_ring(const packed_params &p, const curs
     prefetch_bytes(from + 8 * k_bytes + values * v_bytes, (end - values) * v_bytes, lane);
 }
 
-/* Prefetches the unquantised (bf16) tokens of all pages before place `to` into L2. */
+/* Prefetches the unquantised (bf16) tokens of the cursor's pages, up to cost `to`, into L2. */
 __device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at, int to, int lane)
 {
 #pragma unroll 1

@@ -28,7 +28,10 @@ struct records {
     }
 };
 
-/* Writes the codes of 16 tokens in 32 channels as two A operands of mma, tokens in rows. */
+/*
+ * Writes the quantised numbers of 16 tokens in 32 channels as two A operands of mma, tokens in
+ * rows.
+ */
 template <int MOST>
 __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *high, int bits,
                                          uint32_t (&a)[2][4], int lane)

@@ -1,6 +1,6 @@
 /*
- * Quantises K and V to floating-point codes (fp8, mxfp4, nvfp4), and restores bf16 pages, bit for
- * bit as on the CPU. Grid: KV heads, requests, CTAs per head.
+ * Quantises K and V to small floating-point numbers (fp8, mxfp4, nvfp4), and restores bf16 pages,
+ * bit for bit as on the CPU. Grid: KV heads, requests, CTAs per head.
  */
 #include "methods/bits/cuda/packed_floats.cuh"
 
@@ -195,7 +195,10 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
 }
 
-/* Restores 16 dimensions of a page: `done` tokens from codes, later ones from the ring buffer. */
+/*
+ * Restores 16 dimensions of a page: `done` tokens from quantised numbers, later ones from the ring
+ * buffer.
+ */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
 {

@@ -40,7 +40,7 @@ static __device__ __forceinline__ constexpr uint32_t power_bits(int n)
     return (uint32_t)(n + 127) << 23;
 }
 
-/* Returns the code of x rounded to nearest, ties to even, saturating. */
+/* Returns the bits of x in format F, rounded to nearest, ties to even, saturating. */
 template <class F> static __device__ __forceinline__ uint32_t float_code(float x)
 {
     const float y = fminf(fabsf(x), F::LARGEST);

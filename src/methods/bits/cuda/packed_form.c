@@ -1,6 +1,6 @@
 /*
- * Decides which codes the GPU stores in packed form, and computes the layout of their pages
- * (packed.h).
+ * Decides which quantisation methods the GPU stores in packed pages, and computes the layout of
+ * these pages (packed.h).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -72,7 +72,10 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-/* Returns the bits of a token coded by itself. Keys coded jointly for all heads are in head 0. */
+/*
+ * Returns the bits of a token quantised by itself. Keys quantised jointly for all heads are in head
+ * 0.
+ */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;
@@ -131,7 +134,7 @@ static double split_block_bits(const kvd_packed_split *s, int d_qk, int d_v, int
            groups * (s->ternary ? 16 : 32) * d_v;
 }
 
-/* Returns the bits of a block of n tokens coded by method zipcache in one KV head. */
+/* Returns the bits of a block of n tokens quantised by method zipcache in one KV head. */
 static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, int n)
 {
     const int salient = kvd_packed_salient(c, n), others = n - salient;
@@ -139,7 +142,7 @@ static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, i
            32.0 * d_qk * ((salient > 0) + (others > 0)) + 16.0 * d_v + 32.0 * n;
 }
 
-/* Returns the bits of a block of n jointly coded tokens in KV head g. */
+/* Returns the bits of a block of n jointly quantised tokens in KV head g. */
 static double block_of_bits(const kvd_packed_args *a, int g, size_t n, bool prompt)
 {
     const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];

@@ -1,6 +1,6 @@
 /*
- * Codes blocks of gear (../gear.h): quantised numbers, outliers, low-rank part of the quantisation
- * error.
+ * Writes the blocks of method gear (../gear.h): quantised numbers, outliers, low-rank part of the
+ * quantisation error.
  *
  * A line is the sequence in which outliers are searched: one key channel over all tokens of a
  * block, or the values of one token. Histograms of the upper, then of the lower bytes find the

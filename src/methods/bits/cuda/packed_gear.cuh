@@ -7,7 +7,7 @@
 namespace
 {
 
-/* KV head g of request b, whose first `prompt` tokens (the prompt) are coded as one block. */
+/* KV head g of request b, whose first `prompt` tokens (the prompt) are quantised as one block. */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt;
@@ -80,7 +80,10 @@ __device__ __forceinline__ uint16_t *number_at(const head_of &o, int side, int t
     return uncoded(o.a, o.b, o.g, side, t, i);
 }
 
-/* Returns the address of the bit planes with the code of channel i of K or V of token t. */
+/*
+ * Returns the address of the bit planes with the quantised number of channel i of K or V of token
+ * t.
+ */
 __device__ __forceinline__ uint32_t *planes_at(const head_of &o, int side, int t, int i)
 {
     const int in_page = t % KVD_PAGE_TOKENS, bits = o.a.gear.of.bits;

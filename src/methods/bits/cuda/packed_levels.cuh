@@ -27,8 +27,8 @@ template <int B> __device__ __forceinline__ float level_of_lane(const float *lev
 }
 
 /*
- * Fills the table from codes to quantisation levels in shared memory, with a copy per memory bank.
- * An entry decodes several codes.
+ * Fills the table in shared memory that converts indices to quantisation levels, with a copy per
+ * memory bank. One table element converts several indices.
  */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {

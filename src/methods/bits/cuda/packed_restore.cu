@@ -44,7 +44,10 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
     return *reinterpret_cast<const uint4 *>(o.codes + part + 64 * block + 16 * c);
 }
 
-/* Writes two dimensions of token t: `restored` if t < coded, else those of the ring buffer. */
+/*
+ * Writes two dimensions of token t: `restored` if it is quantised (t < coded), otherwise those of
+ * the ring buffer.
+ */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
 {
@@ -116,7 +119,10 @@ __device__ void even_values(const page_of &o, int u, int lane)
     }
 }
 
-/* Decodes 16 dimensions of level codes, of keys or values, to tile [64][TILE_PITCH]. */
+/*
+ * Converts indices of quantisation levels, for 16 dimensions of keys or values, to numbers in tile
+ * [64][TILE_PITCH].
+ */
 __device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile,
                            int lane)
 {
@@ -185,7 +191,9 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
 }
 
-/* Writes tokens t0 .. t0 + 7: coded tokens from `tile`, others from the ring buffer. One warp. */
+/*
+ * Writes tokens t0 .. t0 + 7: quantised tokens from `tile`, others from the ring buffer. One warp.
+ */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)
 {

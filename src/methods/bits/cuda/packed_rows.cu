@@ -1,5 +1,5 @@
 /*
- * Codes and restores single tokens (hetero, rotatekv), a CTA per K or V of a token.
+ * Quantises and restores single tokens (hetero, rotatekv), a CTA per K or V of a token.
  *   hetero    step and zero point per vector of a head
  *   rotatekv  keys of several heads are rotated together before RoPE and sorted, values per head; s
  *             = clip (max - min) / (2^b - 1), x = s (code - zero)
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Scale with which codes are decoded: x = step ((RAISED + code) - zero) + add. */
+/* Scale with which quantised numbers are restored: x = step ((RAISED + code) - zero) + add. */
 struct scale_of {
     float step, zero, add;
 };

@@ -1,6 +1,6 @@
 /*
- * Codes and restores tokens with channels in two parts per block (vidkv, turboquant with fractional
- * bits), a CTA per group of tokens.
+ * Quantises and restores tokens with channels in two parts per block (vidkv, turboquant with
+ * fractional bits), a CTA per group of tokens.
  *   vidkv, chosen keys  channels with the largest ranges, 2 bits
  *          other keys   signs of the discrete Fourier transform over channels, and mean magnitudes
  *          values       2 bits or, if ternary, one of s, 0 and -s with s = mean |x| of a channel

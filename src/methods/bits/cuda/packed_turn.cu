@@ -105,7 +105,7 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
     }
 }
 
-/* Codes of ROWS vectors, of which thread i has element i. */
+/* Quantised numbers of ROWS vectors, of which thread i has element i. */
 struct coded_rows {
     uint32_t code[ROWS];
     /* Norm of vector i and norm of its residual, in thread i < ROWS. */
@@ -331,7 +331,10 @@ struct shared_page {
     uint16_t x[KVD_PAGE_TOKENS][PITCH], sign[KVD_PAGE_TOKENS][PITCH];
 };
 
-/* Decodes K or V of a page, d numbers per token. Tokens without codes get finite numbers. */
+/*
+ * Decodes K or V of a page, d numbers per token. Tokens that are not quantised get arbitrary finite
+ * numbers.
+ */
 __device__ __forceinline__ void decode_page(shared_page &s, const kvd_packed_args &a,
                                             const char *codes, int side, int d)
 {

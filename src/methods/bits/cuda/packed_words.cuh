@@ -1,6 +1,6 @@
 /*
- * Device functions for a lane's words of codes and a warp's matrix fragments. Included by
- * packed_*.cu only.
+ * Device functions for a lane's words of quantised numbers and a warp's matrix fragments. Included
+ * by packed_*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
@@ -159,7 +159,7 @@ static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
     return x ^ t ^ t << 14;
 }
 
-/* Returns a byte with bit j of each of eight codes. */
+/* Returns a byte with bit j of each of eight quantised numbers. */
 static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], int j)
 {
     uint32_t byte = 0;
@@ -169,7 +169,9 @@ static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], i
     return byte;
 }
 
-/* Unpacks codes 8 q .. 8 q + 7 from bit planes. Code e is byte e % 4 of code[e / 4]. */
+/*
+ * Unpacks quantised numbers 8 q .. 8 q + 7 from bit planes. Number e is byte e % 4 of code[e / 4].
+ */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
                                                        uint32_t (&code)[2])
 {
@@ -199,7 +201,10 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
         }
 }
 
-/* Number that raised_byte and raised_pair add to codes, to make floats without conversion. */
+/*
+ * Number that raised_byte and raised_pair add to quantised integers, to make floats without
+ * conversion.
+ */
 static constexpr float RAISED = 1 << 23;
 
 /* Returns RAISED + (byte e of x) as a float. The result is exact. */
@@ -228,7 +233,7 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
     }
 }
 
-/* Unpacks the 32 codes of a lane in pairs: pair[p] receives codes 2 p and 2 p + 1. */
+/* Unpacks the 32 quantised numbers of a lane: pair[p] receives numbers 2 p and 2 p + 1. */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
 {
@@ -254,7 +259,7 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
         add_plane<1>(words + (bits & 6), bits & 6, pair);
 }
 
-/* Replaces the n-th code of a lane by atomic operations, because lanes share words. */
+/* Replaces the n-th quantised number of a lane by atomic operations, because lanes share words. */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
                                                 uint32_t code)
 {

@@ -1,5 +1,5 @@
 /*
- * Methods waterfill and kvtc in the CUDA engine. Pages hold blocks of an entropy code (streams.h).
+ * Methods waterfill and kvtc in the CUDA engine. Pages hold entropy-coded blocks (streams.h).
  * Decode steps restore bf16 pages layer by layer, by decoding and the inverse transform. The
  * transform's last row is the mean, which a constant component 1 adds.
  */
@@ -15,8 +15,8 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_stream_side side[KVD_N_SIDES];
     /*
-     * Device: transform from K or V to components, as a sum of two bf16 matrices [2][wide][pitch]
-     * (16 significant bits).
+     * In device memory: transform from K or V to components, as a sum of two bf16 matrices
+     * [2][wide][pitch] (16 significant bits).
      */
     const uint16_t *to[KVD_N_SIDES];
     /*
@@ -513,8 +513,8 @@ static int copy_tables(streams *k, kvd_err *err)
 }
 
 /*
- * Returns true if blocks of codes have a page's size (waterfill), or if lanes code all tokens
- * without a window (kvtc).
+ * Returns true if an entropy-coded block has the tokens of a page (waterfill), or if lanes encode
+ * all tokens without a window (kvtc).
  */
 static bool fits(const kvd_plan *plan)
 {

@@ -22,7 +22,10 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
     return __popc(mask & ((1u << lane) - 1));
 }
 
-/* Stream of codes that grows: the lane's coder state, numbers of words and of exceptions. */
+/*
+ * Entropy-coded stream to which tokens are added: the lane's coder state, numbers of words and of
+ * exceptions (integers without a frequency).
+ */
 struct growing {
     uint32_t x;
     int words, exceptions;
@@ -77,7 +80,10 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/* Replaces a group's components by codes, and stores the group's scale in the token's page. */
+/*
+ * Replaces a group's components by quantised integers, and stores the group's scale in the token's
+ * page.
+ */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -424,7 +430,10 @@ __device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int 
     return (size_t)(a.start ? a.start[b] + t - old : b);
 }
 
-/* Rounds the components of new tokens, one warp per token, and counts the bits of their codes. */
+/*
+ * Rounds the components of new tokens, one warp per token, and counts the bits that they take after
+ * entropy coding.
+ */
 __global__ void __launch_bounds__(32 * WARPS)
     round_kernel(const __grid_constant__ kvd_stream_batch a,
                  const __grid_constant__ kvd_whole_stream s, uint32_t *units, uint32_t *part)
@@ -469,7 +478,10 @@ __global__ void keep_kernel(const __grid_constant__ kvd_stream_batch a, const ui
         to[row * ld + (size_t)i] = x[row * ld_x + (size_t)i];
 }
 
-/* Quantises a group of a token's components y; writes codes to `to`, and decoded components. */
+/*
+ * Quantises a group of a token's components y; writes integers to `to`, and the restored
+ * components.
+ */
 __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const float *bias,
                            uint16_t *decoded, uint8_t *to, int lane)
 {

@@ -1,8 +1,7 @@
 /*
- * Kernels that code and decode blocks of entropy-coded components (streams.h): one block per page,
- * layer and side; a warp per stream.
- * The first n_sink tokens of a request are copied uncoded. Lengths, slots and page numbers are read
- * on the device. Launchers never wait.
+ * Kernels that encode and decode blocks of entropy-coded components (streams.h): one block per
+ * page, layer and side; a warp per stream. The first n_sink tokens of a request are copied
+ * unchanged. Lengths, slots and page numbers are read on the device. Launchers never wait.
  */
 #ifndef KVD_METHODS_BITS_CUDA_STREAMS_H
 #define KVD_METHODS_BITS_CUDA_STREAMS_H
@@ -17,8 +16,8 @@ extern "C" {
 #endif
 
 /*
- * Room in a block of codes: number of streams, and room for words (a multiple of 8) and exceptions
- * per stream.
+ * Room in an entropy-coded block: number of streams, and room for words (a multiple of 8) and
+ * exceptions per stream.
  */
 typedef struct {
     int32_t n_streams, words, exceptions;
@@ -95,9 +94,10 @@ cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side 
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
 /*
- * Codes the components of at most `most` new tokens per request: y[0] [rows][ld] for K, y[1] for V.
- * y is overwritten if components have scales. units [slots]: increased by the 16-bit units written.
- * *beyond: raised to the words needed by a stream that does not fit.
+ * Encodes the components of at most `most` new tokens per request: y[0] [rows][ld] for K, y[1] for
+ * V. y is overwritten if components have scales. units [slots] (one per running request) grows by
+ * the number of 16-bit words written. *beyond is raised to the number of words of a stream that
+ * does not fit.
  */
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
@@ -111,7 +111,7 @@ cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map,
                              uint16_t *sink, bool back, cudaStream_t stream);
 /*
  * One layer of cachegen; device memory. Tokens of incomplete pages are bf16 in a one-page ring
- * buffer per slot.
+ * buffer per running request (slot).
  */
 typedef struct {
     kvd_attn_map map;
@@ -129,22 +129,23 @@ typedef struct {
     kvd_stream_lookup_size lookup_size;
 } kvd_cachegen_layer;
 
-/* Restores K and V of all tokens in l->rows, from blocks of codes and from the ring buffer. */
+/* Restores K and V of all tokens in l->rows, from entropy-coded blocks and from the ring buffer. */
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
 /*
- * Codes the pages that new tokens fill: prompts from l->rows, decode steps from the ring buffer. An
- * incomplete page goes to the ring buffer. units [slots]: increased by the 16-bit units written.
- * *beyond: raised to the words needed by a stream that does not fit.
+ * Encodes the pages that new tokens fill: prompts from l->rows, decode steps from the ring buffer.
+ * An incomplete page goes to the ring buffer. units [slots] (one per running request) grows by the
+ * number of 16-bit words written. *beyond is raised to the number of words of a stream that does
+ * not fit.
  */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
 /*
  * Replaces the tokens of complete blocks by their decoded numbers in l->rows, where nothing else is
- * stored: all of whole prompts, and in decode steps the block that a token completes.
- * Blocks begin at multiples of l->block. units, part [slots]: increased by the 16-bit units, and by
- * remaining sixteenths of a bit, of streams without lanes (rans.h).
+ * stored: all of whole prompts, and in decode steps the block that a token completes. Blocks begin
+ * at multiples of l->block. units and part [slots] (one per running request) grow by the 16-bit
+ * words and the remaining sixteenths of a bit of streams without lanes (rans.h).
  */
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
@@ -172,7 +173,9 @@ cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_st
 cudaError_t kvd_whole_stream_keep(const kvd_stream_batch *b, const uint16_t *x, size_t ld_x,
                                   uint16_t *to, size_t ld, size_t width, cudaStream_t stream);
 
-/* Components of a token that share a scale: codes of `bits` bits, or nothing if `bits` is 0. */
+/*
+ * Components of a token that share a scale. Each takes `bits` bits; if `bits` is 0, none is stored.
+ */
 typedef struct {
     uint16_t first, size;
     uint32_t bits, at; /* at: bytes of earlier groups of a token */
@@ -187,10 +190,16 @@ typedef struct {
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld, most;       /* most: largest number of tokens of a prompt */
     size_t token_bytes, gap;
-    /* Codes for kvd_kvtc_deflate; prompt b begins at byte token_bytes start[b] + gap b. */
+    /*
+     * Quantised components, input of kvd_kvtc_deflate. Prompt b begins at byte token_bytes start[b]
+     * + gap b.
+     */
     uint8_t *packed;
 } kvd_kvtc_prompts;
-/* Quantises y of the tokens to code: writes codes to `packed`, decoded numbers to `decoded`. */
+/*
+ * Quantises the components y of the tokens to encode: writes integers to `packed`, restored numbers
+ * to `decoded`.
+ */
 cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream);
 
 /* Fills n blocks with random words and states for timing. */
@@ -207,8 +216,8 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 typedef struct {
     /*
      * [2 n + 1] in device memory. For each of n running requests (slots): the number of 16-bit
-     * words. Then the most words of a stream that did not fit, then for each slot the remaining
-     * sixteenths of a bit.
+     * words. Then the most words of a stream that did not fit, then for each running request (slot)
+     * the remaining sixteenths of a bit.
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
@@ -216,7 +225,10 @@ typedef struct {
     double held;
 } kvd_stream_slots;
 
-/* Allocates the counters of n slots. The caller must release *s, also after a failure. */
+/*
+ * Allocates the counters of n running requests (slots). The caller must release *s, also after a
+ * failure.
+ */
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
 /*
@@ -229,8 +241,8 @@ int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
 /*
- * Sets the tokens of the slots, and the bytes that m->bits reports. Fails if a stream needed more
- * than `room` words (0: never).
+ * Sets the tokens of all running requests (slots), and the bytes that m->bits reports. Fails if a
+ * stream needed more than `room` words (0: never).
  */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
@@ -238,13 +250,13 @@ int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kv
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
 /*
- * Opens waterfill with block=0 for text generation: pages hold the decoded numbers, and the bits of
- * the codes are counted.
+ * Opens waterfill with block=0 for text generation: pages hold the decoded numbers, and only the
+ * bits of the entropy code are counted.
  */
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                           kvd_err *err);
 /*
- * Codes prompts of kvtc with DEFLATE: the GPU packs codes and writes decoded rows to the pages.
+ * Encodes prompts of kvtc with DEFLATE: the GPU packs codes and writes decoded rows to the pages.
  * Threads on the CPU compress the packed codes during the next iteration, as only their bits are
  * needed.
  */
@@ -256,11 +268,13 @@ typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
 kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
                                                  size_t before, kvd_err *err);
 void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);
-/* Returns how many of a prompt's n tokens the GPU codes. */
+/* Returns how many of a prompt's n tokens the GPU encodes. */
 size_t kvd_kvtc_prompt_coder_ready(const kvd_kvtc_prompt_coder *k, size_t n);
-/* Queues the coding of a layer's K and V, after the attention of its prompts. */
+/* Queues the compression of a layer's K and V, after the attention of its prompts. */
 int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err);
-/* Starts to compress the packed codes of an iteration. The GPU must have finished. */
+/*
+ * Starts to compress the quantised tokens of an iteration by DEFLATE. The GPU must have finished.
+ */
 int kvd_kvtc_prompt_coder_ended(kvd_kvtc_prompt_coder *k, kvd_err *err);
 /* Waits for the threads. Must be called before kvd_kvtc_prompt_coder_bits. */
 int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err);
@@ -290,7 +304,7 @@ struct block_of {
     __half2 *scale; /* [KVD_PAGE_TOKENS][room.scales] scale and zero point */
 };
 
-/* Returns the addresses of the parts of stream s in the block of codes at `from`. */
+/* Returns the addresses of the parts of stream s in the entropy-coded block at `from`. */
 __device__ __forceinline__ block_of parts_of(char *from, kvd_stream_room room, int s)
 {
     const kvd_stream_parts p = kvd_stream_parts_of(room);

@@ -1,6 +1,6 @@
 /*
- * Decodes blocks of an entropy code, with a warp per stream of a page. A CTA decodes one stream of
- * many pages, with its tables in shared memory.
+ * Decodes entropy-coded blocks, with a warp per stream of a page. A CTA decodes one stream of many
+ * pages, with its tables in shared memory.
  */
 #include <cuda_bf16.h>
 
@@ -29,7 +29,7 @@ enum {
     WARP_BYTES = RING_BYTES + TILE_BYTES
 };
 
-/* Words of a stream of codes, popped from the last to the first. */
+/* Words of an entropy-coded stream, popped from the last to the first. */
 struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* shared-memory address; word i is at i % RING */
@@ -192,7 +192,7 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
     }
 }
 
-/* Stream s of codes in a page, of which tokens first .. end - 1 are decoded. */
+/* Entropy-coded stream s of a page, of which tokens first .. end - 1 are decoded. */
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
@@ -269,8 +269,8 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
 }
 
 /*
- * Decodes this lane's component of group k: a code if SCALES, else a bf16 number. WHOLE: all tables
- * are in shared memory.
+ * Decodes this lane's component of group k: an integer that has a scale if SCALES, else a bf16
+ * number. WHOLE: all tables are in shared memory.
  */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
@@ -316,8 +316,8 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
 }
 
 /*
- * Writes those components of a page that have no codes: the constant 1, zeros after it, and
- * exceptions.
+ * Writes those components of a page that are not in the streams: the constant 1, zeros after it,
+ * and exceptions.
  */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {

@@ -15,7 +15,7 @@
 static const char what[] = "codes of transforms";
 
 /*
- * Lists of the prompts of an iteration: start in y, tokens that are coded, first row in x, first
+ * Lists of the prompts of an iteration: start in y, tokens that are encoded, first row in x, first
  * row of Q, rows of x, and slot.
  */
 enum { START, CODED, ROW, FIRST_Q, MOVED, SLOT, LISTS };
@@ -39,7 +39,10 @@ typedef struct {
     size_t token_bytes, gap;
 } coder_side;
 
-/* Prompts of an iteration, whose packed codes a thread compresses while the next one runs. */
+/*
+ * Prompts of an iteration, whose quantised tokens a thread compresses while the next iteration
+ * runs.
+ */
 typedef struct {
     const struct kvd_kvtc_prompt_coder *of;
     size_t n, rows, n_q8, most;
@@ -328,7 +331,7 @@ static int join(kvd_kvtc_prompt_coder *k, prompt_batch *b, kvd_err *err)
 
 /*
  * Fills and uploads the lists of an iteration's prompts. kvd_append clears rows up to a multiple of
- * 8, so these are written too, and prompts without codes are copied whole.
+ * 8, so these are written too, and prompts too short to encode are copied whole.
  */
 static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -412,7 +415,10 @@ static int copy_rows(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, co
              : 0;
 }
 
-/* Copies rows of tokens without codes: the first tokens, and those after the last code. */
+/*
+ * Copies rows of tokens that are not encoded: the first tokens, and those after the last encoded
+ * one.
+ */
 static int copy_exact(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
                       kvd_err *err)
 {
@@ -452,7 +458,7 @@ int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_row
                : 0;
 }
 
-/* Compresses the packed codes of a batch. Started as a thread. */
+/* Compresses the quantised tokens of a batch by DEFLATE. Started as a thread. */
 static void *compress(void *batch)
 {
     prompt_batch *const b = batch;
@@ -498,7 +504,7 @@ double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot)
     return k->bits[slot];
 }
 
-/* Codes of all tokens in one stream, of which only the bits are counted (waterfill, block=0). */
+/* Entropy code with one stream for all tokens (waterfill, block=0). Only its bits are counted. */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, ld, x_ld; /* elements from one decoded row, or one row of x, to the next */

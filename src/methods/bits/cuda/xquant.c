@@ -30,13 +30,19 @@ typedef struct {
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
-    /* True if steps attend to the codes of V, and multiply the result by `up`. Needs `joint`. */
+    /*
+     * True if decode steps attend to the quantised latents of V, and multiply the result by `up`.
+     * Requires `joint`.
+     */
     bool direct;
     /* Workspace of kvd_xquant_attend, if `direct`. */
     float *sums, *newest;
     float2 *ends;
     uint16_t *o;
-    /* Biases of K and V and gains of K's norm, device [n_layers][2 wide + d_head], or NULL. */
+    /*
+     * Biases of K and V and gains of K's norm, [n_layers][2 wide + d_head] in device memory, or
+     * NULL.
+     */
     float *finish;
     /* Vectors Y of new tokens, [max_tokens][pitch]; NULL if layer inputs are stored. */
     uint16_t *rows;
@@ -371,7 +377,10 @@ static int make_finish(xquant *q, kvd_err *err)
     return kvd_status(status);
 }
 
-/* Returns true if the kernels can attend to the codes of V. Biases of V are not supported there. */
+/*
+ * Returns true if the kernels can attend to the quantised latents of V. Biases of V are not
+ * supported there.
+ */
 static bool attends(const xquant *q)
 {
     const kvd_paged_cache *const c = q->method.cache;

@@ -69,8 +69,8 @@ __device__ __forceinline__ uint32_t scale_word(const scale &s)
 }
 
 /*
- * Stores the codes of 32 numbers of token t, one per lane, as the words of one block. `words` is
- * word 0 of the block's first token in the page.
+ * Stores 32 quantised numbers of token t, one per lane, as the words of one block. `words` is word
+ * 0 of the block's first token in the page.
  */
 __device__ __forceinline__ void put_words(uint32_t *words, int t, int bits, uint32_t code, int lane)
 {
@@ -84,7 +84,9 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int bits, uint
     }
 }
 
-/* Returns the offset of the block with numbers i .. i + 31 in the codes of a page. */
+/*
+ * Returns the offset of the block with numbers i .. i + 31 among the quantised numbers of a page.
+ */
 __device__ __forceinline__ int block_at(int i, int bits)
 {
     return i / 32 * bits * KVD_PAGE_TOKENS;
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__
         ring_page(a, b, t)[vector_index(t, i)] = number_at(a, b, t, i);
 }
 
-/* Returns code e of codes that begin at bit 0 of `word`. */
+/* Returns the e-th of the quantised numbers that begin at bit 0 of `word`. */
 template <int BITS, int N>
 __device__ __forceinline__ uint32_t code_of(const uint32_t (&word)[N], int e)
 {
@@ -279,7 +281,7 @@ enum {
 
 #define LOG2_E 1.4426950408889634F
 
-/* Returns the number of rows of 64 words, one per token, of a page's codes and scales of V. */
+/* Returns the number of rows of 64 words, one per token, of a page's quantised V and its scales. */
 __host__ __device__ __forceinline__ uint32_t value_rows(const kvd_xquant_page &p)
 {
     return (uint32_t)(p.words - p.token) / KVD_PAGE_TOKENS;
@@ -361,7 +363,7 @@ __device__ __forceinline__ void begin_keys(const kvd_xquant_attend_args &a, cons
     end_copies();
 }
 
-/* Starts the copy of V's codes and scales of a page of the request, as a group. */
+/* Starts to copy the quantised V and the scales of a page of the request, as one cp.async group. */
 __device__ __forceinline__ void begin_values(const kvd_xquant_attend_args &a, const area &s, int b,
                                              int page, bool there)
 {
@@ -443,7 +445,7 @@ __device__ __forceinline__ void add_scores(const kvd_xquant_attend_args &a, cons
     }
 }
 
-/* Loads the codes of numbers 8 run .. 8 run + 7 of token t. */
+/* Loads the quantised numbers 8 run .. 8 run + 7 of token t. */
 template <int BITS, int N>
 __device__ __forceinline__ void load_run(const uint32_t *values, int run, int t,
                                          uint32_t (&code)[N])
@@ -462,7 +464,7 @@ __device__ __forceinline__ void load_run(const uint32_t *values, int run, int t,
 /* Sums of [2][16 heads] of numerators times [UNITS][8 columns][8 channels] of V, as of mma. */
 typedef float sums[UNITS][2][8][4];
 
-/* Adds the products of numerators and V of a page, in which `n` tokens have codes. */
+/* Adds the products of softmax numerators and V of a page, in which `n` tokens are quantised. */
 template <int BITS>
 __device__ __forceinline__ void add_values(const kvd_xquant_attend_args &a, const area &s, int n,
                                            sums &o, int warp, int lane)

@@ -3,8 +3,9 @@
  * vectors (layout: methods/dims/cuda/latents.h).
  *
  * If `channels`, a token has two vectors of `rank` numbers, one for K and one for V; otherwise it
- * has one vector, which is coded like V. K has a scale per channel and `group` tokens; the newest,
- * incomplete group is bf16 in the slot's ring buffer. V has a scale per `group` numbers of a token.
+ * has one vector, which is quantised like V. K has a scale per channel and `group` tokens; the
+ * newest, incomplete group is bf16 in the request's ring buffer. V has a scale per `group` numbers
+ * of a token.
  *
  * A page holds 64 tokens, in 32-bit words; quotients are rounded up. A scale is a word: the float16
  * step in the lower half, the float16 zero point in the upper half.
@@ -36,7 +37,7 @@ typedef struct {
     int32_t ring_pages;
 } kvd_xquant_form;
 
-/* Offsets of the parts of a page of codes, and its size, in words. */
+/* Offsets of the parts of a quantised page, and its size, in words. */
 typedef struct {
     int32_t channel_scale, token, token_scale, words;
 } kvd_xquant_page;
@@ -71,7 +72,7 @@ typedef struct {
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
-    /* First row of each prompt in `rows`, device [n]. NULL: decode steps of one token. */
+    /* First row of each prompt in `rows`, [n] in device memory. NULL: decode steps of one token. */
     const int32_t *start;
     const int32_t *page_table; /* device [n][max_pages] */
     int32_t longest;
@@ -89,8 +90,8 @@ cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
 
 /*
- * Attention of decode steps to restored K and to the codes of V: o = softmax(scale Q K^T) Y, with
- * the V vectors Y. Multiplied by `up` of V, o becomes the output of attention.
+ * Attention of decode steps to restored K and to quantised latents of V: o = softmax(scale Q K^T)
+ * Y, with the V vectors Y. Multiplied by `up` of V, o becomes the output of attention.
  */
 enum { KVD_XQUANT_HEADS = 32, KVD_XQUANT_RANK = 1024, KVD_XQUANT_BITS = 8 };
 typedef struct {

@@ -293,8 +293,8 @@ enum { KVD_LATENT_CODE_BITS = 8 };
 typedef struct {
     int32_t place; /* element offset in a page, for the page's first token */
     /*
-     * First bit of the element in the token's code, and number of bits. An element with 0 bits is
-     * replaced by `mean`.
+     * First bit of the element in the bits of its token, and number of bits. An element with 0 bits
+     * is replaced by `mean`.
      */
     int32_t bit, bits;
     int32_t side; /* 0: K, 1: V */
@@ -336,8 +336,8 @@ typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
     /*
-     * Number of coded elements, which form runs of 8; number of 32-bit words of a token's code;
-     * number of first tokens that stay exact.
+     * Number of quantised elements, which form runs of 8; number of 32-bit words per token; number
+     * of first tokens that stay exact.
      */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
@@ -487,7 +487,7 @@ typedef struct {
      */
     double sink_bytes, token_bytes;
     uint32_t n_sink;
-    /* True if each slot has projections of its own. */
+    /* True if each running request (slot) has projections of its own. */
     bool of_slots;
     size_t matrix_slot; /* elements of a slot's projection matrices */
     uint32_t *tokens;   /* [n_slots] */
@@ -591,12 +591,12 @@ typedef struct {
  */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, kvd_err *err);
-/* Allocates memory for the codes and fills it with random numbers, for timing. */
+/* Allocates memory for quantised latent vectors and fills it with random numbers, for timing. */
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
 /*
- * kvd_latent_codes_put codes new tokens from the pages of latents. kvd_latent_codes_restore decodes
- * the other tokens of decode steps into these pages.
+ * kvd_latent_codes_put quantises new tokens from the pages of latents. kvd_latent_codes_restore
+ * decodes the other tokens of decode steps into these pages.
  */
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
@@ -645,9 +645,12 @@ typedef struct {
     const kvd_cublas *lib;
     cublasHandle_t blas;        /* the caller may replace it by one of another stream */
     size_t tokens, wide, width; /* largest number of rows, dimensions and vectors */
-    /* Device, bf16: rows divided by their norm, their products with the basis, and the basis. */
+    /*
+     * In device memory, bf16: rows divided by their norm, their products with the basis, and the
+     * basis.
+     */
     uint16_t *x, *z, *basis;
-    /* Device: bases in float32, and matrices [width][width]. */
+    /* In device memory: bases in float32, and matrices [width][width]. */
     float *q, *y, *low, *gram, *square;
     float *part, *part_gram, *captured;
 } kvd_latent_span;

@@ -1,6 +1,6 @@
 /*
  * Kernels on latents: make projections from eigenvectors or by power steps, store tokens with fewer
- * columns, and code and decode latents.
+ * columns, and quantise and restore latents.
  */
 #include "methods/dims/cuda/latents.h"
 
@@ -222,7 +222,9 @@ __global__ void __launch_bounds__(THREADS)
         a.apart[__ldg(a.slot + b)] = 0;
 }
 
-/* Codes latents. A thread block codes one token after another, each thread one element of it. */
+/*
+ * Quantises latents. A thread block codes one token after another, each thread one element of it.
+ */
 __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)
 {

@@ -263,7 +263,7 @@ static int make_shared(strawman *s, kvd_err *err)
     return s->matrix ? 0 : -1;
 }
 
-/* Fills the projection matrices of all slots with random numbers, for timing. */
+/* Fills the projection matrices of all running requests (slots) with random numbers, for timing. */
 static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t n = slots * s->store.matrix_slot;
@@ -292,8 +292,8 @@ static double held(const kvd_gpu_method *m)
 }
 
 /*
- * Returns the bits of a slot, counted as in methods/entries.c: kept dimensions, and the request's
- * matrices.
+ * Returns the bits of a running request (slot), counted as in methods/entries.c: kept dimensions,
+ * and the request's matrices.
  */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {

@@ -17,7 +17,7 @@ typedef struct {
     kvd_zdc_levels of;
     /* [n_layers] Bytes that each less important token saves, in host memory. */
     double *saved;
-    /* Bytes that the less important tokens of all slots save. */
+    /* Bytes that the less important tokens of all running requests (slots) save. */
     double less;
 } kvd_strawman_levels;
 
@@ -34,9 +34,15 @@ typedef struct {
     bool shared;
     /* [n_layers][n] Projections of each layer, in device memory. */
     kvd_latent_basis *basis;
-    /* [n_layers] Position of each layer's matrices in a slot, and number of elements of a slot. */
+    /*
+     * [n_layers] Position of each layer's matrices in a slot, and number of elements of a running
+     * request (slot).
+     */
     size_t *layer_at, each;
-    /* Number of elements without padding: of a slot's matrices, and of a token in all layers. */
+    /*
+     * Number of elements without padding: of a running request's matrices, and of a token in all
+     * layers.
+     */
     size_t matrix_kept, token_kept;
     /* [slots][n_layers] Projections of all heads, K first, in device memory. */
     uint16_t *matrix;
@@ -81,9 +87,15 @@ int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, k
  * Updates the counts of bytes. Must be called after each iteration, before kvd_latent_store_note.
  */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
-/* Returns how many elements the less important tokens of a slot save, over all layers. */
+/*
+ * Returns how many elements the less important tokens of a running request (slot) save, over all
+ * layers.
+ */
 double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);
-/* Returns how many less important tokens a slot has, summed over KV heads and layers. */
+/*
+ * Returns how many less important tokens a running request (slot) has, summed over KV heads and
+ * layers.
+ */
 size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot);
 
 #endif

@@ -96,12 +96,12 @@ int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
 /*
  * Sets the lengths of prompts. In timing runs, cached tokens that no request processed count as
- * prompt tokens. Returns true if a slot's prompt changed.
+ * prompt tokens. Returns true if a running request's prompt changed.
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
 /*
- * After an iteration, updates how many tokens each slot (running request) has and how many bytes
- * are stored (s->held). m->bits is called for the stored bits of a slot.
+ * After an iteration, updates how many tokens each running request (slot) has and how many bytes
+ * are stored (s->held). m->bits is called for the stored bits of a running request (slot).
  */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it);
 /* Returns device memory filled with random numbers, for timing, or NULL on failure. */

@@ -194,7 +194,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits that a slot's request stores, counted as minicache_merge in layers.c does. */
+/* Returns the bits that a running request stores, counted as minicache_merge in layers.c does. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);

@@ -18,8 +18,8 @@ typedef struct {
     size_t rank[2]; /* largest rank of K and V, rounded up to a multiple of 16 */
     uint16_t *latents;
     /*
-     * Element offset of the group's bases of K and V in a slot: B^T [wide][rank], or if xkv.joint B
-     * [rank / 8][wide][8].
+     * Element offset of the group's bases of K and V in a slot (running request): B^T [wide][rank],
+     * or if xkv.joint B [rank / 8][wide][8].
      */
     size_t basis_at;
 } layer_group;
@@ -58,8 +58,8 @@ typedef struct {
     float *captured; /* pinned [n_groups][2][max_slices] */
     size_t prompts;  /* number of prompts in the iteration */
     /*
-     * [slots + 1] Number of prompt tokens in each slot, in device and pinned memory. The last
-     * element is 0, for padding.
+     * [slots + 1] Number of prompt tokens in each running request (slot), in device and pinned
+     * memory. The last element is 0, for padding.
      */
     int32_t *prompt, *host_prompt;
     /* [max_slices] Number of prompt tokens of each decode step's request, in device memory. */
@@ -298,7 +298,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits that a slot's request stores, counted as xkv_merge in layers.c does. */
+/* Returns the bits that a running request stores, counted as xkv_merge in layers.c does. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);

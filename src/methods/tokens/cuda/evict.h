@@ -1,8 +1,8 @@
 /*
- * Eviction on the device: chooses which cached tokens (entries) of each KV head stay.
+ * Eviction on the device: chooses which cached tokens of each KV head stay.
  *
- * Pages hold entries in any order, keys after RoPE. All KV heads hold equally many. If scores are
- * equal, the earlier token is dropped. Launchers follow model/pass/cuda/blocks.h.
+ * Pages hold cached tokens in any order, keys after RoPE. All KV heads hold equally many. If scores
+ * are equal, the earlier token is dropped. Launchers follow model/pass/cuda/blocks.h.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_H
 #define KVD_METHODS_TOKENS_CUDA_EVICT_H
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-/* Scores and positions of cached tokens, device [n_slots][n_layers][kv_head][room]. */
+/* Scores and positions of cached tokens, [n_slots][n_layers][kv_head][room] in device memory. */
 typedef struct {
     float *score;
     uint32_t *position;
@@ -54,9 +54,15 @@ typedef struct {
 typedef struct {
     int32_t dims, half; /* number of dimensions that RoPE rotates, and d_head / 2 */
     int32_t interleaved;
-    /* Device tables of RoPE made by kvd_rope_tables, [positions][half]. NULL without RoPE. */
+    /*
+     * Tables in device memory of RoPE made by kvd_rope_tables, [positions][half]. NULL without
+     * RoPE.
+     */
     const float *cosine, *sine;
-    /* Device [positions][half][2]: mean cosine and sine over positions n .. n + rule.future - 1. */
+    /*
+     * [positions][half][2] in device memory: mean cosine and sine over positions n .. n +
+     * rule.future - 1.
+     */
     const float *future;
     /* Square of the constant factor that kvd_rope_tables puts into the tables. */
     float square;
@@ -74,29 +80,37 @@ typedef struct {
     /* Layer of the model, number of prompts, rows of `q`, pages per table row, longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
-     * Device [batch]: first row in `q`, number of tokens and slot of each prompt. With
+     * [batch] in device memory: first row in `q`, number of tokens and slot of each prompt. With
      * KVD_EVICT_REPEATED each prompt has twice the rows, as a copy follows.
      */
     const int32_t *q_start, *q_len, *slot;
-    /* Device page tables [batch][max_pages] of the prompts. */
+    /* Page tables [batch][max_pages] in device memory of the prompts. */
     const int32_t *page_table;
-    /* Device: queries in 8 x 8 blocks (layout BLOCKED of kernels/layout.h). */
+    /* In device memory: queries in 8 x 8 blocks (layout BLOCKED of kernels/layout.h). */
     const void *q;
     void *pool; /* device pages with K and V of the layer */
-    /* Device [n_heads][n_q8]: natural logs of softmax denominators. Overwritten if tau0 > 0. */
+    /*
+     * [n_heads][n_q8] in device memory: natural logs of softmax denominators. Overwritten if tau0 >
+     * 0.
+     */
     float *lse;
-    /* Device scratch [n_heads][n_q8]: probabilities that each token received, summed. */
+    /* Scratch [n_heads][n_q8] in device memory: probabilities that each token received, summed. */
     float *mass;
-    /* Device scratch [n_q8] for rule.anchor: distance from the anchor. */
+    /* Scratch [n_q8] in device memory for rule.anchor: distance from the anchor. */
     float *distance;
     /*
      * `summed` is 1 if `mass` and `distance` are already sums over the tensor-parallel GPUs.
      * n_heads is the number of query heads of all these GPUs.
      */
     int32_t summed, n_heads;
-    /* Device output [n_kv_heads][n_q8]: score of each token. Not used with KVD_EVICT_FIRST. */
+    /*
+     * Output [n_kv_heads][n_q8] in device memory: score of each token. Not used with
+     * KVD_EVICT_FIRST.
+     */
     float *score;
-    /* Device output [n_kv_heads][n_q8]: kept tokens, rising; if merging, then the others. */
+    /*
+     * Output [n_kv_heads][n_q8] in device memory: kept tokens, rising; if merging, then the others.
+     */
     int32_t *kept;
     kvd_evict_merging merging;
     kvd_evict_expected expected;
@@ -123,7 +137,7 @@ cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t
  * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last `rows` (fraction of the prompt)
  * gives token t a mean probability of at least `threshold`, otherwise to 0. kvd_evict_marked drops
  * tokens with mass 0, but never the newest. It fills `kept`, and sets length [batch] and each
- * slot's budget.keep_old to the number of kept tokens.
+ * running request's budget.keep_old to the number of kept tokens.
  */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);
@@ -142,22 +156,26 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t layer, batch, max_pages, splits;
-    /* Device [batch]: number of cached tokens with the newest; slot (from n_slots on: padding). */
+    /*
+     * [batch] in device memory: number of cached tokens, including the newest, and slot (index of
+     * the running request; n_slots and above are padding).
+     */
     const int32_t *kv_len, *slot;
     const uint32_t *at;        /* device [batch]: position of the newest token */
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
     /*
-     * Device [batch][n_heads]: logs of softmax denominators; unused if tau0 > 0 or KVD_EVICT_FIRST.
+     * [batch][n_heads] in device memory: logs of softmax denominators; unused if tau0 > 0 or
+     * KVD_EVICT_FIRST.
      */
     const float *lse;
     /* Scratch memory of kvd_evict_steps_bytes bytes if tau0 > 0, and for KVD_EVICT_PIVOTAL. */
     float *work;
     /*
-     * Device [batch][room] if several GPUs divide the heads with rule.whole_layer, otherwise NULL.
-     * If set, kvd_evict_steps only sums scores into it. The caller then adds them over GPUs and
-     * calls kvd_evict_steps_drop.
+     * [batch][room] in device memory: if several GPUs divide the heads with rule.whole_layer,
+     * otherwise NULL. If set, kvd_evict_steps only sums scores into it. The caller then adds them
+     * over GPUs and calls kvd_evict_steps_drop.
      */
     float *sums;
     kvd_evict_merging merging;

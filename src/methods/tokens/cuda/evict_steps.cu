@@ -1,7 +1,7 @@
 /*
  * Kernels after a decode step. Recompute q k, add attention probabilities to the scores of cached
- * tokens (entries) and find the entry to drop. The CTAs of a cluster divide a KV head. Other
- * cluster sizes round denominators differently.
+ * tokens and find the cached token to drop. The CTAs of a cluster divide a KV head. Other cluster
+ * sizes round denominators differently.
  */
 #include <cooperative_groups.h>
 

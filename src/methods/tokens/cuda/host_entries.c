@@ -1,8 +1,8 @@
 /*
  * Quantises K and V for methods that drop tokens (host_codes.h). Every KV head has a list of its
- * entries (cached tokens) from the oldest to the newest, as the CPU's cache has. The GPU may hold
- * them at other places, and moves them when it drops some. The GPU computes codes of kivi, fp8,
- * mxfp4 and nvfp4, the CPU those of other methods.
+ * cached tokens from the oldest to the newest, as the CPU's cache has. The GPU may store them in
+ * another order, and moves them when it drops some. The GPU quantises by kivi, fp8, mxfp4 and
+ * nvfp4, the CPU by other methods.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static const char what[] = "codes of kept tokens";
 
 enum { ROWS = 1 << 17 /* rows that are copied together */ };
 
-/* Entries (cached tokens) of one KV head of a request. */
+/* Cached tokens of one KV head of a request. */
 typedef struct {
     size_t m, room;
     size_t first;              /* entries from here on have a row; m if the GPU codes */
@@ -31,7 +31,9 @@ typedef struct {
     double *bits[KVD_N_SIDES]; /* [room] bits of the codes */
     uint16_t *row;             /* [room - first][2 d] K and V, decoded where they are coded */
     uint32_t *state;           /* [KVD_N_SIDES][states] of the entropy coder */
-    /* Number of entries to be coded now, and range of the entries whose rows are written back. */
+    /*
+     * Number of cached tokens to be quantised now, and range of those whose rows are written back.
+     */
     size_t ready[KVD_N_SIDES], from, end;
     size_t at; /* first row of the head in kvd_host_entries.rows */
 } entries_of;
@@ -47,13 +49,13 @@ struct kvd_host_entries {
     kvd_host_places places;
     size_t layers, heads, d, states, max_len;
     /*
-     * If keys are coded before RoPE: tables of kvd_host_codes_rope that apply RoPE, and tables that
-     * undo it. NULL: keys are coded as they are in the pages.
+     * If keys are quantised before RoPE: tables of kvd_host_codes_rope that apply RoPE, and tables
+     * that undo it. NULL: keys are quantised as they are in the pages.
      */
     float *rope, *back;
     /*
-     * Pinned [layers][heads][kept_rows] positions of the entries of an iteration's prompts. NULL:
-     * places.positions is given, or codes are equal at all positions.
+     * Pinned [layers][heads][kept_rows] positions of the cached tokens of an iteration's prompts.
+     * NULL: places.positions is given, or quantisation does not depend on positions.
      */
     int32_t *kept;
     size_t kept_rows;
@@ -65,7 +67,10 @@ struct kvd_host_entries {
     uint16_t *taken;     /* pinned [ROWS][2 d] rows of new entries */
     uint16_t **k;        /* pinned [ROWS] addresses in the pages */
     uint16_t *device_rows, **device_k;
-    /* If the GPU codes: pinned and device [ROWS] rows of heads that are coded. Otherwise NULL. */
+    /*
+     * If the GPU quantises: pinned and device [ROWS] rows of heads that are quantised. Otherwise
+     * NULL.
+     */
     kvd_cache_codes *codes, *device_codes;
     kvd_packed_form form;           /* of codes on the GPU */
     size_t group;                   /* of integer codes on the GPU */
@@ -170,7 +175,10 @@ static int by_position(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Updates a head's list from the entries' positions, `position` [n]. where [max_len]: scratch. */
+/*
+ * Updates a head's list from the cached tokens' positions, `position` [n]. where [max_len]:
+ * scratch.
+ */
 static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *position, size_t n,
                  int64_t newest, uint32_t *where, kvd_err *err)
 {
@@ -209,7 +217,10 @@ static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *posit
     return status;
 }
 
-/* Returns the position of entry `place` of head i, which slice `row` of the iteration appends. */
+/*
+ * Returns the position in the sequence of the token with index `place` in the cache of head i,
+ * which slice `row` of the iteration appends.
+ */
 static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                             size_t place)
 {
@@ -223,7 +234,10 @@ static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_
                                    (size_t)b->host.q_start[row] + place];
 }
 
-/* Appends entries to the list of head i, which never drops any, until it has n. row: of slice s. */
+/*
+ * Appends cached tokens to the list of head i, which never drops any, until it has n. row: of slice
+ * s.
+ */
 static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i, size_t n,
                   kvd_err *err)
 {
@@ -332,7 +346,7 @@ static void turn_back(const kvd_host_entries *e, int layer, const uint32_t *posi
     }
 }
 
-/* Sets the bits of n entries from `from` on that are coded together. */
+/* Sets the bits of n cached tokens from `from` on that are quantised together. */
 static void note_bits(entries_of *h, int side, size_t from, size_t n, kvd_bits_count count)
 {
     for (size_t j = from; j < from + n; j++)
@@ -385,7 +399,9 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
     return status ? kvd_in(err, "layer %d, KV head %zu", layer, i % e->heads) : 0;
 }
 
-/* Appends the rows of new entries, quantises full blocks, and puts changed rows in e->rows. */
+/*
+ * Appends the rows of new cached tokens, quantises full blocks, and puts changed rows in e->rows.
+ */
 static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const uint16_t *taken,
                      kvd_err *err)
 {
@@ -410,8 +426,8 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
 }
 
 /*
- * Queues the addresses of new entries of n heads or, if `ready`, of those that are coded or whose
- * rows are written. Returns their number in *rows.
+ * Queues the addresses of new cached tokens of n heads or, if `ready`, of those that are quantised
+ * or whose rows are written. Returns their number in *rows.
  */
 static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                      bool ready, size_t *rows, kvd_err *err)
@@ -453,14 +469,16 @@ static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
-/* Returns the bits of n tokens of a head that are coded together. */
+/* Returns the bits of n tokens of a head that are quantised together. */
 static kvd_bits_count bits_on_gpu(const kvd_host_entries *e, int side, size_t n)
 {
     return e->form.exponent ? (kvd_bits_count){(double)n * e->token_bits[side], 0}
                             : kvd_bits_of_groups(n, e->d, side == KVD_KEYS, e->group, e->form.bits);
 }
 
-/* Lists the rows of head i of a slot that the GPU codes, and sets their bits. */
+/*
+ * Lists the rows of head i of a running request (slot) that the GPU quantises, and sets their bits.
+ */
 static kvd_cache_codes code_later(const kvd_host_entries *e, const slot_of *slot, size_t i)
 {
     const kvd_plan *const p = e->method->plan;
@@ -485,7 +503,7 @@ static kvd_cache_codes code_later(const kvd_host_entries *e, const slot_of *slot
     return to;
 }
 
-/* Makes the GPU code n heads of the iteration, whose coded rows fit into e->device_rows. */
+/* Makes the GPU quantise n heads of the iteration, whose quantised rows fit into e->device_rows. */
 static int code_on_gpu(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                        kvd_err *err)
 {
@@ -510,7 +528,10 @@ static int code_on_gpu(kvd_host_entries *e, const kvd_iteration *it, size_t firs
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
-/* Quantises the entries of n heads of an iteration. Their new and changed rows fit into e->rows. */
+/*
+ * Quantises the cached tokens of n heads of an iteration. Their new and changed rows fit into
+ * e->rows.
+ */
 static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                       kvd_err *err)
 {
@@ -617,7 +638,7 @@ static int make_tables(kvd_host_entries *e, kvd_err *err)
     return 0;
 }
 
-/* Counts the bits of a token's floating-point codes, which do not depend on its numbers. */
+/* Counts the bits of a token in a floating-point format; they do not depend on its numbers. */
 static int count_token(kvd_host_entries *e, kvd_err *err)
 {
     const kvd_plan *const p = e->method->plan;
@@ -633,7 +654,7 @@ static int count_token(kvd_host_entries *e, kvd_err *err)
     return status;
 }
 
-/* Allocates what codes on the GPU need. */
+/* Allocates the memory for quantisation on the GPU. */
 static int make_codes(kvd_host_entries *e, kvd_err *err)
 {
     const kvd_plan *const p = e->method->plan;

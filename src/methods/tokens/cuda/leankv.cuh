@@ -12,7 +12,7 @@
 namespace leankv
 {
 
-/* Returns the pool index of a slot's KV head, or -1 if the slot has no request. */
+/* Returns the pool index of a running request's KV head, or -1 if no request has the slot. */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
@@ -68,7 +68,7 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 
 /*
  * Returns step and zero point of a vector, of which each lane has N numbers. IEEE divisions give
- * the same codes as kvd_quantise_group.
+ * the same integers as kvd_quantise_group.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -87,7 +87,7 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/* As the step is rounded, codes may exceed the maximum, so they are clamped. */
+/* The step is rounded, so quantised integers may exceed the maximum and are clamped. */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),
@@ -153,7 +153,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Packs key codes of token `row` into word number `at` of those lanes with lane % 4 = c. */
+/* Packs the quantised key of token `row` into word number `at` of those lanes with lane % 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -175,7 +175,7 @@ __device__ __forceinline__ int value_features(int bits, int lane, int w, int *fi
     return 8 / bits;
 }
 
-/* Writes the key codes of a token to row r of a tile of 16 tokens. Called by one warp. */
+/* Writes the quantised key of a token to row r of a tile of 16 tokens. Called by one warp. */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
 {

@@ -2,8 +2,8 @@
  * LeanKV's cache on the GPU: unified pages (section 5 of the paper), memory manager and kernels.
  *
  * High-precision pages fill a KV head's page table from the left, low-precision ones from the
- * right. Cached tokens (entries) have no order and leave no holes. Lists, counts and page tables
- * are on the device. Functions that return cudaError_t only queue kernels.
+ * right. Cached tokens have no order and leave no holes. Lists, counts and page tables are on the
+ * device. Functions that return cudaError_t only queue kernels.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_H
 #define KVD_METHODS_TOKENS_CUDA_LEANKV_H
@@ -20,7 +20,7 @@ enum {
     KVD_LEANKV_HIGH,
     KVD_LEANKV_LOW,
     KVD_LEANKV_LEVELS,
-    /* Number of tokens of a tile, in which codes are interleaved. */
+    /* Number of tokens of a tile, in which quantised numbers are interleaved. */
     KVD_LEANKV_TILE = 16,
     KVD_LEANKV_PAGE_TOKENS = 64 /* tokens in a high-precision page */
 };
@@ -100,7 +100,10 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
     return p;
 }
 
-/* Numbers of cached tokens and of pages of a KV head of a slot, for high and for low precision. */
+/*
+ * Numbers of cached tokens and of pages of a KV head of a running request (slot), for high and for
+ * low precision.
+ */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
@@ -139,20 +142,23 @@ typedef struct {
     char *page; /* [n_pages][page_bytes] */
 } kvd_leankv_pool;
 
-/* Returns the bytes that a slot needs without tokens: head records, page tables and spare pages. */
+/*
+ * Returns the bytes that a running request (slot) needs without tokens: head records, page tables
+ * and spare pages.
+ */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
 /* Marks all pages as free and all KV heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
 /*
- * Assigns pages to n slots (device), in n_layers layers from first_layer on, with room for `spare`
- * more tokens per precision. If pages run out, assigns none, sets state->wanted and drops tokens
- * that do not fit.
+ * Assigns pages to n running requests (slots; device array), in n_layers layers from first_layer
+ * on, with room for `spare` more tokens per precision. If pages run out, assigns none, sets
+ * state->wanted and drops tokens that do not fit.
  */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
-/* Returns all pages of n slots to the pool. slot [n] is in device memory. */
+/* Returns all pages of n running requests (slots) to the pool. slot [n] is in device memory. */
 cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, int n,
                                  cudaStream_t stream);
 
@@ -211,13 +217,13 @@ typedef struct {
      * Tokens below `th` are not stored at high precision, tokens below `tl` are dropped.
      */
     double th, tl;
-    /* Device [n]: slot, first row in `q` and number of tokens of each prompt. */
+    /* [n] in device memory: slot, first row in `q` and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;
     const int32_t *page_table;
     int32_t max_pages;
     const void *fresh; /* device bf16 pages with K and V of prompts, BLOCKED */
     const void *q;     /* device bf16 queries, BLOCKED */
-    /* Device [n_heads][n_q8]: natural logs of the softmax denominators. */
+    /* [n_heads][n_q8] in device memory: natural logs of the softmax denominators. */
     const float *lse;
     /* Output [n_heads][n_q8]: probabilities that each token received from later tokens. */
     float *mass;
@@ -227,7 +233,7 @@ typedef struct {
 
 /*
  * kvd_leankv_masses computes `mass`, the attention that tokens received. kvd_leankv_compress then
- * chooses each token's precision and writes the codes.
+ * chooses each token's precision and writes the quantised K and V.
  */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);

@@ -32,10 +32,10 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
     return y;
 }
 
-/* Offset of a value code converted to bf16: 128, or 0 for 8-bit codes. */
+/* Offset of a quantised value converted to bf16: 128, or 0 for 8-bit codes. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/* Returns two of four key codes of dimensions 16 s .. 16 s + 15, as float16 plus 1024. */
+/* Returns two of four quantised keys of dimensions 16 s .. 16 s + 15, as float16 plus 1024. */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
@@ -43,7 +43,7 @@ template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t 
     return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
 }
 
-/* Returns two of the four 8-bit codes of w, as bf16. */
+/* Returns two of the four 8-bit integers of w, as bf16. */
 __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 {
     const float x = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7442 : 0x7440)) - 8388608.0f;
@@ -52,8 +52,8 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 }
 
 /*
- * Returns, as bf16, the codes of two tokens (b = 0: 2 c, 2 c + 1; b = 1: 2 c + 8, 2 c + 9; c = lane
- * % 4) in value dimension 16 m + 8 u + lane / 4.
+ * Returns, as bf16, the quantised values of two tokens (b = 0: 2 c, 2 c + 1; b = 1: 2 c + 8, 2 c +
+ * 9; c = lane % 4) in value dimension 16 m + 8 u + lane / 4.
  */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
@@ -201,8 +201,8 @@ struct tiles {
 };
 
 /*
- * Returns the offset in a page of part k of tile `in`. k is 0 for key codes, 1 for value codes, 2
- * for key scales and zeros, 3 for value scales and zeros.
+ * Returns the offset in a page of part k of tile `in`. k is 0 for quantised keys, 1 for quantised
+ * values, 2 for key scales and zeros, 3 for value scales and zeros.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)

@@ -37,7 +37,10 @@ static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, co
     return v->value[i];
 }
 
-/* Returns the pages of n slots. `slot` is pinned and must not change until the iteration ends. */
+/*
+ * Returns the pages of n running requests (slots). `slot` is pinned and must not change until the
+ * iteration ends.
+ */
 static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
@@ -103,7 +106,10 @@ static double held(const kvd_gpu_method *m)
     return bytes;
 }
 
-/* Counts a slot's tokens per precision, over KV heads and layers. Returns false on failure. */
+/*
+ * Counts a running request's tokens per precision, over KV heads and layers. Returns false on
+ * failure.
+ */
 static bool count(const leankv *k, size_t slot, double n[KVD_LEANKV_LEVELS])
 {
     const size_t heads = (size_t)k->pool.n_layers * (size_t)k->pool.n_kv_heads;
@@ -127,7 +133,10 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/* Returns a slot's bits, counted as in method hetero: codes, and 16-bit step and zero point. */
+/*
+ * Returns the bits of a running request (slot), counted as in method hetero: quantised numbers, and
+ * 16-bit step and zero point.
+ */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)m;

@@ -1,6 +1,6 @@
 /*
- * LeanKV after a prompt (section 4.2): sums received attention (mass), then drops or codes tokens.
- * One CTA assigns pages by a prefix sum, without locks.
+ * LeanKV after a prompt (section 4.2): sums received attention (mass), then drops or quantises
+ * tokens. One CTA assigns pages by a prefix sum, without locks.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"

@@ -22,7 +22,10 @@ typedef struct {
     kvd_lower_args *layer; /* [n_layers] constant kernel arguments */
     /* Bytes of a KV head in a page: quantised K and V, precision levels and scores. */
     size_t head_bytes;
-    /* Number of channel factors (kvd_lower_args.factor) of a slot in a layer, or 0. */
+    /*
+     * Number of channel factors (kvd_lower_args.factor) of a running request (slot) in a layer, or
+     * 0.
+     */
     size_t factors;
     float *mass;
     kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned memory */
@@ -120,7 +123,10 @@ static size_t low_of(const lower *k, size_t slot)
     return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
 }
 
-/* Returns the bits of a token's codes, plus 32 per vector for step and zero point below 16 bits. */
+/*
+ * Returns the bits of a token's quantised K and V, plus 32 per vector for step and zero point below
+ * 16 bits.
+ */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
     const double d = k->layer[0].d_head;
@@ -166,7 +172,10 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Allocates all layers. Bytes are valid low-precision codes at first, for timing decode steps. */
+/*
+ * Allocates the pages of all layers, filled with valid low-precision tokens for timing decode
+ * steps.
+ */
 static int make_layers(lower *k, size_t pages, size_t slots, kvd_err *err)
 {
     const size_t layers = (size_t)k->method.cache->config->n_layers,
@@ -231,7 +240,7 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /* Timing runs have random codes, but not all 16-bit numbers are valid float16 numbers. */
+    /* Timing runs have random bits, but not all 16-bit patterns are finite float16 numbers. */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;

@@ -1,6 +1,7 @@
 /*
- * Kernels of method lower with hetero. Tokens are codes of many (high) or few (low) bits, with step
- * and zero point per vector. Launchers return cudaError_t and never synchronise, allocate or print.
+ * Kernels of method lower with hetero. Tokens are quantised with many (high precision) or few (low
+ * precision) bits, with step and zero point per vector. Launchers return cudaError_t and never
+ * synchronise, allocate or print.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_LOWER_H
 #define KVD_METHODS_TOKENS_CUDA_LOWER_H
@@ -33,7 +34,7 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     int32_t d_head;
-    /* Bits of K and V codes at each precision: 1 .. 8, or 16 (float16). */
+    /* Bits per number of K and V at each precision: 1 .. 8, or 16 (float16). */
     int32_t bits[2][KVD_LOWER_LEVELS];
     int32_t n, max_pages, n_sms;
     const int32_t *kv_len, *slot; /* [n] */
@@ -53,7 +54,7 @@ typedef struct {
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
 
-/* Returns the number of words of a vector's record with `bits` bits per code. */
+/* Returns the number of words of a vector's record with `bits` bits per number. */
 KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], int32_t d)
 {
     const int32_t high = (d + 31) / 32 * bits[0] + (bits[0] < 16),
@@ -76,9 +77,10 @@ cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_a
 /* Decodes all tokens but the newest to bf16. Rows after it become 0, up to a multiple of 8. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
- * Adds the steps' probabilities to scores and codes the newest tokens. If more than `heavy` older
- * tokens have high precision, lowers the one with the smallest score. Must follow kvd_lower_restore
- * and attention. q: bf16 [n][q_pitch]. lse [n][n_heads]: ln of softmax denominators.
+ * Adds the steps' probabilities to scores and quantises the newest tokens. If more than `heavy`
+ * older tokens have high precision, the one with the smallest score is quantised with fewer bits.
+ * Must follow kvd_lower_restore and attention. q: bf16 [n][q_pitch]. lse [n][n_heads]: ln of
+ * softmax denominators.
  */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);

@@ -168,7 +168,10 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/* Computes bounds or codes of each request's last q_len[b] keys, `longest` at most. */
+/*
+ * Computes the channel extremes or nearest centroids of each request's last q_len[b] keys, at most
+ * `longest`.
+ */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {
@@ -454,7 +457,7 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /* Slots never written have equal codes and equal choices, so timing runs need a prompt. */
+    /* Unwritten slots would all choose the same tokens, so timing runs need a prompt. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

@@ -37,7 +37,10 @@ typedef struct {
     /* rule.page must divide KVD_PAGE_TOKENS, and is 1 with KVD_READ_RECENT. */
     kvd_read_rule rule;
     int32_t batch, max_pages;
-    /* Device [batch]: number of cached tokens with the newest; slot (from n_slots on: padding). */
+    /*
+     * [batch] in device memory: number of cached tokens, including the newest, and slot (index of
+     * the running request; n_slots and above are padding).
+     */
     const int32_t *kv_len, *slot;
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
@@ -45,8 +48,8 @@ typedef struct {
     /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: least, then largest per channel. */
     void *bounds;
     /*
-     * Device [pool page][n_kv_heads][history][64] probabilities summed over query heads, for
-     * KVD_READ_RECENT. Position t writes element t % history.
+     * [pool page][n_kv_heads][history][64] in device memory: probabilities summed over query heads,
+     * for KVD_READ_RECENT. Position t writes element t % history.
      */
     float *recent;
 } kvd_selection;
@@ -96,9 +99,14 @@ typedef struct {
     /* bf16 pages of the chosen tokens (KVD_READ_LANDMARKS), row_pages pages for each row. */
     void *rows;
     int32_t row_pages; /* largest number of pages with tokens that a KV head reads */
-    /* Device [batch * n_kv_heads]: tokens read; output if kvd_selection_varies, else input. */
+    /*
+     * [batch * n_kv_heads] in device memory: tokens read; output if kvd_selection_varies, else
+     * input.
+     */
     int32_t *len;
-    /* Device [batch]: number of tokens read, summed over calls, if kvd_selection_varies. */
+    /*
+     * [batch] in device memory: number of tokens read, summed over calls, if kvd_selection_varies.
+     */
     unsigned long long *read;
 } kvd_selected;
 
@@ -111,7 +119,10 @@ cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
 cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
                                  cudaStream_t stream);
 
-/* Centroids, and codes (nearest centroids) of a layer's keys, on the device (KVD_READ_CODES). */
+/*
+ * Centroids, and index of the nearest centroid of each key of a layer, on the device
+ * (KVD_READ_CODES).
+ */
 typedef struct {
     /* Number of centroids, and relative position at which RoPE rotates queries. */
     int32_t size, relative;
@@ -127,7 +138,9 @@ typedef struct {
     float *product; /* scratch [batch * n_kv_heads][group][size] */
 } kvd_selection_codes;
 
-/* Finds the code of each request's last q_len[b] tokens. `longest` is the largest q_len. */
+/*
+ * Finds the nearest centroid of each request's last q_len[b] keys. `longest` is the largest q_len.
+ */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
 /* kvd_selection_choose for KVD_READ_CLUSTERS. `score` needs twice as many elements. */

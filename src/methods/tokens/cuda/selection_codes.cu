@@ -1,5 +1,5 @@
 /*
- * Selection by codes of keys (a2ats.c), which are indices of centroids. A CTA finds the codes of 32
+ * Selection by the centroids nearest to keys (a2ats.c). A CTA finds the nearest centroids of 32
  * tokens, and its warps divide the centroids. RoPE angles are double.
  */
 #include <cuda_bf16.h>

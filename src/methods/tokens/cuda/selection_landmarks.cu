@@ -321,9 +321,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/*
- * Returns the token that a row reads in place `at`. `row` is the number of the request's KV head.
- */
+/* Returns the `at`-th token that a row reads. `row` is the number of the request's KV head. */
 __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_selected &to,
                                             size_t row, int at)
 {

@@ -179,7 +179,10 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns how many of n tokens of a slot follow those with a mean key, at least 1. */
+/*
+ * Returns how many of n tokens of a running request (slot) follow those with a mean key, at least
+ * 1.
+ */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -385,7 +388,7 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
         kvd_clock_end(c->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
-/* Returns a slot's number of tokens with low-rank keys. */
+/* Returns the number of tokens of a running request (slot) with low-rank keys. */
 static size_t in_low_rank(const selection *e, size_t slot)
 {
     const kvd_selection_marks m = kvd_selection_marks_of(&e->rule, e->shadow.prompt[slot]);
@@ -398,7 +401,10 @@ static size_t unread_of(const selection *e, size_t slot)
     return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
 }
 
-/* Returns a slot's bits, counted like on the CPU: values, exact keys, low-rank keys and bases. */
+/*
+ * Returns the bits of a running request (slot), counted like on the CPU: values, exact keys,
+ * low-rank keys and bases.
+ */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;

@@ -16,9 +16,9 @@ typedef struct {
     /* Number of layers without a window, of KV heads, and of tokens of the longest request. */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
-    /* Number of tokens of each slot's request between iterations, [n_slots]. */
+    /* Number of tokens of each running request between iterations, [n_slots]. */
     size_t *tokens;
-    /* Number of tokens of each slot after the latest iteration, [n_slots]. */
+    /* Number of tokens of each running request (slot) after the latest iteration, [n_slots]. */
     size_t *held;
     size_t rows, row_pages, max_pages;
     /* Data by which steps choose tokens, in device memory: [layers][pool_pages][bytes per page]. */
@@ -29,7 +29,7 @@ typedef struct {
     unsigned long long *read;
     /* Number of tokens that the latest step skipped, [n_slots], mean over KV heads and layers. */
     double *unread;
-    /* Codes of the keys of all layers, for KVD_READ_CODES. */
+    /* Index of the centroid nearest to each key, for all layers (KVD_READ_CODES). */
     struct {
         /* Kernel arguments for layer 0. */
         kvd_selection_codes of;
@@ -51,7 +51,10 @@ typedef struct {
         /* Product n_kv_heads * d_head, and rank of the keys without padding. */
         size_t wide, kept;
         size_t *prompt; /* host [n_slots] number of prompt tokens */
-        /* Right singular vectors of each slot's prompt keys, [n_slots][layers][wide][rank]. */
+        /*
+         * Right singular vectors of each running request's prompt keys,
+         * [n_slots][layers][wide][rank].
+         */
         uint16_t *basis;
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
         /*
@@ -62,8 +65,8 @@ typedef struct {
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
         /*
-         * Device tables for the kernels of latents.h: descriptions of heads, and page offsets of
-         * runs.
+         * Tables in device memory for the kernels of latents.h: descriptions of heads, and page
+         * offsets of runs.
          */
         kvd_latent_head *head;
         int32_t *run;
@@ -108,7 +111,7 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 /* Sets e->method's callbacks for low-rank keys. Fails for unsupported models or parameters. */
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
 /*
- * kvd_selection_shadow_make allocates the arrays of e->shadow per slot and page.
+ * kvd_selection_shadow_make allocates the arrays of e->shadow per running request (slot) and page.
  * kvd_selection_shadow_work allocates all others, after e->rows and e->row_pages are set.
  */
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);

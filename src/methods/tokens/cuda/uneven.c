@@ -1,4 +1,4 @@
-/* Methods whose KV heads keep different numbers of entries (cached tokens), in the CUDA engine. */
+/* Methods whose KV heads keep different numbers of cached tokens, in the CUDA engine. */
 #include <math.h>
 #include <stdlib.h>
 

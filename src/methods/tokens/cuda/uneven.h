@@ -33,18 +33,23 @@ typedef struct {
     kvd_evict_prompts_args prompt;
     /* Number of KV heads, over GPUs, that rank together, and number of this GPU's first one. */
     int32_t n_all, first;
-    /* Device scratch memory [batch][n_all + 1]: smallest sort keys that stay. */
+    /* Scratch [batch][n_all + 1] in device memory: smallest sort keys that stay. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
-    /* Device page tables [batch * n_kv_heads][max_pages]: page numbers in `heads`. */
+    /* Page tables [batch * n_kv_heads][max_pages] in device memory: page numbers in `heads`. */
     const int32_t *table;
-    /* Device pages, each of one KV head. */
+    /* Pages in device memory, each of one KV head. */
     void *heads;
-    /* Device scores [n_all][n_q8] ([1][n_q8] with rule.whole_layer), or NULL to use prompt.mass. */
+    /*
+     * Scores [n_all][n_q8] in device memory ([1][n_q8] with rule.whole_layer), or NULL to use
+     * prompt.mass.
+     */
     float *rank;
-    /* Device output [slot][2] with KVD_EVICT_SPREAD: entropy and variance of attention. */
+    /*
+     * Output [slot][2] in device memory with KVD_EVICT_SPREAD: entropy and variance of attention.
+     */
     double *statistic;
-    /* Scratch memory for `statistic`, device [n_heads][n_q8 / 64 + batch][2]. */
+    /* Scratch memory for `statistic`, [n_heads][n_q8 / 64 + batch][2] in device memory. */
     float *spread;
     /* Number of KV heads that keep all tokens. `vector`, `is_whole`: device scratch memory. */
     int32_t whole;
@@ -92,13 +97,16 @@ cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t st
 typedef struct {
     kvd_attn_map map;
     int32_t batch, max_pages;
-    /* Device [batch]: slot of each row. Slots from n_slots on are padding. */
+    /*
+     * [batch] in device memory: slot (index of the running request) of each row. Slots from n_slots
+     * on are padding.
+     */
     const int32_t *slot;
     int32_t n_slots;
     /* New K and V of request b are in the first row of page from_table[b][0]. */
     const int32_t *from_table; /* device [batch][max_pages] */
     const void *from;          /* device pages with all KV heads of the layer */
-    /* Device [batch * n_kv_heads]: number of cached tokens with the new one. */
+    /* [batch * n_kv_heads] in device memory: number of cached tokens with the new one. */
     const int32_t *kv_len;
     const int32_t *table; /* device [batch * n_kv_heads][max_pages] page numbers in `heads` */
     void *heads;          /* device pages, each of one KV head */
@@ -142,7 +150,7 @@ typedef struct {
     /* Pinned [layers][heads.rows]: cached tokens with the new one; then decode steps times kv. */
     int32_t *length;
     int32_t *lengths;
-    /* Device [layers][n_slots][kv]: number of tokens of the latest prompt that stay. */
+    /* [layers][n_slots][kv] in device memory: number of tokens of the latest prompt that stay. */
     int32_t *count;
     int32_t *counted;
     float *mass, *score, *lse;

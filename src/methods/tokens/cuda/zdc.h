@@ -3,8 +3,9 @@
  * (KVD_ZDC_LOW) keep only the first columns, as many as `dims_low` has (ZDC section 5). Launchers
  * follow model/pass/cuda/blocks.h.
  *
- * The page list of a slot is its own page, then its page table row. In each layer, less important
- * tokens fill the first pages (at least one), then important and later tokens follow.
+ * The page list of a running request (slot) is its own page, then its page table row. In each
+ * layer, less important tokens fill the first pages (at least one), then important and later tokens
+ * follow.
  *
  * One attention launch has twice the heads (kernels/cuda/decode.h, second_len), the second half for
  * less important tokens. kvd_zdc_merge averages the outputs by softmax denominators.
@@ -41,11 +42,14 @@ typedef struct {
 
 typedef struct {
     const int32_t *slot; /* device [batch] */
-    /* Device [batch][pitch]: page numbers of each request, without the slot's own page. */
+    /*
+     * [batch][pitch] in device memory: page numbers of each request, without the request's own
+     * page.
+     */
     const int32_t *table;
     /* Row length of `table`, and number of the pool page with which slot 0's list begins. */
     int32_t pitch, own;
-    /* Number of less important tokens, device [slots][n_layers]. */
+    /* Number of less important tokens, [slots][n_layers] in device memory. */
     int32_t *n_low;
     int32_t n_layers, layer;
 } kvd_zdc_pages;
@@ -54,9 +58,9 @@ typedef struct {
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_heads, n_q8, longest;
-    /* Device [batch]: first row and number of tokens of each prompt. */
+    /* [batch] in device memory: first row and number of tokens of each prompt. */
     const int32_t *q_start, *q_len;
-    /* Natural logs of softmax denominators, device [n_heads][n_q8]. */
+    /* Natural logs of softmax denominators, [n_heads][n_q8] in device memory. */
     const float *lse;
     /* 1 if `lse` instead has the attention that each token received per query head. */
     int32_t sums;
@@ -68,9 +72,11 @@ typedef struct {
     /* Fraction of overlap from which on the preceding layer's sets are reused. Above 1: never. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
-    /* Device output [n_q8]: KVD_ZDC_ bits of each token, one array for all layers. */
+    /* Output [n_q8] in device memory: KVD_ZDC_ bits of each token, one array for all layers. */
     uint8_t *level;
-    /* Device output [n_q8]: index of each token among important, or among other, tokens. */
+    /*
+     * Output [n_q8] in device memory: index of each token among important, or among other, tokens.
+     */
     int32_t *place;
 } kvd_zdc_choose_args;
 
@@ -91,11 +97,14 @@ typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of `from`, in which KV heads have equal widths */
     int32_t batch, n_q8, window;
-    /* Device [batch]: first row and number of tokens of each prompt. */
+    /* [batch] in device memory: first row and number of tokens of each prompt. */
     const int32_t *q_start, *q_len;
     const void *q;    /* device queries, blocked layout */
     const void *from; /* device pages with the prompts */
-    /* Device output [slots][n_layers][n_kv_heads][d_qk]: channel stored in each column of K. */
+    /*
+     * Output [slots][n_layers][n_kv_heads][d_qk] in device memory: channel stored in each column of
+     * K.
+     */
     int16_t *order;
     /* Outputs like those of kvd_zdc_choose. A prompt's last `window` tokens are important. */
     uint8_t *level;
@@ -122,15 +131,17 @@ cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *args, cudaStream_t strea
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, longest;
-    /* Device [batch]: first row and number of tokens of each prompt. */
+    /* [batch] in device memory: first row and number of tokens of each prompt. */
     const int32_t *q_start, *q_len;
     const uint8_t *level; /* device output of kvd_zdc_choose */
     const int32_t *place;
     const int16_t *order;     /* output of kvd_zdc_channels, or NULL if columns keep their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
-    /* Device pages with the prompts, in which all tokens are as wide as important ones. */
+    /*
+     * Pages in device memory with the prompts, in which all tokens are as wide as important ones.
+     */
     const void *from;
-    /* Device pages to which kvd_zdc_move copies rows. */
+    /* Pages in device memory to which kvd_zdc_move copies rows. */
     void *store;
     size_t page; /* elements of a page */
 } kvd_zdc_move_args;
@@ -158,7 +169,10 @@ typedef struct {
     const int32_t *place;
     /* Device [count[HIGH]][entry[HIGH]], then [count[LOW]][entry[LOW]]: K before V per head. */
     void *rows;
-    /* Device pages as wide as important tokens. The first page in the table has tokens 0 to 63. */
+    /*
+     * Pages in device memory as wide as important tokens. The first page in the table has tokens 0
+     * to 63.
+     */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
     size_t page;          /* elements of a page */
@@ -176,11 +190,11 @@ typedef struct {
     kvd_zdc_pages pages;
     /* Number of requests, and first dimension `rows` >= `batch` of the output arrays. */
     int32_t batch, rows;
-    /* Number of tokens of each request with the newest, device [batch]. */
+    /* Number of tokens of each request with the newest, [batch] in device memory. */
     const int32_t *kv_len;
     /*
-     * Device outputs [n_layers][rows] for kvd_decode. end: number of rows up to the newest token
-     * (kv_len). low_len: number of less important tokens (second_len).
+     * Outputs [n_layers][rows] in device memory for kvd_decode. end: number of rows up to the
+     * newest token (kv_len). low_len: number of less important tokens (second_len).
      */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
@@ -199,11 +213,14 @@ typedef struct {
     int32_t hopper;           /* 1 if sm_90 kernels wrote `o` */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t pitch, out_pitch;
-    /* Device [batch][pitch]: attention outputs over important tokens, then over other tokens. */
+    /*
+     * [batch][pitch] in device memory: attention outputs over important tokens, then over other
+     * tokens.
+     */
     const void *o;
-    /* Natural logs of the softmax denominators, device [batch][2 n_heads]. */
+    /* Natural logs of the softmax denominators, [batch][2 n_heads] in device memory. */
     const float *lse;
-    /* Device output [batch][out_pitch] with the columns of V of important tokens. */
+    /* Output [batch][out_pitch] in device memory with the columns of V of important tokens. */
     void *out;
 } kvd_zdc_merge_args;
 

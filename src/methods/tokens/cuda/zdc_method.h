@@ -14,7 +14,7 @@
  */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
-    /* Importance over the heads of each GPU, device [n][rows]. */
+    /* Importance over the heads of each GPU, [n][rows] in device memory. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
     void *ctx;
@@ -57,7 +57,10 @@ int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaSt
                        kvd_err *err);
 /* Returns the layer whose important tokens `layer` uses; `overlap` is applied on the device. */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
-/* In timing runs, sets a slot's numbers of less important tokens as if `overlap` were off. */
+/*
+ * In timing runs, sets a running request's numbers of less important tokens as if `overlap` were
+ * off.
+ */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
                             size_t prompt);
 /* Returns the arguments of kvd_zdc_choose for the prompts of `r`, except those about pages. */
@@ -67,7 +70,7 @@ kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
                           const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err);
 
-/* For tests: returns the number of less important tokens of a slot in a layer. */
+/* For tests: returns the number of less important tokens of a running request (slot) in a layer. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
 /* The declarations below are for the files of method zdc only. */
@@ -104,9 +107,9 @@ typedef struct {
     const kvd_dims *dims_low;
     kvd_dims own_low;
     /*
-     * For method think. order: channel of each key column, device
-     * [slots][n_layers][n_kv_heads][d_head]. window: number of newest prompt tokens, which are
-     * important. kept: number of channels that other keys keep.
+     * For method think. order: channel of each key column, [slots][n_layers][n_kv_heads][d_head] in
+     * device memory. window: number of newest prompt tokens, which are important. kept: number of
+     * channels that other keys keep.
      */
     int16_t *order;
     size_t window, kept;
@@ -119,12 +122,12 @@ typedef struct {
     float *mass;
     /* Importance parts of GPUs; parts.n is 0 unless GPUs divide prompts. */
     kvd_zdc_parts parts;
-    /* Device: natural logs of the softmax denominators of decode steps. */
+    /* In device memory: natural logs of the softmax denominators of decode steps. */
     float *lse_steps;
-    /* Device: attention outputs over important tokens, then over other tokens. */
+    /* In device memory: attention outputs over important tokens, then over other tokens. */
     void *o;
     int32_t *end, *low_len, *table;
-    /* Device [max_slices + 1]: works[n] is the work list for n decode steps. */
+    /* [max_slices + 1] in device memory: works[n] is the work list for n decode steps. */
     void **works;
     void *host_works;
 } kvd_zdc;
