@@ -103,7 +103,10 @@ int main(int argc, char **argv)
         }
     printf("\northogonal: max |R^T R - I| is %s 1e-12\n", off < 1e-12 ? "below" : "NOT below");
 
-    /* The leading m columns of R keep the sum of their sigma^2. */
+    /*
+     * The first m columns of R keep a fraction of the energy: the sum of their sigma^2 divided by
+     * that of all columns.
+     */
     double total = 0;
     for (size_t j = 0; j < d; j++)
         total += sigma[j] * sigma[j];

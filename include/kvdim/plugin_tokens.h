@@ -75,7 +75,7 @@ typedef struct kvdim_read {
  * is not called for a sequence without a prompt.
  *
  * `kept` holds 0 .. n-1 on entry, and *n_kept is n. `prompt` and `step` write to `kept` the rising
- * indices of the entries that stay, at least one, and their number to *n_kept.
+ * indices of the cached tokens that stay, at least one, and their number to *n_kept.
  */
 typedef struct kvdim_tokens_method {
     kvdim_method method;

@@ -67,7 +67,7 @@ typedef struct {
     double unread;
     /* Number of tokens merged into other tokens, summed over KV heads and layers. */
     size_t merged;
-    /* Number of tokens stored at KVD_LEVEL_LOW, summed over KV heads and layers. */
+    /* Number of tokens stored at low precision (KVD_LEVEL_LOW), summed over KV heads and layers. */
     size_t lowered;
     /* Number of tokens whose keys lost channels (method think), over KV heads and layers. */
     size_t pruned;

@@ -15,8 +15,8 @@ typedef struct {
     kvd_kept_prompts prompts;
     bool keeps_prompts;
     /*
-     * [hook.piece][vocab] Logits: logits[0] of the uncompressed model, logits[1] of a compressed
-     * one.
+     * [hook.piece][vocab] Logits of up to hook.piece tokens: logits[0] of the uncompressed model,
+     * logits[1] of a compressed one.
      */
     float *logits[2];
 } runner;

@@ -163,7 +163,7 @@ typedef struct {
 
 /*
  * Returns projection matrix k of a head (0 a_q, 1 a_k, 2 a_v, 3 b_v) and its shape in dims, or NULL
- * if the head is not cut.
+ * if the head keeps all dimensions.
  */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {

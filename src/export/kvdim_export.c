@@ -54,8 +54,8 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /*
- * If --method is not given, takes a method that cuts the matrices (Q-K, V-W_O) for which --rates
- * has numbers of kept dimensions.
+ * If --method is not given, takes a method that reduces the matrices (Q and K, or V) for which
+ * --rates has numbers of kept dimensions.
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {

@@ -26,9 +26,12 @@ struct kvd_batcher {
     size_t n_running, n_slots;
     uint32_t *free_slot;
     size_t n_free;
-    /* Slices of the latest iteration, one per request, [n_slots]. */
+    /* [n_slots] Slices of the latest iteration: a slice has the tokens of one request. */
     kvd_slice *slice;
-    /* For each slice, the index of its request in `running`, [n_slots]. */
+    /*
+     * [n_slots] For each slice (tokens of one request in the iteration), the index of the request
+     * in `running`.
+     */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;

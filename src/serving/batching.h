@@ -40,13 +40,19 @@ bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *req
  * if the request can never fit into the cache.
  */
 int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
-/* Returns the next iteration. It has no slices if no request waits or runs. */
+/*
+ * Returns the next iteration: its requests and their tokens. It is empty if no request waits or
+ * runs.
+ */
 kvd_iteration kvd_batcher_next(kvd_batcher *b);
 
 /* A request that lost its cache pages and waits again. */
 typedef struct {
     uint32_t request;
-    /* Slot that the request had. The engine must free it before the next iteration. */
+    /*
+     * Index of the request's cache memory (slot), which the engine must free before the next
+     * iteration.
+     */
     uint32_t slot;
     /* Number of cached tokens that the model must process again. */
     uint32_t tokens;

@@ -155,7 +155,7 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
 }
 
 /*
- * The bases that the sensitivity analysis computes must not depend on the batch size, but must
+ * The rotations that the sensitivity analysis computes must not depend on the batch size, but must
  * change with the seed.
  */
 TEST(test_bases)

@@ -643,7 +643,7 @@ static const kvd_shape wide_heads = {
     "\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-05,\"vocab_size\":500,"
     "\"tie_word_embeddings\":false}"};
 
-/* Makes the model of the shape, and its fixtures, the present ones. */
+/* Makes a model of this shape and its test data, which the following tests use. */
 static void use_shape(const kvd_shape *shape)
 {
     kvd_err err = {""};

@@ -403,8 +403,8 @@ TEST(test_prompts_run_once)
             evaluate_method(methods[i], true, way == 2, batch, way == 3, &parts);
             assert_true(total(whole.c.per_sequence, kvd_corpus_n_sequences(corpus)).kl > 0);
             /*
-             * Batch sizes change rounding. In code compiled by clang, this moves one number of
-             * method hetero to another code, so hetero gets a wider tolerance.
+             * Batch sizes change rounding. In code compiled by clang, one number of method hetero
+             * is then rounded to another quantisation level, so hetero gets a wider tolerance.
              */
             same_outcomes(&parts, &whole, strncmp(methods[i], "hetero", 6) ? 1e-6 : 1e-4);
             drop_outcome(&whole);
@@ -519,8 +519,8 @@ TEST(test_error_scan)
     }
     assert_true(positive > 60);
     /*
-     * An entry of the table, the loss when one head loses dimensions, must equal the result of a
-     * run with this cut.
+     * The table has the loss when one head loses dimensions. It must equal the loss of a run in
+     * which the head keeps equally many.
      */
     kvd_dims d;
     OK(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err));

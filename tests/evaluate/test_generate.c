@@ -334,7 +334,7 @@ TEST(codes_are_the_whole_sequence)
     for (char *rest = coded, *text; (text = strsep(&rest, " "));)
         /*
          * Accepted difference of log probabilities. In code compiled by clang, one number of method
-         * hetero is rounded to another code, which gives 0.102.
+         * hetero is rounded to another quantisation level, which gives 0.102.
          */
         same_as_the_whole(text, KVD_F32, strncmp(text, "hetero", 6) ? 0.1 : 0.15);
     same_as_the_whole("h2o", KVD_F16, 0.01);

@@ -232,8 +232,8 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * Compares the lengths of prompts with those of RULER's scripts. The tolerance is RULER's step of
- * length: 500 words, 25 needles or lines, or 1/32 of a coded text.
+ * Compares the lengths of prompts with those of RULER's scripts. Tolerances allow for the steps in
+ * which RULER lengthens a prompt: 500 words, 25 needles or lines, or 1/32 of a list of words.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {

@@ -215,7 +215,7 @@ static void test_family(void **state)
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
         /*
-         * Cutting dimensions must change the logits. Otherwise the comparison above would prove
+         * Removing dimensions must change the logits. Otherwise the comparison above would prove
          * nothing.
          */
         if (!full)

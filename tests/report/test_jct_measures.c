@@ -172,8 +172,8 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
     /*
-     * Method streaming is slower than zack with any setting, so it is compared with zack's lowest
-     * perplexity, 10.
+     * Method streaming is slower than zack with any parameters, so it is compared with zack's
+     * lowest perplexity, 10.
      */
     add(rows, "streaming", 1, 1000, 9, 0, 0);
     add_score(ppl, "streaming", "streaming.sink=4,streaming.recent=0.2", NAN, 11);

@@ -235,7 +235,10 @@ TEST(test_degradation)
     kvd_rows_free(rows);
 }
 
-/* Rows that cut only V may be compared with rows that cut only Q and K, as in ZDC's Fig. 25. */
+/*
+ * Results of methods that remove dimensions of V alone may be compared with results that remove
+ * those of Q and K, as in ZDC's Fig. 25.
+ */
 TEST(test_pairs_at_equal_p)
 {
     static const struct {
@@ -246,7 +249,7 @@ TEST(test_pairs_at_equal_p)
                {"zack", 0, 0.831, 28},
                {"zack", 0.8, 0, 24},
                {"zack", 0, 0.801, 24.6}};
-    /* Rows that differ in another key are not compared. */
+    /* Result rows that differ in another parameter are not compared. */
     static const struct {
         size_t n, pairs;
         const char *other;
@@ -280,7 +283,10 @@ TEST(test_pairs_at_equal_p)
     }
 }
 
-/* A key of `settings` that may differ; keys that only one row has count as different. */
+/*
+ * Parameters of the methods (column `settings`) of which one may differ. A parameter that only one
+ * row has counts as different.
+ */
 TEST(test_keys_of_settings)
 {
     static const char *const text[] = {"m.k=2,m.v=4,m.group=32",

@@ -235,8 +235,9 @@ TEST(test_properties)
 }
 
 /*
- * Describes the slices of the next iteration, such as "P0:7+9.": S step or P prompt, request
- * number, tokens before, tokens processed, '.' if it emits a token or '!' if this is the last.
+ * Describes the work on each request in the next iteration, such as "P0:7+9.": S step or P prompt,
+ * request number, tokens before, tokens processed, '.' if it emits a token or '!' if this is the
+ * last.
  */
 static const char *told(kvd_batcher *b)
 {

@@ -14,8 +14,8 @@
 #include "make_dump.h"
 
 /*
- * Writes an error table of made-up losses, for pairs bqk and bvw with 2, 4, 6 and 8 kept
- * dimensions.
+ * Writes an error table of made-up losses, with 2, 4, 6 and 8 kept dimensions of Q and K (bqk) and
+ * of V (bvw).
  */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)

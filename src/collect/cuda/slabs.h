@@ -27,7 +27,7 @@ typedef struct {
 } kvd_slab_bad;
 
 typedef struct {
-    /* number types of x (KVD_F32 or KVD_BF16) and of the slabs */
+    /* number types of the input x (KVD_F32 or KVD_BF16) and of the output (slabs) */
     kvd_dtype from, to;
     int d, n_parts;
     size_t n_rows;

@@ -20,8 +20,8 @@ typedef struct {
     cudaStream_t stream;
     kvd_device_memory memory;
     /*
-     * [hook.piece][vocab] Logits: logits[0] of the uncompressed model, logits[1] of a compressed
-     * one.
+     * [hook.piece][vocab] Logits of up to hook.piece tokens: logits[0] of the uncompressed model,
+     * logits[1] of a compressed one.
      */
     float *logits[2];
     int *flag;

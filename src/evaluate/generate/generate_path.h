@@ -36,8 +36,8 @@ struct kvd_generate_path {
      */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
     /*
-     * Runs a batch: all prompts, or the next token of some sequences. slot [b->n_sequences] are the
-     * cache slots of its sequences.
+     * Runs a batch: all prompts, or the next token of some sequences. slot [b->n_sequences] has the
+     * indices of the caches of its sequences.
      */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /*
@@ -52,8 +52,8 @@ struct kvd_generate_path {
      */
     double (*bits)(const kvd_generate_path *p, size_t slot);
     /*
-     * Frees the slots of `begin`, also after a failure. Adds the bytes of their caches to *account
-     * unless it is NULL.
+     * Frees the caches that `begin` allocated, also after a failure. Adds the bytes of their caches
+     * to *account unless it is NULL.
      */
     void (*end)(kvd_generate_path *p, kvd_stepwise_account *account);
     void (*free)(kvd_generate_path *p);

@@ -56,7 +56,7 @@ typedef struct {
 
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
-/* Private data of an open method that selects tokens or quantises . */
+/* Private data of an open method that selects tokens or quantises. */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;

@@ -28,7 +28,7 @@ void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, 
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
  * Adds kept dimensions of heads, removed fractions against removal rates, and losses when one head
- * is cut.
+ * loses dimensions.
  */
 void kvd_study_rates(const kvd_results *r, kvd_report *report);
 /*
@@ -50,7 +50,10 @@ void kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s);
 int kvd_study_paired(const kvd_accuracy_entries *all, const char *method, kvd_section *s,
                      kvd_err *err);
 
-/* One measured setting of a method, for the comparison of two methods. */
+/*
+ * Bytes and KL divergence of a method with one set of parameters, for the comparison of two
+ * methods.
+ */
 typedef struct {
     double bytes;
     const double *kl;                /* KL summed over the predictions of each sequence */
@@ -73,7 +76,7 @@ typedef struct {
 /*
  * Computes the bytes at which two methods have a KL divergence of `kl` nats, and the ratio of these
  * bytes, with 95 % intervals over resamples. predictions [n]: number per sequence. NaN if no
- * settings enclose `kl`.
+ * measured results enclose `kl`.
  */
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,

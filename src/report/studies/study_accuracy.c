@@ -359,7 +359,10 @@ static void bytes_table(const kvd_accuracy_entries *all, kvd_section *s)
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* Lists each setting once, because the bytes of a cache do not depend on the text. */
+        /*
+         * Lists each method with its parameters once, because the bytes of a cache do not depend on
+         * the text.
+         */
         if (again)
             continue;
         char setting[100];

@@ -317,7 +317,7 @@ static void figure(const leaderboard *b, kvd_section *s)
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
 }
 
-/* A measured decode step with the method and settings of a standing. */
+/* A measured decode step with the method and parameters of a row of the leaderboard. */
 typedef struct {
     const standing *of;
     const kvd_report_row *row;
@@ -456,7 +456,10 @@ static void steps_figure(const timed *all, size_t n, kvd_section *s)
     kvd_section_panels(s, t, &panel, 1);
 }
 
-/* Adds a figure of scores against times of decode steps, if two settings have both. */
+/*
+ * Adds a figure of scores against times of decode steps, if at least two methods with parameters
+ * have both.
+ */
 static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_report_rows steps = {0};

@@ -159,8 +159,8 @@ static void begin(tables *t, kvd_section *s)
 }
 
 /*
- * Returns the largest setting of a method that takes at most `bytes` bytes or, if there is none,
- * the smallest one.
+ * Returns the result of a method with the largest cache of at most `bytes` bytes or, if there is
+ * none, with the smallest cache.
  */
 static const kvd_paired_setting *within(const kvd_paired_curve *c, double bytes)
 {

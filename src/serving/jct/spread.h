@@ -10,7 +10,10 @@
 
 enum { KVD_SPREAD_DIMS = 1024 /* largest d_head */ };
 
-/* Singular values of the heads of a measured model, for each kvd_pair. */
+/*
+ * Singular values of the heads of a measured model, for each set of matrices that was decomposed
+ * together (kvd_pair, such as Q and K).
+ */
 typedef struct {
     /* Number of singular values per head, 0 if the file has none, and number of heads. */
     size_t d[KVD_N_PAIRS], n_heads;

@@ -41,7 +41,9 @@ typedef struct {
     bool scores;
     kvd_slice *slice; /* [slots] */
     uint32_t *token;  /* [slots] */
-    /* [slots][vocab_size] Logits, or NULL if the caller needs none. */
+    /*
+     * [slots][vocab_size] Logits of each running sequence (slot), or NULL if the caller needs none.
+     */
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
@@ -210,8 +212,8 @@ static size_t coded(const by_engine *e, size_t n)
 }
 
 /*
- * Returns true if the statistics count all prompt tokens as pruned, because their channels are
- * projected.
+ * Returns true if the statistics must count all prompt tokens as pruned: the method projects keys
+ * to fewer channels instead of dropping channels.
  */
 static bool cuts_prompts(const by_engine *e)
 {

@@ -27,7 +27,10 @@ extern "C" {
 typedef struct {
     int32_t n, max_pages, n_sms;
     int32_t n_kv_heads, d_head; /* d_head is the number of elements of K (and of V) per KV head */
-    /* [n] Number of each request's cached tokens including new ones, and its slot. */
+    /*
+     * [n] Number of each request's cached tokens including new ones, and index of its cache memory
+     * (slot).
+     */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] */
     /* Pages in bf16 that attention reads. */
@@ -46,9 +49,9 @@ typedef struct {
 
 cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
 /*
- * Measures angles between prompt vectors in `first` and `rows`. Device range [n][2][2], for K and
- * V: inverted bits of the smallest angle (float32 radians, for atomic maxima), and bits of the
- * largest.
+ * Measures angles between prompt vectors in `first` and `rows`. range [n][2][2], in device memory,
+ * receives for K and V: inverted bits of the smallest angle (float32 radians, for atomic maxima),
+ * and bits of the largest.
  */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
