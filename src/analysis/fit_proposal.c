@@ -1,5 +1,5 @@
 /*
- * Computes, prints and writes the settings of method ZDC that a regression proposes for given
+ * Computes, prints and writes the parameters of method ZDC that a regression proposes for given
  * losses (kvdim-fit).
  */
 #include "analysis/regression.h"

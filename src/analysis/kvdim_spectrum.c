@@ -36,8 +36,8 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
 }
 
 /*
- * How matrices are decomposed. by_gram[i] is true if kvd_pair i is decomposed by its Gram matrix
- * X^T X. need[x] is true if rows of tensor x are read.
+ * How matrices are decomposed. by_gram[i] is true if the i-th set of matrices (kvd_pair, such as Q
+ * and K) is decomposed by its Gram matrix X^T X. need[x] is true if rows of tensor x are read.
  */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];

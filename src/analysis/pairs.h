@@ -57,22 +57,25 @@ int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, i
 int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                            kvd_row_sink sink, void *ctx, kvd_err *err);
 
-/* Sets need[x] to true for every tensor x from which the kvd_pairs in `wanted` take rows. */
+/*
+ * Sets need[x] to true for every tensor x whose rows are needed to decompose the sets of matrices
+ * in `wanted` (such as Q and K together).
+ */
 void kvd_pair_tensors(const bool wanted[KVD_N_PAIRS], bool before_rope, bool need[KVD_N_X]);
 
 int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_row_sink sink,
                     void *ctx, kvd_err *err);
 
 /*
- * Adds X^T X of one layer's Q, K and V for the kvd_pairs in `wanted` and, if `weights`, of W_O and
- * W_V. *m holds one layer.
+ * Adds X^T X of one layer's Q, K and V as far as the sets of matrices in `wanted` need them (such
+ * as Q and K together) and, if `weights`, of W_O and W_V. *m holds one layer.
  */
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
 
 /*
- * Computes the Gram matrix gram [d_head][d_head] of a kvd_pair for head h. Fails if *m lacks Q and
- * K before RoPE but they are needed.
+ * Computes the Gram matrix gram [d_head][d_head] of the matrices `pair` (such as Q and K together)
+ * for head h. Fails if *m lacks Q and K before RoPE but they are needed.
  */
 int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                   bool before_rope, double *gram, kvd_err *err);

@@ -13,7 +13,7 @@
 const char *const kvd_set_name[KVD_N_SET] = {"g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v"};
 
 /*
- * Returns true if a parameter setting, such as "zack.p_u.qk=0.5", sets a removed fraction of
+ * Returns true if a parameter with its value, such as "zack.p_u.qk=0.5", sets a removed fraction of
  * dimensions.
  */
 static bool is_rate(const char *item)
@@ -27,7 +27,7 @@ static bool is_rate(const char *item)
 }
 
 /*
- * Parses the settings of a measurement. Copies importance.g and importance.rise to *t, and
+ * Parses the parameters of the measured method. Copies importance.g and importance.rise to *t, and
  * parameters that are no removed fractions to `rest`.
  */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)

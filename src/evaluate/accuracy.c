@@ -47,8 +47,8 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
 }
 
 /*
- * Stores the attention errors per head and the sums per sequence of one setting (method and
- * parameters). Returns the number of predicted tokens.
+ * Stores the attention errors per head and the sums per sequence of one method with its parameters.
+ * Returns the number of predicted tokens.
  */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {

@@ -1,4 +1,7 @@
-/* Evaluates all settings of kvdim-eval in one pass over the texts, or one by one with --resume. */
+/*
+ * Evaluates all methods, with all their parameter values, in one pass over the texts, or one by one
+ * with --resume.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,8 +73,8 @@ static bool same_real(const kvd_rows *r, size_t row, const char *column, double 
 }
 
 /*
- * Copies the next saved result row, if there is one, to *to and sets *taken. Fails if the row
- * belongs to another setting than `point`.
+ * Copies the next saved result row, if there is one, to *to and sets *taken. Fails if the row has
+ * another method or parameters than `point`.
  */
 static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
                       kvd_accuracy *to, bool *taken, kvd_err *err)
@@ -211,8 +214,8 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
 }
 
 /*
- * Opens the compression methods of setting `p` with the k-th seed in c->plan, which points into *c.
- * *c must not be moved afterwards.
+ * Opens the compression method that `p` describes, with the k-th seed, in c->plan, which points
+ * into *c. *c must not be moved afterwards.
  */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
@@ -234,8 +237,8 @@ static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *p
                         double full_rank_error, kvd_err *err)
 {
     /*
-     * Measures attention errors only for settings that the user asked for, because they lengthen a
-     * pass.
+     * Measures attention errors only for parameters that the user asked for, not for those of
+     * searches, because they lengthen a pass.
      */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;

@@ -39,8 +39,8 @@ void kvd_accuracy_release(kvd_accuracy *a);
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 
 /*
- * Adds a row for a setting. full_rank_error: error of logits when projections keep all dimensions,
- * or NaN.
+ * Adds the result row of a method with its parameters. full_rank_error: error of logits when
+ * projections keep all dimensions, or NaN.
  */
 int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *point,
                      const kvd_choice *choice, const kvd_quality_summary *summary,
@@ -78,8 +78,8 @@ typedef struct {
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
     size_t sweep;         /* number of values per method (--sweep), or 0 */
     /*
-     * True if --target reads its result from the evaluated settings instead of evaluating more of
-     * them (--points-only).
+     * True if a search (--target) takes its result from the methods that the user listed, without
+     * trying more parameter values (--points-only).
      */
     bool points_only;
     bool scan;
@@ -130,15 +130,16 @@ typedef struct {
 } kvd_eval_run;
 
 /*
- * Opens the model, texts and calibration files of a run and makes its settings (kvd_inputs_open).
+ * Opens the model, texts and calibration files of a run and lists the parameter values to evaluate
+ * (kvd_inputs_open).
  */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
 /* Prints the result rows that were added since the last call, except with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*
- * Evaluates one setting, or copies its result if an interrupted run saved it. *row receives the
- * index of the result row. full_rank_error: NaN if it was not measured.
+ * Evaluates a method with one set of parameters, or copies its result if an interrupted run saved
+ * it. *row receives the index of the result row. full_rank_error: NaN if it was not measured.
  */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);

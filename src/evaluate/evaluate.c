@@ -97,8 +97,8 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
 }
 
 /*
- * Evaluates one setting on a batch and adds its results to *c. `ref` holds the uncompressed model's
- * hidden states at the scored positions.
+ * Evaluates a method with its parameters on a batch and adds the results to *c. `ref` holds the
+ * uncompressed model's hidden states at the scored positions.
  */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
@@ -208,8 +208,8 @@ static void put_away(kvd_evaluator *e, kvd_choice *c)
 }
 
 /*
- * Evaluates n settings on the batch of sequences that begins at *first. Then sets *first to the
- * next sequence.
+ * Evaluates n methods with parameters on the batch of sequences that begins at *first. Then sets
+ * *first to the next sequence.
  */
 static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                           float *residual, bool errors, size_t *first, kvd_progress *progress,

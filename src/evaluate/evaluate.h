@@ -75,7 +75,7 @@ typedef struct {
     double nll, top1, kl, agree;
 } kvd_seed_spread;
 
-/* A setting (method with parameters) and its results. */
+/* A method with its parameters, and the results of its evaluation. */
 typedef struct {
     const char *method;
     /* Fraction of all dimensions of Q, K and V that compression removes, for messages. */
@@ -115,10 +115,11 @@ typedef struct {
 } kvd_choice;
 
 /*
- * Evaluates n settings. With first_layer > 0, runs start at that layer from uncompressed states.
- * With attention_errors, the uncompressed model runs again unless its outputs were kept. Fails if
- * numbers are not finite, if removed dimensions have no effect, or if a layer does not use its
- * cache or the cache has wrong dimensions. The caller releases results with kvd_choice_release.
+ * Evaluates n methods with parameters. With first_layer > 0, runs start at that layer from
+ * uncompressed states. With attention_errors, the uncompressed model runs again unless its outputs
+ * were kept. Fails if numbers are not finite, if removed dimensions have no effect, or if a layer
+ * does not use its cache or the cache has wrong dimensions. The caller releases results with
+ * kvd_choice_release.
  */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
@@ -131,8 +132,8 @@ void kvd_choice_release(kvd_choice *c);
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
 /*
- * Compares a setting with the uncompressed model. If e->n_texts > 0, texts have equal weight,
- * otherwise each sequence counts by its tokens.
+ * Compares a method's results with those of the uncompressed model. If e->n_texts > 0, texts have
+ * equal weight, otherwise each sequence counts by its tokens.
  */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);

@@ -199,8 +199,8 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
 }
 
 /*
- * Fills *plan with the compression methods of setting `p` and the k-th seed, without opening them.
- * Returns the arguments for kvd_plan_open.
+ * Fills *plan with the compression method and parameters of `p` and the k-th seed, without opening
+ * the method. Returns the arguments for kvd_plan_open.
  */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {

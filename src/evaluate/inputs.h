@@ -111,8 +111,9 @@ int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
  */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
- * Warns if the calibration text is evaluated, if widths belong to other rotations, or if files are
- * unused. Fails if two texts of one label differ. Must follow kvd_inputs_find_files.
+ * Warns if the calibration text is evaluated, if kept dimensions were chosen for other rotations,
+ * or if files are unused. Fails if two texts of one label differ. Must follow
+ * kvd_inputs_find_files.
  */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
 /* Fails if a method cannot run on this model and device. The message names the method. */
@@ -124,7 +125,7 @@ int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              kvd_err *err);
 /*
- * Opens the compression methods of setting `p`; their seed is the run's plus k. *plan must not be
+ * Opens the compression method that `p` describes; its seed is the run's plus k. *plan must not be
  * moved afterwards.
  */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,

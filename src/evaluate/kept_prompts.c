@@ -1,6 +1,4 @@
-/*
- * Keeps Q, K and V of prompts, which are recorded once and used by all settings (model_runner.h).
- */
+/* Keeps Q, K and V of prompts, which are recorded once and used by all methods (model_runner.h). */
 #include "evaluate/model_runner.h"
 
 #include <stdint.h>

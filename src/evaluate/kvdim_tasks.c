@@ -410,7 +410,7 @@ static int score_point(tasks_run *v, const kvd_method_target *t, const kvd_point
     return status;
 }
 
-/* Runs a benchmark, first with the uncompressed model, to which all other settings are compared. */
+/* Runs a benchmark, first with the uncompressed model, with which all methods are compared. */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;

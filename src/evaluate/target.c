@@ -64,8 +64,8 @@ typedef struct {
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
     /*
-     * [MAX_SAMPLES][n_texts] Kept share of the score of each evaluated setting on each text, or
-     * NULL if not wanted.
+     * [MAX_SAMPLES][n_texts] For each tried parameter value, the kept fraction of the uncompressed
+     * score on each text; NULL if not wanted.
      */
     kvd_interval *of_text;
 } search;
@@ -96,8 +96,8 @@ static kvd_interval *texts_at(search *s, size_t at)
 }
 
 /*
- * Inserts an evaluated setting at index `at`. The intervals of its share on each text must be in
- * s->of_text at index s->n.
+ * Inserts the result for a tried parameter value at index `at`. Its intervals on each text must be
+ * in s->of_text at index s->n.
  */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
@@ -142,8 +142,8 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Bisects until no setting is left between the last one that meets the target and the first one
- * that misses the target. `b` selects the share or an end of its interval for the comparison.
+ * Bisects until no parameter value is left between the last one that meets the target and the first
+ * one that misses it. `b` selects the kept score or an end of its interval for the comparison.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {

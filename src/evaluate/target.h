@@ -15,12 +15,12 @@
 #include "methods/points.h"
 
 /*
- * The search ends when two settings are this close: in the removed fraction p, or in the fraction
- * of saved bytes.
+ * The search ends when two tried parameter values are this close: in the removed fraction p, or in
+ * the fraction of saved bytes.
  */
 #define KVD_TARGET_STEP 0.005
 
-/* One evaluated setting of the searched method. */
+/* Result of the searched method at one parameter value. */
 typedef struct {
     /*
      * Position of the tried parameter value, from 0 (largest cache) on, and the value itself. They
@@ -45,16 +45,16 @@ typedef struct {
 
 typedef struct {
     double target;
-    /* Last setting that keeps the target before the first one that misses it. */
+    /* Strongest compression that keeps the target, before the first one that misses it. */
     kvd_target_end kept;
     kvd_target_end misses;
-    /* Last setting before the lower end of the 95 % interval first misses the target. */
+    /* Strongest compression before the lower end of the 95 % interval first misses the target. */
     kvd_target_end surely_kept;
-    /* First setting whose 95 % interval misses the target entirely. */
+    /* Weakest compression whose 95 % interval misses the target entirely. */
     kvd_target_end surely_lost;
-    /* Strongest setting whose share reaches the target. */
+    /* Strongest compression of all whose score reaches the target. */
     kvd_target_end last_kept;
-    /* 1 if all settings stronger than `misses` also miss the target. */
+    /* 1 if all tried compressions stronger than `misses` also miss the target. */
     int monotone;
     size_t n_points;
     bool reads; /* true if savings are of bytes that a step reads */
@@ -88,7 +88,7 @@ typedef struct {
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
-/* Fills *out from n evaluated settings, sorted by x. */
+/* Fills *out from the results at n parameter values, sorted by x. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
 /*
@@ -122,7 +122,8 @@ typedef struct {
 /*
  * Compares kvd_target_crossing of two methods on the same 2000 resamples, with 95 % intervals.
  * reference [n_sequences] are the uncompressed model's correct predictions. Texts of sequences
- * first[i] .. first[i + 1] - 1 have equal weight. Fails without points or correct predictions.
+ * first[i] .. first[i + 1] - 1 have equal weight. Fails without measurements or correct
+ * predictions.
  */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
@@ -132,7 +133,10 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 /* ---- Search of one method, by kvdim-eval or kvdim-tasks ---- */
 
 typedef struct {
-    /* Name of the method and, unless "eq6", of its rule for widths; then "-2", ... if repeated. */
+    /*
+     * Name of the method and, unless "eq6", of the rule that chose its kept dimensions; then "-2",
+     * ... if repeated.
+     */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
@@ -144,8 +148,8 @@ typedef struct {
 } kvd_method_target;
 
 /*
- * Evaluates a setting of a search. Fills out->saving, out->share and of_text [n_texts] (shares per
- * text, may be NULL).
+ * Evaluates the method at one parameter value of a search. Fills out->saving, out->share and
+ * of_text [n_texts] (kept fraction of the score per text, may be NULL).
  */
 typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
@@ -182,8 +186,8 @@ int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, 
                           kvd_err *err);
 
 /*
- * Searches parameter t->rate of the method and fills t->found. `point` is a setting whose other
- * fields are copied, or NULL.
+ * Searches parameter t->rate of the method and fills t->found. `point` has the other parameters,
+ * which are copied, or is NULL.
  */
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,

@@ -1,6 +1,6 @@
 /*
  * kvdim/accuracy files: quality of predictions with compressed KV caches. The table has a row per
- * setting (method and parameters).
+ * method with its parameters.
  */
 #ifndef KVD_FORMATS_ACCURACY_H
 #define KVD_FORMATS_ACCURACY_H

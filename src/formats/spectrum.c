@@ -533,7 +533,10 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return 0;
 }
 
-/* Reads the rotations of a kvd_pair. If the file has none, fails unless values_only is true. */
+/*
+ * Reads the rotations of matrices `pair` (such as Q and K). If the file has none, fails unless
+ * values_only is true.
+ */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
 {

@@ -36,15 +36,21 @@ typedef enum {
     KVD_PAIR_FVW,
     KVD_N_PAIRS
 } kvd_pair;
-/* Names of the values of kvd_pair: "qk", "vw" and so on. */
+/*
+ * Names of the matrices that are decomposed together: "qk" (queries and keys), "vw" (values and
+ * output projection) and so on.
+ */
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
-/* Returns the kvd_pair with this name, or -1 if there is none. */
+/*
+ * Returns the matrices with this name, such as "qk" (queries and keys together), or -1 if there are
+ * none.
+ */
 int kvd_pair_find(const char *name);
 /* Reads the attributes pair_qk and pair_v. Fails on an unknown name. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
 /*
- * Returns true for the pairs named bqk, bvw, fqk and fvw, which reduce vectors by two different
- * matrices instead of one rotation.
+ * Returns true for bqk, bvw, fqk and fvw, whose two matrices (such as Q and K) are reduced by
+ * different projections instead of one rotation.
  */
 bool kvd_pair_balanced(kvd_pair pair);
 /* Returns true for fqk and fvw, whose squared singular values are losses in nats. */

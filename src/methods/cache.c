@@ -77,7 +77,10 @@ typedef struct {
     size_t w_k, w_v;
 } stored_head;
 
-/* Returns the memory of KV head g; heads that share a latent of V use the first head's. */
+/*
+ * Returns the memory of KV head g. Heads that share a latent vector of V use the first head's
+ * memory.
+ */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)
 {
@@ -90,7 +93,9 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
                          .w_v = (size_t)h->d_v};
 }
 
-/* Stores n tokens of the heads that share a latent. Returns the number of stored elements. */
+/*
+ * Stores n tokens of the heads that share a latent vector. Returns the number of stored elements.
+ */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
 {

@@ -18,7 +18,7 @@ typedef struct {
      * engine's max_len.
      */
     uint32_t whole;
-    /* 1 if a token is sampled after the last token of this slice. */
+    /* 1 if a token is sampled after the last of these tokens. */
     int emits;
     /* 1 if the sampled token is the last of the request, whose slot is then free. */
     int last;
@@ -27,11 +27,13 @@ typedef struct {
 typedef struct {
     size_t n_slices;
     /*
-     * Number of decode steps: the first n_steps slices (n = 1). The other slices are parts of
-     * prompts.
+     * Number of decode steps: the first n_steps slices, with one token each. A slice has the tokens
+     * of one request; other slices are parts of prompts.
      */
     size_t n_steps;
-    /* [n_slices] Slices of the iteration, valid until the next one. */
+    /*
+     * [n_slices] Tokens of each request in the iteration (slices), valid until the next iteration.
+     */
     const kvd_slice *slice;
     size_t n_tokens;
 } kvd_iteration;

@@ -1,4 +1,7 @@
-/* Keys of methods: settings as text, trade-offs, values set by searches (method.h). */
+/*
+ * Parameters of methods: as text, values that trade quality for size, and values set by searches
+ * (method.h).
+ */
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -15,9 +15,9 @@
 #define KVD_PROMPT_OF_SEQUENCE SIZE_MAX
 
 /*
- * Compression of a cache; uncompressed if all fields but `type` are zero. kvd_plan_close frees
- * `made`, `kept`, `moments` and the `self` pointers. The caller that sets on_gpu frees it; other
- * pointers are borrowed.
+ * Compression methods of a cache, with their parameters; the cache is uncompressed if all fields
+ * but `type` are zero. kvd_plan_close frees `made`, `kept`, `moments` and the `self` pointers. The
+ * caller that sets on_gpu frees it; other pointers are borrowed.
  */
 typedef struct kvd_plan {
     const kvd_layers_method *layers;

@@ -1,6 +1,6 @@
 /*
- * Settings (kvd_point) at which a method is evaluated: how many dimensions each head keeps, and
- * projection matrices.
+ * Parameter values at which a method is evaluated (kvd_point), with the number of dimensions that
+ * each head then keeps and the projection matrices.
  */
 #ifndef KVD_METHODS_POINTS_H
 #define KVD_METHODS_POINTS_H

@@ -1,6 +1,6 @@
 /*
- * Prompts of one batch in all layers, recorded in a first pass, for methods that merge layers or
- * rank tokens over all layers.
+ * Q, K and V of one batch's prompts in all layers, recorded in a first pass of the model, for
+ * methods that merge layers or rank tokens over all layers.
  */
 #ifndef KVD_METHODS_PROMPTS_H
 #define KVD_METHODS_PROMPTS_H
@@ -53,8 +53,8 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
 void kvd_prompts_release(kvd_prompts *p);
 
 /*
- * Merges prompts' layers or ranks their tokens. whole[s]: length including later tokens, by which
- * RoPE is computed.
+ * Merges the recorded K and V of several layers, or ranks prompt tokens over all layers. whole[s]:
+ * length including later tokens, by which RoPE is computed.
  */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 

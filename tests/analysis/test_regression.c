@@ -20,7 +20,9 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
     return a->share <= b->share && x <= y && (a->share < b->share || x < y);
 }
 
-/* kvd_sweep_oracle must return the Pareto front of all tried settings in loss and cache size. */
+/*
+ * kvd_sweep_oracle must return the Pareto front, in loss and cache size, of all tried parameters.
+ */
 TEST(test_oracle)
 {
     enum { N = 200 };

@@ -40,7 +40,9 @@ static size_t task_number(const char *name)
     return k;
 }
 
-/* Returns settings for `items` items of task `name`, or of every task if `name` is NULL. */
+/*
+ * Returns the options that make `items` items of task `name`, or of every task if `name` is NULL.
+ */
 static kvd_ruler_settings settings(const char *name, size_t length, size_t items, uint64_t seed)
 {
     kvd_ruler_settings s = {

@@ -68,7 +68,7 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 
 /*
  * Returns the expected number of unimportant tokens of a prompt in a layer. If `lent`, all layers
- * use the choice of layer 0.
+ * use the important tokens of layer 0.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {

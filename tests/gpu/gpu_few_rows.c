@@ -21,7 +21,7 @@ static int is_gated(kvd_few_kind kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Replaces weights w [rows][in] by the numbers to which 4-bit codes decode. */
+/* Replaces weights w [rows][in] by their values after 4-bit quantisation. */
 static void quantise(float *w, size_t rows, size_t in)
 {
     for (size_t at = 0; at < rows * in; at += KVD_FEW_UNIT)

@@ -318,7 +318,10 @@ TEST(test_keys_of_settings)
     kvd_rows_free(rows);
 }
 
-/* LeanKV, Fig. 7: mirrored bits are compared at equal settings, whatever rows come first. */
+/*
+ * LeanKV, Fig. 7, swaps the bits of K and V. Results with swapped bits are compared if all other
+ * parameters are equal, in any order of the rows.
+ */
 TEST(test_mirrored_bits)
 {
     static const struct {

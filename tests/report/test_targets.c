@@ -162,7 +162,8 @@ TEST(scored_apart)
 enum { SEQUENCES = 12, SETTINGS = 4 };
 
 /*
- * Made-up KL divergences of two methods, [method][setting][sequence], and numbers of predictions.
+ * Made-up KL divergences of two methods, [method][parameter value][sequence], and numbers of
+ * predictions.
  */
 typedef struct {
     double predictions[SEQUENCES], kl[2][SETTINGS][SEQUENCES];

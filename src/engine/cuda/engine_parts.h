@@ -111,7 +111,7 @@ void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uin
 size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i);
 /* Returns how many tokens each KV head has cached before the tokens of slice *s. */
 size_t kvd_cuda_entries(const kvd_cuda_engine *e, const kvd_slice *s);
-/* Returns 1 if all slices of an iteration are decode steps that emit a token. */
+/* Returns 1 if the iteration has only decode steps, each of which emits a token. */
 int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
 /* Fails if `bad` names a row that is not finite; the message gives its request and token. */
 int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,

@@ -26,7 +26,7 @@ typedef struct {
      * tokens, low for others.
      */
     uint8_t *level;
-    /* Numbers of important and other tokens before each GPU's part, [n + 1]. */
+    /* [n + 1] Numbers of important and of other prompt tokens before those of each GPU. */
     int32_t (*before)[2];
     /* True if `before` has been copied from the device. */
     bool fetched;

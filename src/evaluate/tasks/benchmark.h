@@ -84,8 +84,8 @@ int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_s
                        kvd_err *err);
 
 /*
- * Applies the settings `s` to an item. Fails if the prompt is empty or the references do not suit
- * the metric.
+ * Replaces the metric, limits and texts of an item by those that `s` gives. Fails if the prompt is
+ * empty or the references do not suit the metric.
  */
 int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s, kvd_err *err);
 

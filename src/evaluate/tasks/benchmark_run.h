@@ -34,7 +34,7 @@ typedef struct {
     kvd_benchmark_turns turns;
     /* Largest number of tokens of a prompt with its answers. Longer prompts lose their middle. */
     size_t max_len;
-    /* Settings of the generator. Its max_len is computed from the items. */
+    /* Options of text generation. Their max_len is computed from the items. */
     kvd_generator_spec generator;
     bool no_special; /* leaves out the begin-of-text token */
     /*

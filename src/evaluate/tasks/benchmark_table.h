@@ -1,4 +1,7 @@
-/* Benchmark results in kvdim/tasks: /rows per setting and task, /answers per setting and answer. */
+/*
+ * Benchmark results in kvdim/tasks files: /rows has a row per method and task, /answers a row per
+ * method and answer.
+ */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 

@@ -27,17 +27,23 @@ typedef struct {
     const char *stop; /* text that ends an answer, or NULL */
 } kvd_benchmark_row;
 
-/* Return the settings of a task of LongBench or InfiniteBench, or NULL for an unknown task. */
+/*
+ * Return prompt template, answer length and metric of a task of LongBench or InfiniteBench, or NULL
+ * for an unknown task.
+ */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 /*
- * Returns the settings of a SCBench task with the prompt of the first question, or NULL for an
- * unknown task.
+ * Returns prompt template (of the first question), answer length and metric of a SCBench task, or
+ * NULL for an unknown task.
  */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 /* Returns the prompt template of a SCBench task for all questions after the first. */
 const char *kvd_scbench_next(const char *task);
-/* Returns the settings of a RULER task, or those of the needle tasks (niah_...) if unknown. */
+/*
+ * Returns prompt template, answer length and metric of a RULER task, or those of the needle tasks
+ * (niah_...) if it is unknown.
+ */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 
 extern const kvd_benchmark_row kvd_longbench_v2_row, kvd_gsm8k_row, kvd_gsm8k_cot_row;

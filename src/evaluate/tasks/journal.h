@@ -33,8 +33,8 @@ void kvd_journal_close(kvd_journal *j);
 
 /*
  * Like kvd_generate, but takes saved sequences from the journal and saves the others. `run` names
- * setting and task. With j NULL, saves nothing. *progress (may be NULL) counts all sequences.
- * c->advanced is ignored. After SIGINT or SIGTERM, fails when the group is done.
+ * the method and the task. With j NULL, saves nothing. *progress (may be NULL) counts all
+ * sequences. c->advanced is ignored. After SIGINT or SIGTERM, fails when the group is done.
  */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,

@@ -83,7 +83,7 @@ int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokeni
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
 
-/* Returns the number of sequences that one setting generates. */
+/* Returns the number of sequences that are generated for each method. */
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*

@@ -1,6 +1,6 @@
 /*
- * Results of kvdim-tasks: a row per setting, and values per item in /generated, /needle and
- * /classified.
+ * Results of kvdim-tasks: a row per method with its parameters, and values per item in /generated,
+ * /needle and /classified.
  *
  * Columns NAME, NAME_lo and NAME_hi are the mean and its confidence interval. NAME_change (measures
  * with right answers) is the paired difference from the uncompressed model, NAME_sd the standard

@@ -31,7 +31,10 @@ char *kvd_width_list_path(const char *text);
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
-/* Finds a rates file's entry with removed fraction nearest to `p`, at most 0.01 away, or fails. */
+/*
+ * Finds the set of kept dimensions in a kvdim/rates file whose removed fraction is nearest to `p`,
+ * at most 0.01 away, or fails.
+ */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
 

@@ -1,5 +1,5 @@
 /*
- * Folds the projections of V into the weights: W_V becomes A_v^T W_V, W_O becomes W_O B_v^T
+ * Multiplies the projections of V into the weights: W_V becomes A_v^T W_V, W_O becomes W_O B_v^T
  * (methods/folded.h).
  */
 #ifndef KVD_METHODS_CUDA_FOLD_H

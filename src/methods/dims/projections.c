@@ -30,8 +30,8 @@ const kvd_dims_method kvd_dims_fdc = {
 };
 
 /*
- * Method uniform: ZACK's rotations, equal widths for all heads and layers (the paper's ablation
- * ZACK/AC, plain PCA truncation).
+ * Method uniform: ZACK's rotations, with equally many kept dimensions in all heads and layers (the
+ * paper's ablation ZACK/AC, plain PCA truncation).
  */
 const kvd_dims_method kvd_dims_uniform = {
     .info = {.name = "uniform",

@@ -115,8 +115,8 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
              kvd_row_is_point(rows, i) && k < sizeof quantities / sizeof quantities[0]; k++) {
             const double p = kvd_row_real(rows, i, "overall_p");
             /*
-             * Names the setting by its parameters if the removed fraction p is NaN, because the
-             * method removes no dimensions.
+             * Names a result by the method's parameters if the removed fraction p is NaN, because
+             * the method removes no dimensions.
              */
             if (isnan(p))
                 snprintf(setting, sizeof setting, "%s", kvd_row_text(rows, i, "settings"));

@@ -246,7 +246,7 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 
 /*
  * Returns the logarithm of `method`'s perplexity at the job completion time of `e`, interpolated
- * between two of its settings, or NaN. With `slower`, `e` must take longer than all settings; the
+ * between two of its results, or NaN. With `slower`, `e` must take longer than all of them; the
  * lowest perplexity then counts.
  */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
@@ -284,7 +284,7 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
 
 /*
  * Appends by how many percent the perplexity changes from method B to method A at the job
- * completion times of A's settings (of_a) or of B's.
+ * completion times of A's results (of_a) or of B's.
  */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
@@ -336,7 +336,7 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
             /*
-             * If no job time of A is between two of B, compares the slower settings of one method
+             * If no job time of A is between two of B, compares the slower results of one method
              * with the lowest perplexity of the other.
              */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||

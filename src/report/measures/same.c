@@ -9,8 +9,9 @@
 typedef struct {
     const char *column;
     /*
-     * Group of columns: "widths", "sample", "bases" or NULL. If a caller names the group, its
-     * numbers are not compared, and its texts only if both results have one.
+     * Group of columns: "widths" (kept dimensions), "sample" (size of the texts), "bases"
+     * (rotations) or NULL. If a caller names the group, its numbers are not compared, and its texts
+     * only if both results have one.
      */
     const char *group;
     bool text;

@@ -1,6 +1,6 @@
 /*
- * Measures that compare settings of a method, and removed fractions at equal accuracy, computed
- * from result files (measures.h).
+ * Measures that compare a method's results with different parameters, and removed fractions at
+ * equal accuracy, computed from result files (measures.h).
  */
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "serving/jct/jct_rows.h"
 #include "serving/jct/jct_trace.h"
 
-/* Engine and settings of a run of requests; all pointers are borrowed. */
+/* Engine and options of a run of requests; all pointers are borrowed. */
 typedef struct {
     kvd_engine *engine;
     /* Limits of the batch, at most those of the engine. */

@@ -1,4 +1,4 @@
-/* Addresses of the parts of gear's pages (../gear.h), and decoding of single codes. */
+/* Addresses of the parts of gear's pages (../gear.h), and decoding of single quantised numbers. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
 

@@ -121,7 +121,8 @@ typedef struct {
      */
     const int32_t *position;
     /*
-     * [n] Slot of each request in device memory. NULL means that all requests share the matrices.
+     * [n] in device memory: index of each running request (slot), which selects its matrices. NULL
+     * means that all requests share the matrices.
      */
     const int32_t *slot;
     size_t matrix_slot;

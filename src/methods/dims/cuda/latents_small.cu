@@ -223,7 +223,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Quantises latents. A thread block codes one token after another, each thread one element of it.
+ * Quantises latents. A thread block quantises one token after another, each thread one element of
+ * it.
  */
 __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)

@@ -1,7 +1,4 @@
-/*
- * Method strawman with two widths of tokens: important prompt tokens are stored with more columns
- * than others.
- */
+/* Method strawman if important prompt tokens keep more dimensions than others. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -30,7 +30,7 @@ typedef struct {
      * 16.
      */
     int n, wide;
-    /* True if slots have no matrices of their own but share those of kvd_plan.widths. */
+    /* True if all running requests use the same projections (kvd_plan.widths). */
     bool shared;
     /* [n_layers][n] Projections of each layer, in device memory. */
     kvd_latent_basis *basis;

@@ -385,7 +385,7 @@ static bool fits(const kvd_plan *plan, const kvd_config *config)
     return 2 * config->n_heads <= KVD_HEADS_MAX;
 }
 
-/* From here on: functions of method think only. */
+/* All functions below belong to method think. */
 
 enum { P, WINDOW }; /* p and window in think.c */
 
