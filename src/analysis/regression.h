@@ -98,7 +98,7 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
 
 /*
  * Writes the proposed parameters *p as a value of --method, "zdc,g=0.25,...". All other parameters
- * are those of *like.
+ * are those of the measurements *like.
  */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 

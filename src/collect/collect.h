@@ -220,16 +220,19 @@ void kvd_ranks_mute(void);
 /* Returns the index of this process on its machine, or 0 if unknown. */
 int kvd_ranks_local(void);
 
-/* Starts MPI if a launcher started this process. Collective. */
+/* Starts MPI if a launcher started this process. All ranks must call it. */
 int kvd_ranks_start(kvd_ranks *r, kvd_err *err);
 
 /*
  * Returns 0 if `status` is 0 on every rank. Otherwise returns -1 with the message of the lowest
- * failing rank. Collective.
+ * failing rank. All ranks must call it.
  */
 int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err);
 
-/* Fails unless every rank passes the same `text`, which messages call `what`. Collective. */
+/*
+ * Fails unless every rank passes the same `text`, which messages call `what`. All ranks must call
+ * it.
+ */
 int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err);
 
 /*
@@ -239,16 +242,16 @@ int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *er
 void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
                      size_t *end);
 
-/* Replaces *value by its largest value on any rank. Collective. */
+/* Replaces *value by its largest value on any MPI rank. All ranks must call it. */
 int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err);
 
 /*
- * Adds the second moments of all ranks into *sums of rank 0. *sums of the other ranks is lost.
- * Collective.
+ * Adds the second moments of all ranks into *sums of rank 0. *sums of the other ranks is lost. All
+ * ranks must call it.
  */
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err);
 
-/* Ends MPI. Collective. After a failed MPI call, ends all ranks and does not return. */
+/* Ends MPI. All ranks must call it. After a failed MPI call, ends all ranks and does not return. */
 int kvd_ranks_end(kvd_ranks *r, kvd_err *err);
 
 #endif

@@ -79,9 +79,9 @@ typedef struct kvd_engine kvd_engine;
 struct kvd_engine {
     kvd_engine_facts facts;
     /*
-     * Runs one iteration on the input tokens id [n_tokens]. If `emits` is set, next [n_slices]
-     * receives the token with the largest logit (ties: smaller id). `times` may be NULL. After a
-     * failure the engine can only be freed.
+     * Runs one iteration on the input tokens id [n_tokens]. For each request that emits a token
+     * (`emits`), next [n_slices] receives the id with the largest logit (ties: smaller id). `times`
+     * may be NULL. After a failure the engine can only be freed.
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);

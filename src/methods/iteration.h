@@ -18,9 +18,12 @@ typedef struct {
      * engine's max_len.
      */
     uint32_t whole;
-    /* 1 if a token is sampled after the last of these tokens. */
+    /* 1 if the model emits a token after the request's last token in this iteration. */
     int emits;
-    /* 1 if the sampled token is the last of the request, whose slot is then free. */
+    /*
+     * 1 if the emitted token is the last one of the request, whose cache memory (slot) is then
+     * free.
+     */
     int last;
 } kvd_slice;
 

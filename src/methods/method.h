@@ -86,7 +86,7 @@ bool kvd_method_selects(const kvd_method *m);
 typedef struct {
     const kvd_method_info *info;
     /*
-     * Axis on which the method works, such as "tokens" or "bits". For a named combination: its
+     * What the method reduces: "tokens", "bits", "dims" or "layers". For a named combination: its
      * members, such as "sparsity+hetero".
      */
     const char *axis;

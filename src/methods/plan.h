@@ -84,7 +84,10 @@ void kvd_plan_close(kvd_plan *p);
  */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
-/* Returns true if stored numbers depend on the order of tokens. */
+/*
+ * Returns true if a compression method acts on the cache token by token, so that its result depends
+ * on the order of tokens.
+ */
 bool kvd_plan_stepwise(const kvd_plan *p);
 
 /* Returns true if a method needs a first pass over all prompts before compression (prompts.h). */

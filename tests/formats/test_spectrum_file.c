@@ -261,8 +261,8 @@ TEST(test_shape_must_fit_the_model)
 }
 
 /*
- * If there were few calibration tokens, left right^T is a projection of lower rank instead of I.
- * Such a file must load.
+ * With few calibration tokens, the product of the projections of queries (left) and keys (right),
+ * left right^T, has a lower rank than the identity. Such a file must load.
  */
 TEST(test_balanced_bases_of_few_tokens)
 {

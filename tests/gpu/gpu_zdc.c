@@ -122,8 +122,8 @@ static void test_choice(fixture *f)
 }
 
 /*
- * Returns the index of element i of row `place` in the pages of `store`, the first of which is
- * page0.
+ * Returns the index of element i of the K or V of a token in the pages of important or other tokens
+ * (`store`). The token is row `place`; the first page is page0.
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {

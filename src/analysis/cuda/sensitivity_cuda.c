@@ -1,6 +1,6 @@
 /*
- * Sums the outer products of kvdim-sensitivity on a GPU: C of queries and head outputs, G of their
- * gradients (sensitivity.h).
+ * Sums outer products x x^T over tokens on a GPU, for kvdim-sensitivity: of queries and head
+ * outputs (matrices C), and of their gradients (matrices G).
  */
 #include <stdlib.h>
 
@@ -20,7 +20,10 @@ static const char what[] = "sums of gradients";
 typedef struct {
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
-    /* [n_layers][KINDS][n_kv_heads][d][d] sums of x^T x, lower triangles */
+    /*
+     * [n_layers][KINDS][n_kv_heads][d][d] sums of x^T x over vectors x; only lower triangles are
+     * set
+     */
     double *sum;
     double *scratch;
 } kvd_gpu_sensitivity;

@@ -8,8 +8,8 @@
 typedef struct kvd_gpu_moments kvd_gpu_moments;
 
 /*
- * Creates second moments, all 0, for the heads of `share` on the current GPU. `shape` gives model,
- * layers and has_pre.
+ * Creates second moments, all 0, for the heads that the current GPU has (`share`). `shape` gives
+ * model, layers and has_pre.
  */
 kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_share *share,
                                      kvd_err *err);

@@ -172,7 +172,10 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                     make_double2(acc[m][c][2 * r], acc[m][c][2 * r + 1]);
 }
 
-/* Adds all slices to G in a fixed order. Grid: blocks, heads. */
+/*
+ * Adds the partial sums of X^T X, one per slice of rows, to G in a fixed order. Grid: blocks,
+ * heads.
+ */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
     int head = (int)blockIdx.y, part = 0, high, low;

@@ -74,7 +74,10 @@ typedef struct {
  * even if a later call fails. On failure returns NULL and fills *err.
  */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
-/* Loads the model's weights. `sum` is NULL on one GPU. *pages gets the number of cache pages. */
+/*
+ * Loads the model's weights. `sum`, which adds partial results of several GPUs, is NULL on one GPU.
+ * *pages receives the number of cache pages.
+ */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the KV cache, and captures and runs each CUDA graph. All GPUs call it. */

@@ -65,9 +65,9 @@ typedef struct {
 } kvd_metric_key;
 
 /*
- * Returns the score of the best reference. Exceptions: match-all takes the mean, leading-numbers
- * has one list, letter and option have a text and a letter as references. Invalid UTF-8 bytes are
- * characters. Fails for unsuitable references.
+ * Computes the score of an answer: that of the best of several references or, with metric
+ * match-all, the mean. For leading-numbers the references are one list of numbers, for letter and
+ * option a text and a letter. Fails for unsuitable references.
  */
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);

@@ -36,7 +36,10 @@ typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
     /* Number of finished CTAs of a KV head, [n_ctas], at its first CTA; 0 between launches. */
     uint32_t *arrived;
-    /* All segments but the first one of each CTA, [batch * n_kv_heads + n_ctas]. */
+    /*
+     * [batch * n_kv_heads + n_ctas] Segments (ranges of a KV head's tokens) that CTAs read, except
+     * the first one of each CTA.
+     */
     kvd_decode_segment *list;
     /* Partial results [2 n_ctas][group][2]: largest raw score and sum of exponentials. */
     float *slot_ml;

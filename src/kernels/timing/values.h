@@ -29,7 +29,10 @@ KVD_ANYWHERE static inline uint64_t kvd_value_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Returns the hash key of a generated matrix. `head`: query head for Q, KV head for K and V. */
+/*
+ * Returns the hash key from which the elements of Q, K or V of one head and request are computed.
+ * `head`: query head for Q, KV head for K and V.
+ */
 KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uint32_t request,
                                                   uint32_t head)
 {
@@ -37,7 +40,10 @@ KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uin
     return kvd_value_mix(key ^ ((uint64_t)request << 32 | head));
 }
 
-/* Returns one element. `token`: index of the key, or position of the query. `dim` < 256. */
+/*
+ * Returns one pseudo-random element of Q, K or V, computed from its indices. `token` is the index
+ * of the key or the position of the query. `dim` is below 256.
+ */
 KVD_ANYWHERE static inline float kvd_value(uint64_t key, int tensor, int sharp, uint32_t token,
                                            uint32_t dim)
 {

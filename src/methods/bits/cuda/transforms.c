@@ -143,7 +143,10 @@ static void free_tables(host_tables *t)
 
 enum { COLUMNS = 16 /* float32 numbers of a cache line, which are read together */ };
 
-/* Creates a transform from matrices [wide][wide]; if `from` is NULL, it is `to` transposed. */
+/*
+ * Creates the transform of K or V to components by matrix `to` [wide][wide], and back by `from`. If
+ * `from` is NULL, it is `to` transposed.
+ */
 static int make_transform(transform *s, const float *to, const float *from, const float *mean,
                           const host_tables *t, kvd_device_memory *memory, kvd_err *err)
 {

@@ -270,8 +270,8 @@ typedef struct {
     float a, b, c, s;
 } kvd_span_polynomial_of;
 /*
- * Replaces gram = Y^T Y [n][n], bf16 or else float32, by the matrix that applies the polynomial to
- * Y. square: gram^2, float32.
+ * Replaces gram = G = Y^T Y [n][n], in bf16 or else float32, by a + b G + c G^2, whose product with
+ * Y has the polynomial `p` of Y's singular values. square: G^2 in float32.
  */
 cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);

@@ -102,7 +102,10 @@ static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
            s->layer_at[layer];
 }
 
-/* Returns the zero-padded projections of prompt i, or NULL if all ranks are equal. */
+/*
+ * Returns the projection matrices of prompt i, padded with zero columns to equal ranks, or NULL if
+ * all ranks are equal.
+ */
 static uint16_t *padded_of(const strawman *s, int layer, size_t i)
 {
     const size_t d = (size_t)s->method.cache->config->d_head;

@@ -99,8 +99,8 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
 }
 
 /*
- * Reads the settings of routed and shared experts. `shared`, `dense` and `scale` are the values of
- * absent keys.
+ * Reads the configuration of routed and shared experts. `shared`, `dense` and `scale` are the
+ * defaults of keys that config.json lacks.
  */
 static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                         double scale, kvd_config *c, kvd_err *err)
@@ -146,8 +146,8 @@ static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the settings that DeepSeek-V2 and V3 have in common. `shared`, `dense` and `scale` are the
- * values of absent keys.
+ * Reads the configuration keys that DeepSeek-V2 and V3 have in common. `shared`, `dense` and
+ * `scale` are the defaults of keys that config.json lacks.
  */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)

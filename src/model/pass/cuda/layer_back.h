@@ -39,7 +39,10 @@ struct kvd_gpu_backward {
     float *logits;
     /* Gradient by the logits in the number type of the pass. */
     void *d_logits;
-    /* [piece][d_embed] (`piece` tokens at a time) Gradient by the input of the output head. */
+    /*
+     * [piece][d_embed] Gradient of the loss by the input of the output head, for `piece` tokens at
+     * a time.
+     */
     float *d_embedded;
     /* [max_tokens] Target token of each position. */
     uint32_t *target;
