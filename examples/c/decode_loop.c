@@ -79,7 +79,10 @@ int main(int argc, char **argv)
     for (int32_t i = 0; i < pages; i++)
         table[i] = i;
     void *const pool = device_copy(NULL, (size_t)pages * sizes.page_bytes);
-    /* Q, K and V are random numbers. Arrays have whole blocks of 8 rows, and 8 more. */
+    /*
+     * Q, K and V are random numbers. The arrays have room for the number of rows rounded up to a
+     * multiple of 8, plus 8.
+     */
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
     uint16_t *const random = not_null(malloc((size_t)(prompt + steps) * row * 2));
     for (size_t i = 0; i < (size_t)(prompt + steps) * row; i++)

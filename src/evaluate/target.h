@@ -105,9 +105,9 @@ typedef struct {
 } kvd_target_curve;
 
 /*
- * Returns the first removed fraction p whose share is below the target, or the last p if there is
- * none. The share is 1 at p = 0 and is interpolated linearly between the measured pairs (p[i],
- * share[i]).
+ * Returns the smallest removed fraction p at which the kept share of the uncompressed score is
+ * below the target, or the last p if there is none. The share is 1 at p = 0 and is interpolated
+ * linearly between measured values share[i] at p[i].
  */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 

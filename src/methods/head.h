@@ -43,7 +43,7 @@ typedef struct {
     const float *all_heads[KVD_N_SIDES];
     const float *input;
     size_t d;
-    /* Number of dimensions of K and of V that are stored at KVD_LEVEL_HIGH. */
+    /* Number of dimensions of K and of V that are stored at high precision (KVD_LEVEL_HIGH). */
     size_t width[KVD_N_SIDES];
     size_t low[KVD_N_SIDES];
     size_t group;
@@ -105,7 +105,10 @@ typedef struct {
      */
     float *basis[KVD_N_SIDES];
     size_t n_basis[KVD_N_SIDES];
-    /* Number of basis columns that are stored for a token at KVD_LEVEL_LOW; at most n_basis. */
+    /*
+     * Number of basis columns that are stored for a token at low precision (KVD_LEVEL_LOW); at most
+     * n_basis.
+     */
     size_t n_basis_low[KVD_N_SIDES];
     /*
      * [d] Factors by which key channels are scaled before quantisation, if field `balanced` is
@@ -179,7 +182,10 @@ void kvd_head_project_rows(kvd_head *h);
  */
 int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 
-/* Appends K and V of the token at position t to the cache, not quantised, at KVD_LEVEL_HIGH. */
+/*
+ * Appends K and V of the token at position t to the cache, not quantised, at high precision
+ * (KVD_LEVEL_HIGH).
+ */
 void kvd_head_append(kvd_head *h, size_t t);
 /*
  * Removes cached tokens that are outside of the attention window of position t, in blocks of

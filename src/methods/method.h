@@ -86,8 +86,8 @@ bool kvd_method_selects(const kvd_method *m);
 typedef struct {
     const kvd_method_info *info;
     /*
-     * What the method reduces: "tokens", "bits", "dims" or "layers". For a named combination: its
-     * members, such as "sparsity+hetero".
+     * Quantity that the method reduces: "tokens", "bits", "dims" or "layers". For a named
+     * combination: its members, such as "sparsity+hetero".
      */
     const char *axis;
     /* The method, if it uses rotations of a spectrum file, otherwise NULL. */

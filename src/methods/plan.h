@@ -39,8 +39,8 @@ typedef struct kvd_plan {
      */
     double *moments;
     /*
-     * Projections for tokens at KVD_LEVEL_LOW, at most as wide as `dims`. NULL means that `dims`
-     * applies.
+     * Projections for tokens at low precision (KVD_LEVEL_LOW), at most as wide as `dims`. NULL
+     * means that `dims` applies.
      */
     const kvd_dims *dims_low;
     const kvd_bits_method *bits;
@@ -122,7 +122,7 @@ size_t kvd_plan_exact(const kvd_plan *p);
 /* Returns the bits that are stored per cached token in addition to K and V. */
 double kvd_plan_entry_bits(const kvd_plan *p);
 
-/* Returns true if tokens at KVD_LEVEL_LOW take fewer bits than other tokens. */
+/* Returns true if tokens at low precision (KVD_LEVEL_LOW) take fewer bits than other tokens. */
 bool kvd_plan_two_levels(const kvd_plan *p);
 
 bool kvd_plan_draws(const kvd_plan *p);

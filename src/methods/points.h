@@ -61,7 +61,10 @@ typedef struct {
     double low_p[2];
     /* Projection matrices of all heads. `head` is NULL if nothing is projected. */
     kvd_dims dims;
-    /* Projection matrices for tokens at KVD_LEVEL_LOW. `head` is NULL if `dims` applies to them. */
+    /*
+     * Projection matrices for tokens at low precision (KVD_LEVEL_LOW). `head` is NULL if `dims`
+     * applies to them.
+     */
     kvd_dims low;
 } kvd_point;
 

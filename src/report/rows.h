@@ -114,7 +114,10 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
 int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
-/* Fills *out with all rows of all kvdim/serving files, ordered by `place`. */
+/*
+ * Fills *out with all rows of all kvdim/serving files, ordered by kvd_report_row.place (conditions
+ * of the measurement).
+ */
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /*

@@ -130,7 +130,8 @@ static void test_norm_bad(size_t d)
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
     /*
-     * If several checks fail, the one with the lowest stage must be reported, whatever their order.
+     * If several checks for non-finite values fail, the one of the earliest stage of the forward
+     * pass must be reported, whatever their order.
      */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");

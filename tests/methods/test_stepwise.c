@@ -253,7 +253,7 @@ TEST(prompts_in_blocks_are_those_of_rows)
     }
 }
 
-/* Made-up method that stores tokens at odd positions at KVD_LEVEL_LOW. */
+/* Made-up method that stores tokens at odd positions at low precision (KVD_LEVEL_LOW). */
 static int lower_half(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                       kvd_err *err)
 {

@@ -117,7 +117,7 @@ TEST(blocks_of_codes_in_a_window)
     }
 }
 
-/* Made-up method that stores prompts at KVD_LEVEL_LOW. */
+/* Made-up method that stores prompts at low precision (KVD_LEVEL_LOW). */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
 {

@@ -288,7 +288,10 @@ TEST(test_short_memory)
     static const struct {
         const char *method, *admission;
         double rate, running, tokens, memory;
-        /* Values that are not finite, the first ones too, are left out. */
+        /*
+         * Pairs of rows in which a value is NaN or a ratio is infinite, such as the first two
+         * pairs, must be left out.
+         */
     } row[] = {{"none", "whole", 9, 5, NAN, 22},   {"leankv", "whole", 9, 5, NAN, 22},
                {"none", "whole", 9, 5, 0, 24},     {"leankv", "whole", 9, 5, 50, 24},
                {"none", "", 9, 20, 100, 18},       {"leankv", "whole", 9, 50, 150, 18},

@@ -52,7 +52,10 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
     return &kvd_cpu_kernel_portable;
 }
 
-/* Part of a task's keys that one thread computes. */
+/*
+ * Part of the attention of some query rows of a KV head (a task): a range of keys, which one thread
+ * computes.
+ */
 typedef struct {
     kvd_cpu_task task;
     double cost;

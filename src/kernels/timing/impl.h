@@ -111,7 +111,7 @@ typedef enum {
     KVD_WIDTH_USE_OWN,    /* every head at its own d_qk and d_v */
     KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest head */
     KVD_WIDTH_USE_DENSE,  /* every head has d_head dimensions, also in the reference */
-    /* Groups of KV heads share latents, with as many elements as K and V of the case. */
+    /* Groups of KV heads share latent vectors, with as many elements as K and V of the case. */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
 } kvd_width_use;

@@ -40,11 +40,11 @@ struct kvd_bits_method {
     bool drawn;
     /* True if keys are quantised before RoPE. */
     bool keys_before_rope;
-    /* Returns true if tokens at KVD_LEVEL_LOW take fewer bits. NULL: never. */
+    /* Returns true if tokens at low precision (KVD_LEVEL_LOW) take fewer bits. NULL: never. */
     bool (*two_levels)(const kvd_parameter_values *v);
     /* Key of the parameter with the number of first tokens that are stored exactly, or NULL. */
     const char *exact_key;
-    /* Keys of the parameters that apply to tokens at KVD_LEVEL_LOW, then NULL. */
+    /* Keys of the parameters that apply to tokens at low precision (KVD_LEVEL_LOW), then NULL. */
     const char *low_key[4];
     /*
      * True if the method quantises the numbers of all KV heads together. Methods that drop tokens,

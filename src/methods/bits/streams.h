@@ -179,7 +179,10 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #define KVD_STREAM_KEY(number) ((number) << 16 | 0xffff)
 #endif
 
-/* Returns the byte offset of the first row after `offset` with a word above `key`, or `last`. */
+/*
+ * Searches a lookup table from byte `offset` on: returns the byte offset of the first row with a
+ * word above `key`, or `last`.
+ */
 #ifdef __CUDACC__
 __noinline__
 #endif

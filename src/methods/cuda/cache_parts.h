@@ -14,8 +14,8 @@
  * bf16 kernels: bf16, per KV head, a_q and a_k [d_head][d_qk], a_v [d_head][d_v], b_v
  * [d_v][d_head].
  *
- * latents: float32, a_q NULL, a_k and a_v [groups][heads d_head][heads d_head], b_k (before RoPE)
- * and b_v [n_kv_heads][heads d_head][d_head].
+ * latent vectors: float32, a_q NULL, a_k and a_v [groups][heads d_head][heads d_head], b_k (before
+ * RoPE) and b_v [n_kv_heads][heads d_head][d_head].
  *
  * Columns (rows of b_v) beyond a head's kept dimensions are zero. a_k may equal a_q.
  */
@@ -46,7 +46,7 @@ int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer
                            const uint16_t *o, uint16_t *out, kvd_err *err);
 
 typedef struct {
-    /* Keys and values rebuilt from latents, [max_tokens][2 n_kv_heads * d_head], or NULL. */
+    /* Keys and values rebuilt from latent vectors, [max_tokens][2 n_kv_heads * d_head], or NULL. */
     float *read;
     float *cosine, *sine;
     uint32_t *rope_row;

@@ -125,8 +125,8 @@ struct kvd_gpu_method {
      */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
     /*
-     * Returns the tokens of a running request (slot) at KVD_LEVEL_LOW, summed over KV heads and
-     * layers. NULL: none.
+     * Returns the tokens of a running request (slot) at low precision (KVD_LEVEL_LOW), summed over
+     * KV heads and layers. NULL: none.
      */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
     /*

@@ -66,7 +66,10 @@ typedef struct kvd_paged_cache {
      */
     kvd_cache_layer *whole;
     void *whole_pool;
-    /* Projections padded to the widest head of each layer, for KVD_ATTENTION_STOCK. */
+    /*
+     * Projections padded to the widest head of each layer, for unmodified kernels, which require
+     * heads of equal width (KVD_ATTENTION_STOCK).
+     */
     kvd_dims widest;
     /* Projections of the heads. NULL if there are none, or if the method projects by itself. */
     const kvd_dims *dims;

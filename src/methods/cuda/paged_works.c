@@ -49,7 +49,11 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/* Adds the bytes of a page in this layer. *shared: largest page of layers that share pages. */
+/*
+ * Adds the size of this layer's pages to the bytes of a page over all layers. Layers may share
+ * pages if a method keeps one layer's K and V at a time; *shared is the largest page of such
+ * layers.
+ */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;

@@ -109,7 +109,7 @@ typedef struct {
      * Both functions are NULL if the method prunes. `width` returns the number of columns of A; if
      * NULL, kvd_plan.widths has the number. `project` (thread-safe) computes A [d][width] from
      * prompt rows of K or V; if NULL, `shared` is set. Rows are stored as x A, with fewer columns
-     * at KVD_LEVEL_LOW, and read as (x A) A^T.
+     * at low precision (KVD_LEVEL_LOW), and read as (x A) A^T.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);

@@ -51,7 +51,10 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
  * content.
  */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/* Returns true if no text with the label of text i is longer, and none before it as long. */
+/*
+ * Returns true if text i is the longest of the texts with its label or, of equally long ones, the
+ * first.
+ */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
 /*

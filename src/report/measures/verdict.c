@@ -118,8 +118,8 @@ typedef struct {
 } held_loads;
 
 /*
- * Returns the fractions of loads at which a curve passes (is in lo .. hi) and fails. Loads at which
- * the queue grows count for neither.
+ * Returns the fractions of the loads (request rates) at which a curve passes (is in lo .. hi) and
+ * fails. Loads at which the queue of requests keeps growing count for neither.
  */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {

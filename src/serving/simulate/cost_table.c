@@ -38,7 +38,8 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
     /*
-     * If u itself was measured, uses only the curve of this u. The curve next to it may be shorter.
+     * If times were measured at exactly this u, interpolates only along v. The curve of the next u
+     * may cover a shorter range.
      */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])

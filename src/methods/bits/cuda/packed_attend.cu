@@ -428,8 +428,8 @@ template <bool ATTEND> struct gear_page {
     }
 
     /*
-     * Returns the prompt's outlier number e of the thread's key channel, or 0 if there is none. The
-     * product with the reciprocal is exactly e / room, because both are below 2^16.
+     * Returns the e-th outlier that the prompt has in this thread's key channel, or 0 if there is
+     * none. The product with the reciprocal is exactly e / room, because both are below 2^16.
      */
     __device__ __forceinline__ uint32_t outlier(int e) const
     {

@@ -1,8 +1,8 @@
 /*
  * Attention of decode steps on quantised KV pages: O[b, h] = softmax(Q[b, h] K[b, g]^T /
- * sqrt(d_head)) V[b, g]
- * The list of all pages is cut into runs of equal weight, one per warp. A second launch merges
- * partial results in an order that depends only on lengths and the number of requests.
+ * sqrt(d_head)) V[b, g] The list of all pages is cut into runs of equal estimated cost, one per
+ * warp. A second launch merges partial results in an order that depends only on lengths and the
+ * number of requests.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 

@@ -39,7 +39,10 @@ __device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
     return as_words(o.record + side * o.part.v_mask);
 }
 
-/* Lists a group's channels: chosen ones, then others, both ascending. Ends with a barrier. */
+/*
+ * Lists the channels of a group of tokens: first those that get more bits, then the others, each in
+ * ascending order. Ends with a barrier.
+ */
 __device__ void list_channels(const group_of &o, int side, uint8_t *list)
 {
     const uint32_t *const mask = mask_of(o, side);
@@ -95,7 +98,7 @@ struct vidkv_memory {
 
 /*
  * Fills `inverse` with the matrix of the inverse Fourier transform of m coefficients, without the
- * factor 1 / m, and fills `digits`.
+ * factor 1 / m. Fills `digits`, the table that splits a byte into ternary digits.
  */
 __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory &s)
 {

@@ -63,7 +63,7 @@ typedef struct {
     kvd_stream_lookup_size lookup_size;
     char *blocks; /* [pages][bytes of kvd_stream_parts] */
     int32_t rank; /* components of a latent, at least tables.kept + 1 */
-    /* Offset of K or V in a page of latents (decoded components), in elements. */
+    /* Offset of K or V in a page of latent vectors (decoded components), in elements. */
     int32_t latent_at;
 } kvd_stream_side;
 
@@ -87,7 +87,7 @@ typedef struct {
  */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /*
- * Decodes all tokens but each request's newest into bf16 latents [pages][latent_page]. The
+ * Decodes all tokens but each request's newest into bf16 latent vectors [pages][latent_page]. The
  * component with index tables.kept is set to 1, later ones to 0.
  */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],

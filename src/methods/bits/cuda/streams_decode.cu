@@ -169,7 +169,7 @@ __device__ __forceinline__ uint32_t two_bf16(float low, float high)
     return *reinterpret_cast<const uint32_t *>(&v);
 }
 
-/* Returns the index of component j of token t in a page of latents (dims/cuda/latents.h). */
+/* Returns the index of component j of token t in a page of latent vectors (dims/cuda/latents.h). */
 __device__ __forceinline__ int latent_index(int j, int t)
 {
     return j / 8 * (8 * KVD_PAGE_TOKENS) + t * 8 + j % 8;

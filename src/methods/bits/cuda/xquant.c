@@ -31,8 +31,8 @@ typedef struct {
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
     /*
-     * True if decode steps attend to the quantised latents of V, and multiply the result by `up`.
-     * Requires `joint`.
+     * True if decode steps attend to the quantised latent vectors of V, and multiply the result by
+     * `up`. Requires `joint`.
      */
     bool direct;
     /* Workspace of kvd_xquant_attend, if `direct`. */
@@ -65,8 +65,8 @@ static size_t pitch_of(const xquant *q)
 }
 
 /*
- * Returns the element offset of the matrix `up` (latents to K or V) of K (`side` 0) or V (`side` 1)
- * after that of K.
+ * Returns the element offset of the matrix `up` (latent vectors to K or V) of K (`side` 0) or V
+ * (`side` 1) after that of K.
  */
 static size_t up_of_side(const xquant *q, int side)
 {
@@ -378,7 +378,7 @@ static int make_finish(xquant *q, kvd_err *err)
 }
 
 /*
- * Returns true if the kernels can attend to the quantised latents of V. Biases of V are not
+ * Returns true if the kernels can attend to the quantised latent vectors of V. Biases of V are not
  * supported there.
  */
 static bool attends(const xquant *q)

@@ -90,8 +90,8 @@ cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
 
 /*
- * Attention of decode steps to restored K and to quantised latents of V: o = softmax(scale Q K^T)
- * Y, with the V vectors Y. Multiplied by `up` of V, o becomes the output of attention.
+ * Attention of decode steps to restored K and to quantised latent vectors of V: o = softmax(scale Q
+ * K^T) Y, with the V vectors Y. Multiplied by `up` of V, o becomes the output of attention.
  */
 enum { KVD_XQUANT_HEADS = 32, KVD_XQUANT_RANK = 1024, KVD_XQUANT_BITS = 8 };
 typedef struct {

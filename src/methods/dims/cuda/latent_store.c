@@ -57,8 +57,8 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
     /*
-     * A row of new latents holds those of K of all groups, then those of V. If s->joint, K and V
-     * share latents.
+     * A row of new latent vectors holds those of K of all groups, then those of V. If s->joint, K
+     * and V share latent vectors.
      */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)

@@ -1,9 +1,9 @@
 /*
  * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side, with
- * latents L and projection B.
+ * latent vectors L and projection B.
  *
- * An 8 x 8 block of the page layout is an mma.sync fragment: no shared memory for latents and
- * results. Above RANK_WHOLE, B is loaded in double-buffered parts, once per 128 tokens.
+ * An 8 x 8 block of the page layout is an mma.sync fragment: no shared memory for latent vectors
+ * and results. Above RANK_WHOLE, B is loaded in double-buffered parts, once per 128 tokens.
  */
 #include "methods/dims/cuda/latents.h"
 

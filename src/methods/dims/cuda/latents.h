@@ -1,14 +1,14 @@
 /*
- * Kernels of caches that store latents, K or V times a projection: bf16, sums float32.
+ * Kernels of caches that store latent vectors, K or V times a projection: bf16, sums float32.
  *
  * Pages have KVD_PAGE_TOKENS tokens in the order [rank / 8][8 groups of tokens][8 tokens][8 ranks]:
  * element r of token t is at
  *
  *     (r / 8) * 512 + (t / 8) * 64 + t % 8 * 8 + r % 8,
  *
- * as in kernels/rivals/palu_layout.h. Ranks are multiples of 16. A page of latents has the same
- * page number as the page of the cache with these tokens. Launchers return cudaError_t and never
- * synchronise, allocate or print.
+ * as in kernels/rivals/palu_layout.h. Ranks are multiples of 16. A page of latent vectors has the
+ * same page number as the page of the cache with these tokens. Launchers return cudaError_t and
+ * never synchronise, allocate or print.
  */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENTS_H
 #define KVD_METHODS_DIMS_CUDA_LATENTS_H
@@ -25,14 +25,14 @@ extern "C" {
 #endif
 
 /*
- * Positions of a KV head's data, in elements, in pages of latents and pages of the cache. Index
- * [2]: K, V.
+ * Positions of a KV head's data, in elements, in pages of latent vectors and pages of the cache.
+ * Index [2]: K, V.
  */
 typedef struct {
     int32_t latent[2], page[2];
     /*
      * Element offset of B^T [d_head][rank], or of the head's first column if heads share B
-     * (kvd_latent_restore_args.columns). -1: latents are used directly.
+     * (kvd_latent_restore_args.columns). -1: latent vectors are used directly.
      */
     int32_t matrix[2];
     int32_t rank[2];
@@ -55,7 +55,10 @@ static inline int kvd_latent_slices_bad(const kvd_latent_slices *s)
            !s->page_table;
 }
 
-/* Arguments of kvd_latent_put: stores queries after RoPE, and latents of new tokens in pages. */
+/*
+ * Arguments of kvd_latent_put: stores queries after RoPE, and latent vectors of new tokens in
+ * pages.
+ */
 typedef struct {
     kvd_latent_slices s;
     /* Number of query heads and of dimensions of a head. If n_heads is 0, there are no queries. */
@@ -80,8 +83,8 @@ typedef struct {
     int32_t n_q8;
     void *to_q;
     /*
-     * Latents of new tokens in device memory, 16-byte aligned: n_runs runs of 8 elements per token,
-     * tokens ld_latent elements apart.
+     * Latent vectors of new tokens in device memory, 16-byte aligned: n_runs runs of 8 elements per
+     * token, tokens ld_latent elements apart.
      */
     const void *latent;
     size_t ld_latent;
@@ -129,7 +132,7 @@ typedef struct {
     /* [n_kv_heads] Positions of each KV head's data, in device memory. */
     const kvd_latent_head *head;
     const void *latents, *matrix;
-    /* Number of elements of a page of latents, and of a page of the cache. */
+    /* Number of elements of a page of latent vectors, and of a page of the cache. */
     size_t latent_page, page;
     /*
      * Device or NULL. bias [2 n_kv_heads][d_head]: K, then V, before norms. gain [d_head]: RMS norm
@@ -152,8 +155,8 @@ typedef struct {
 } kvd_latent_restore_args;
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /*
- * Returns true if kvd_latent_restore multiplies B of `heads` heads that share latents by wgmma: on
- * compute capability 9.0, for 128 dimensions per head and an even number of heads.
+ * Returns true if kvd_latent_restore multiplies B of `heads` heads that share latent vectors by
+ * wgmma: on compute capability 9.0, for 128 dimensions per head and an even number of heads.
  */
 bool kvd_latent_joins(int32_t heads, int32_t d_head);
 /* Called by kvd_latent_restore if a->columns is not 0. */
@@ -428,24 +431,28 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
 #include "methods/cuda/paged_cache.h"
 
 /*
- * Latents (K or V times a projection) of all layers, for caches whose bf16 pages hold one layer
- * (kvd_gpu_method.one_layer). Adjacent KV heads may share latents.
+ * Latent vectors (K or V times a projection) of all layers, for caches whose bf16 pages hold one
+ * layer (kvd_gpu_method.one_layer). Adjacent KV heads may share one.
  */
 
 /*
- * Layout of the latents of one layer. Index [2]: 0 is K, 1 is V. Set rank and matrix before
+ * Layout of the latent vectors of one layer. Index [2]: 0 is K, 1 is V. Set rank and matrix before
  * kvd_latent_store_init, up and applies_rope before the first launch.
  */
 typedef struct {
     /* [n_groups] Number of elements of each group's latent, a multiple of 16. */
     int *rank[2];
-    /* [n_kv_heads] Element offset of kvd_latent_head.matrix in `up`. -1: latents used directly. */
+    /*
+     * [n_kv_heads] Element offset of kvd_latent_head.matrix in `up`. -1: latent vectors used
+     * directly.
+     */
     int *matrix[2];
     const void *up;
     int columns; /* of kvd_latent_restore_args */
     bool applies_rope;
     /*
-     * Number of elements of a page of latents, and position of the layer's first page in the pool.
+     * Number of elements of a page of latent vectors, and position of the layer's first page in the
+     * pool.
      */
     size_t page, at;
     int first_run, n_runs, max_rank;
@@ -463,20 +470,20 @@ typedef struct {
     /* [n_layers][n_runs] Position in a page of each run of 8 latent elements, in device memory. */
     int32_t *run;
     /*
-     * Width to which new latents are padded, [2][n_groups][wide]; 0 if they have no gaps. Set
-     * before kvd_latent_store_init.
+     * Width to which new latent vectors are padded, [2][n_groups][wide]; 0 if they have no gaps.
+     * Set before kvd_latent_store_init.
      */
     int wide;
     /*
-     * True if K and V share latents, stored as K's, of equal ranks. Set before
+     * True if K and V share latent vectors, stored as K's, of equal ranks. Set before
      * kvd_latent_store_init.
      */
     bool joint;
     /* True if all layers use the same pages. Must be set before kvd_latent_store_init. */
     bool one_layer;
     /*
-     * [n_layers][n_runs] Position in a token's latents of each run of 8 elements; NULL if `wide` is
-     * 0.
+     * [n_layers][n_runs] Position of each run of 8 elements among a token's latent vectors; NULL if
+     * `wide` is 0.
      */
     int32_t *source;
     uint16_t *pool;
@@ -533,8 +540,8 @@ void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 int kvd_latent_store_share(const kvd_dims *all, const kvd_gpu_share *share, kvd_dims *own,
                            kvd_err *err);
 /*
- * Makes the CPU quantise the latents by the compression method of m->plan. Rows of new latents are
- * `ld` elements apart. Must be called after kvd_latent_store_init.
+ * Makes the CPU quantise the latent vectors by the compression method of m->plan. Rows of new
+ * latent vectors are `ld` elements apart. Must be called after kvd_latent_store_init.
  */
 int kvd_latent_store_host(kvd_latent_store *s, kvd_gpu_method *m, const kvd_dims *dims, size_t ld,
                           kvd_err *err);
@@ -651,7 +658,7 @@ typedef struct {
      * basis.
      */
     uint16_t *x, *z, *basis;
-    /* In device memory: bases in float32, and matrices [width][width]. */
+    /* In device memory: vectors of the basis in float32, and matrices [width][width]. */
     float *q, *y, *low, *gram, *square;
     float *part, *part_gram, *captured;
 } kvd_latent_span;

@@ -1,8 +1,8 @@
 /*
- * kvd_latent_restore with wgmma, for latents that adjacent KV heads share. A CTA computes [128
- * tokens][256 dims of two heads] = L [128][rank] B [rank][256]. Both CTAs of a cluster need the
- * same parts of B, so each loads one half of every part for both. One warpgroup copies; two compute
- * a page of 64 tokens each.
+ * kvd_latent_restore with wgmma, for latent vectors that adjacent KV heads share. A CTA computes
+ * [128 tokens][256 dims of two heads] = L [128][rank] B [rank][256]. Both CTAs of a cluster need
+ * the same parts of B, so each loads one half of every part for both. One warpgroup copies; two
+ * compute a page of 64 tokens each.
  */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
@@ -22,7 +22,7 @@ enum {
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
     RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
-    /* Bytes that 16 ranks take: of a page's latents, and of projection B. */
+    /* Bytes that 16 ranks take: of a page's latent vectors, and of projection B. */
     BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
@@ -116,7 +116,7 @@ __device__ __forceinline__ size_t page_at(const kvd_latent_restore_args &a, cons
                          min(t.token / KVD_PAGE_TOKENS + page, (t.length - 1) / KVD_PAGE_TOKENS));
 }
 
-/* Latents and B of a task's two heads. */
+/* Latent vectors and B of a task's two heads. */
 struct factors {
     const uint16_t *b;
     int rank, latent;
@@ -135,8 +135,8 @@ struct barriers {
 };
 
 /*
- * Starts, for all tasks of a thread block, the copies of latents and of the matrices B that rebuild
- * keys or values from them to a ring buffer in shared memory. One thread must call it.
+ * Starts, for all tasks of a thread block, the copies of latent vectors and of the matrices B that
+ * rebuild keys or values from them to a ring buffer in shared memory. One thread must call it.
  */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
@@ -258,7 +258,10 @@ __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, 
     wgmma_commit();
 }
 
-/* Computes page `group` of every task, by one warpgroup. FINISHES: there are biases or gains. */
+/*
+ * Computes, with one warpgroup, page `group` of each task: keys or values of two heads, restored
+ * from latent vectors. FINISHES: there are biases or gains.
+ */
 template <bool FINISHES>
 __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, uint32_t smem,
                                             barriers bar, int group)

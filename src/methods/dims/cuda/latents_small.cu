@@ -1,6 +1,6 @@
 /*
- * Kernels on latents: make projections from eigenvectors or by power steps, store tokens with fewer
- * columns, and quantise and restore latents.
+ * Kernels on latent vectors: make projections from eigenvectors or by power steps, store tokens
+ * with fewer columns, and quantise and restore them.
  */
 #include "methods/dims/cuda/latents.h"
 

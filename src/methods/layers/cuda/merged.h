@@ -2,8 +2,8 @@
  * CUDA engine of methods that store K and V of prompts for adjacent layers together (bf16,
  * kernels/layout.h); later tokens stay separate.
  *
- * minicache: K or V of two layers share a direction and keep their lengths.
- * xkv: latents (dims/cuda/latents.h) shared by a group of layers.
+ * minicache: K or V of two layers share a direction and keep their lengths. xkv: latent vectors
+ * (dims/cuda/latents.h) shared by a group of layers.
  *
  * Launchers return cudaError_t and never synchronise, allocate or print.
  */

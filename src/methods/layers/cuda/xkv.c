@@ -1,7 +1,7 @@
 /*
  * Method xkv in the CUDA engine. After a group's last layer, rows X [n][wide] of a prompt (V, or K
  * before RoPE, of all layers) are stored as the leading right singular vectors of X (basis) and as
- * latents X basis.
+ * latent vectors X basis.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +33,8 @@ typedef struct {
     bool *skips;   /* [n_layers] */
     int begin;
     /*
-     * Largest values over all groups: of the width, of the sum of the ranks of K and V, and of the
-     * rank.
+     * Largest values over all groups of layers: number of columns of K or V, sum of the ranks of K
+     * and V, and rank.
      */
     size_t wide, ranks, most_rank;
     uint16_t **own;        /* [n_layers] device pages of tokens after the prompt */
@@ -45,7 +45,7 @@ typedef struct {
     bool joint; /* true: tensor cores restore the KV heads of a layer together */
     /* Bases B^T of K and V of the prompts of a call of kvd_latent_span_run; NULL unless `joint`. */
     uint16_t *rows_of_basis[2];
-    /* Prompt rows of a group [max_tokens][wide], and their latents [max_tokens][ranks]. */
+    /* Prompt rows of a group [max_tokens][wide], and their latent vectors [max_tokens][ranks]. */
     uint16_t *x[2], *latent;
     kvd_latent_span span[2];
     /*

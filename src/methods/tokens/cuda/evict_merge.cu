@@ -330,7 +330,10 @@ __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, i
     return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * a.n_q8 + a.q_start[b]);
 }
 
-/* Finds the runs of a KV head and their pivots. Fills the list of kept tokens and `into`. */
+/*
+ * Finds the runs of adjacent similar tokens of a KV head, and the token into which each run is
+ * merged. Fills the list of kept tokens and `into`.
+ */
 __global__ void __launch_bounds__(RANK)
     runs_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {

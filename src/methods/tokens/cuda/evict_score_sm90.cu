@@ -61,7 +61,10 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/* Results of a pass: log-sum-exp per query row; sum of probabilities, or the largest, per key. */
+/*
+ * Result of a pass over a prompt's queries and keys: log-sum-exp of each query's scores, or the sum
+ * or maximum of the probabilities that each key receives.
+ */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
 /*

@@ -463,7 +463,10 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* In timing runs all positions may be equal, and more tokens may stay, hence the minimum. */
+    /*
+     * In timing runs all positions may be equal, so that more tokens stay than there is room for.
+     * The minimum limits the copies.
+     */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
     const int32_t *const page = a.page_table + (size_t)b * a.max_pages;

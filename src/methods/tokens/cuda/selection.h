@@ -13,8 +13,8 @@
  * (mpcache.c).
  *
  * KVD_READ_LANDMARKS: prompt pages, by the mean keys' largest softmax share. Outlier, last and
- * later tokens are always read with exact keys. Other keys are rebuilt from latents in `rows`
- * (shadowkv.c).
+ * later tokens are always read with exact keys. Other keys are rebuilt from latent vectors in
+ * `rows` (shadowkv.c).
  *
  * With CODES and CLUSTERS, read lengths vary and each layer has its own attention plan. Attention
  * treats KV heads as requests whose page_table lists chosen pages (kvd_decode_args.piece_tokens).
@@ -132,7 +132,10 @@ typedef struct {
      */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /* Device arrays as in kvd_read_codes: [n_kv_heads][d][d], and twice [n_kv_heads][size][d]. */
+    /*
+     * In device memory: factors L [n_kv_heads][d][d] by which keys are multiplied before the
+     * nearest centroid is found, centroids times L [n_kv_heads][size][d], and centroids.
+     */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
@@ -157,11 +160,11 @@ cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_cod
 typedef struct {
     int32_t *prompt; /* [n_slots] tokens of the prompt */
     size_t side;
-    /* Number of elements of a latent vector. Latents are device [pool page][64 * rank]. */
+    /* Number of elements of a latent vector. Latent vectors are device [pool page][64 * rank]. */
     int32_t rank;
     const uint16_t *latents;
     /*
-     * Outputs per row: latents of the tokens read, in row_pages pages, and their positions
+     * Outputs per row: latent vectors of the tokens read, in row_pages pages, and their positions
      * [row_pages * 64], or -1 for exact keys.
      */
     uint16_t *gathered;
@@ -193,14 +196,17 @@ cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_
  */
 cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selection_shadow *x,
                                        const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* kvd_selection_lengths for KVD_READ_LANDMARKS. */
+/*
+ * Computes how many tokens each decode step reads with method shadowkv (KVD_READ_LANDMARKS), as
+ * kvd_selection_lengths does for other methods.
+ */
 cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
 /*
- * kvd_selection_choose for KVD_READ_LANDMARKS, which also gathers latents. Keys of tokens with a
- * position in x->position become 0, and the caller must rebuild them. `score` has a row per query
- * head.
+ * Chooses the tokens to read for method shadowkv and gathers the latent vectors of their keys. Keys
+ * of tokens with a position in x->position become 0; the caller must rebuild them from latent
+ * vectors. `score` has a row per query head.
  */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);

@@ -329,7 +329,7 @@ __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_se
     return (to.chosen[row * room_of(s) + (size_t)(at >> log)] << log) + (at & ((1 << log) - 1));
 }
 
-/* Copies latents and positions of 64 chosen tokens that have no exact keys. */
+/* Copies latent vectors and positions of 64 chosen tokens that have no exact keys. */
 __global__ void __launch_bounds__(SCORE)
     latent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_shadow x,

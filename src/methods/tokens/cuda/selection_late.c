@@ -3,8 +3,8 @@
  *
  * mpcache drops prompt tokens per layer, and pages have room for the largest layer.
  *
- * shadowkv decomposes prompt keys and rebuilds chosen ones from latents (phases compress, restore).
- * Values and exact keys have memory of their own.
+ * shadowkv decomposes prompt keys and rebuilds chosen ones from latent vectors (phases compress,
+ * restore). Values and exact keys have memory of their own.
  */
 #include <stdlib.h>
 
@@ -253,7 +253,7 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
     return 0;
 }
 
-/* Computes column-major latents [rank][tokens] = basis [rank][wide] X. All are bf16. */
+/* Computes column-major latent vectors [rank][tokens] = basis [rank][wide] X. All are bf16. */
 static int project(const selection *e, size_t tokens, const uint16_t *basis, const uint16_t *x,
                    size_t ld, uint16_t *latents, kvd_err *err)
 {
@@ -269,8 +269,8 @@ static int project(const selection *e, size_t tokens, const uint16_t *basis, con
 }
 
 /*
- * Computes bases of prompts first .. first + batch - 1, of equal length, and the latents of keys
- * before RoPE in e->shadow.rows.
+ * Computes bases of prompts first .. first + batch - 1, of equal length, and the latent vectors of
+ * keys before RoPE in e->shadow.rows.
  */
 static int decompose(selection *e, const kvd_paged_rows *r, size_t first, size_t batch,
                      kvd_err *err)
@@ -433,7 +433,7 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
     *unread = (double)unread_of(e, slot);
 }
 
-/* Returns the device bytes of values, exact keys, latents, mean keys and bases. */
+/* Returns the device bytes of values, exact keys, latent vectors, mean keys and bases. */
 static double shadow_held(const kvd_gpu_method *m)
 {
     const selection *const e = (const selection *)m;
