@@ -478,7 +478,7 @@ static void test_codes(void)
 
 enum { GROUPS = 2, RANKS = 80, RANKS_PAGE = RANKS * KVD_PAGE_TOKENS, BITS = 3, TOKENS = 130 };
 
-/* Latents of two groups of heads that kvquant codes on the CPU and on the GPU. */
+/* Latent vectors of two groups of heads, which kvquant quantises on the CPU and on the GPU. */
 typedef struct {
     kvd_method method;
     void *self;
@@ -555,8 +555,8 @@ static int make_quantised(quantised *q, const char *text, int room, kvd_err *err
 }
 
 /*
- * Replaces a request's latents x [TOKENS][RANKS] by those that the CPU decodes. Returns the numbers
- * of K that it stores apart.
+ * Replaces a request's latent vectors x [TOKENS][RANKS] by their values after quantisation on the
+ * CPU. Returns how many numbers of K are stored as outliers.
  */
 static size_t quantise(const quantised *q, float *x, size_t n)
 {
@@ -590,7 +590,7 @@ static size_t quantise(const quantised *q, float *x, size_t n)
     return apart;
 }
 
-/* Codes prompts of 128 and 63 tokens, then a step of each, and compares with the CPU. */
+/* Quantises prompts of 128 and 63 tokens, then a decode step of each, and compares with the CPU. */
 static void test_quantised(const char *text, int n_sink, int room)
 {
     static const int32_t prompt[2] = {128, 63}, step[2] = {129, 64}, next[2] = {130, 65},

@@ -229,7 +229,10 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
-/* Queues *p, a matrix times the normalised residual stream. If `normed`, that already exists. */
+/*
+ * Queues *p, the product of a matrix and the normalised residual stream, which this product also
+ * computes unless `normed` is true.
+ */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {

@@ -261,7 +261,10 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 
 enum { LEVELS = 2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS /* of a layer */ };
 
-/* Tables of the bits method in host memory, and the kernels' tables that are made from them. */
+/*
+ * Tables of the quantisation method in host memory, and the kernels' tables that are made from
+ * them.
+ */
 typedef struct {
     const kvd_plan *plan;
     kvd_allot_tables allot;
@@ -293,9 +296,9 @@ static void set_code(const code_tables *t, int l, int head, int side, int r, kvd
 }
 
 /*
- * Describes the codes of all latent elements of layer l, in the order of a page, from
- * t->code[first] on. Returns the number of words of a token's code, and adds its bits to the sums
- * in *c.
+ * Describes in t->code[first] and later how each latent element of layer l is quantised, in the
+ * order of a page. Returns the number of 32-bit words per token, and adds the bits of a token to
+ * the sums in *c.
  */
 static int32_t fill_codes(kvd_latent_codes *c, int l, const code_tables *t, const kvd_dims *dims,
                           size_t first)
@@ -341,7 +344,9 @@ static int32_t fill_codes(kvd_latent_codes *c, int l, const code_tables *t, cons
     return words;
 }
 
-/* Copies kvquant's levels of a layer to their places among those of every number of bits. */
+/*
+ * Copies kvquant's quantisation levels of a layer to the part of the table for its number of bits.
+ */
 static void fill_levels(const code_tables *t, int l)
 {
     const size_t n = (size_t)1 << t->bits;
@@ -355,7 +360,7 @@ static void fill_levels(const code_tables *t, int l)
     }
 }
 
-/* Returns the elements of the widest latent of K of a group. */
+/* Returns the number of elements of the widest latent vector of K of a group of heads. */
 static int widest_k(const kvd_dims *dims)
 {
     int most = 0;

@@ -273,8 +273,8 @@ typedef struct {
     float a, b, c, s;
 } kvd_span_polynomial_of;
 /*
- * Replaces gram = G = Y^T Y [n][n], in bf16 or else float32, by a + b G + c G^2, whose product with
- * Y has the polynomial `p` of Y's singular values. square: G^2 in float32.
+ * Replaces G = Y^T Y [n][n] (`gram`, in bf16 or else float32) by a matrix M such that Y M has the
+ * singular values of Y after polynomial `p`. square: G^2 in float32.
  */
 cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
@@ -292,7 +292,9 @@ cudaError_t kvd_span_sum(const float *part, float *sum, int32_t batch, cudaStrea
 cudaError_t kvd_span_store(const float *q, size_t wide, size_t width, size_t rank, void *to,
                            cudaStream_t stream);
 
-/* Codes of a latent's elements, which method allot or kvquant quantises to levels. */
+/*
+ * Largest number of bits to which method allot or kvquant quantises an element of a latent vector.
+ */
 enum { KVD_LATENT_CODE_BITS = 8 };
 typedef struct {
     int32_t place; /* element offset in a page, for the page's first token */
@@ -302,20 +304,20 @@ typedef struct {
      */
     int32_t bit, bits;
     int32_t side; /* 0: K, 1: V */
-    /* Number of the group of KV heads that share the latent. */
+    /* Number of the group of KV heads that share the latent vector. */
     int32_t group;
     /*
-     * Element x is coded as the level nearest to (x - mean) / deviation. With kvquant these are the
-     * middle and half width of a channel of K. The range of V is in the code of each token.
+     * Element x is quantised to the level nearest to (x - mean) / deviation. With kvquant these are
+     * the middle and half width of a channel of K. The range of V is stored with each token.
      */
     float mean, deviation;
 } kvd_latent_code;
 
 /*
- * Latents of K [0] and V [1] of a group of heads, coded by kvquant. An outlier is a 32-bit word,
- * with the bf16 number in the upper half. The lower half of an outlier of V is the element's index
- * among all coded elements of the token. The lower half of an outlier of K is KVD_LATENT_APART *
- * (token % 64) + index in the latent.
+ * Latent vectors of K [0] and V [1] of a group of heads, quantised by kvquant. An outlier is a
+ * 32-bit word, with the bf16 number in the upper half. The lower half of an outlier of V is the
+ * element's index among all quantised elements of the token. The lower half of an outlier of K is
+ * KVD_LATENT_APART * (token % 64) + index in the latent.
  */
 typedef struct {
     /* Index of the first element among the token's, and number of elements without padding. */
@@ -323,8 +325,8 @@ typedef struct {
     /* Number of outliers of V at each end of the range. */
     int32_t v_apart;
     /*
-     * Index in the token's code of the word with the range of V: float16 half width in the lower
-     * half, middle in the upper half. The outliers of V follow.
+     * Index among the token's 32-bit words of the word with the range of V: float16 half width in
+     * the lower half, middle in the upper half. The outliers of V follow.
      */
     int32_t v_at;
     /* Index in a page's words of the number of outliers of K, which follow it. */
@@ -333,8 +335,9 @@ typedef struct {
 enum { KVD_LATENT_APART = 1024 /* above the number of elements of a latent */ };
 
 /*
- * Codes of latents, in device memory. kvd_latent_code_put codes new tokens. kvd_latent_code_restore
- * decodes the other tokens into pages. The first n_sink tokens are not coded.
+ * Quantised latent vectors in device memory. kvd_latent_code_put quantises new tokens.
+ * kvd_latent_code_restore decodes the other tokens into pages. The first n_sink tokens are not
+ * quantised.
  */
 typedef struct {
     kvd_latent_slices s;
@@ -346,22 +349,29 @@ typedef struct {
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
     /*
-     * [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Levels, by side (K, V) and number of
-     * bits: those that elements are compared with, and those that codes decode to.
+     * [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Quantisation levels for K and V and
+     * each number of bits: those with which elements are compared, and those to which indices are
+     * decoded.
      */
     const float *level, *decoded;
-    /* [pages][page_words] A page's codes [KVD_PAGE_TOKENS][words], then outliers of K by group. */
+    /*
+     * [pages][page_words] A page's quantised tokens [KVD_PAGE_TOKENS][words], then outliers of K by
+     * group.
+     */
     uint32_t *store;
     size_t page_words;
     uint16_t *exact; /* [slots][n_sink][n_codes] */
     void *pool;
     size_t page_elements; /* elements of a page of latents */
-    /* Number of groups of heads with kvquant, and their latents [n_groups]. 0 with allot. */
+    /*
+     * Number of groups of heads with kvquant, and description of their latent vectors [n_groups]. 0
+     * with allot.
+     */
     int32_t n_groups;
     const kvd_latent_vector *vector;
     /* Largest number of outliers of K of a group in a page. 0: K has no outliers. */
     int32_t room;
-    /* Slot of the requests that pad a batch, whose outliers of K are not stored. */
+    /* Slot (index) of the requests that pad a batch. Their outliers of K are not stored. */
     int32_t idle;
     /*
      * prompts: the new tokens are whole prompts, so kvd_latent_code_put first empties the lists of

@@ -139,7 +139,7 @@ __device__ __forceinline__ uint32_t *words_of(const kvd_latent_code_args &a, int
     return a.store + page_of(a.s, b, t) * a.page_words + t % KVD_PAGE_TOKENS * (size_t)a.words;
 }
 
-/* Returns the middle and half width of the range with which an element is coded. */
+/* Returns the middle and half width of the range to which an element is quantised. */
 __device__ __forceinline__ float2 range_of(const kvd_latent_code_args &a, const kvd_latent_code &c,
                                            const uint32_t *word)
 {
