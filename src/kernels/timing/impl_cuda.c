@@ -15,7 +15,7 @@
 #include "kernels/cuda/prefill_plan.h"
 #include "kernels/timing/impl.h"
 
-/* Number of layers planned in one launch, about as many as a model has. */
+/* Number of layers whose attention one launch divides among CTAs, about as many as a model has. */
 enum { LAYERS = 32 };
 
 typedef struct {

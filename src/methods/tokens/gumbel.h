@@ -22,7 +22,10 @@ KVD_ANYWHERE static inline uint64_t kvd_gumbel_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Returns the number that kvd_gumbel_bits and kvd_gumbelf take as `head`. */
+/*
+ * Returns the hash of seed, layer and head from which kvd_gumbel_bits and kvd_gumbelf compute
+ * random numbers (their argument `head`).
+ */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_head(uint64_t seed, int layer, int head)
 {
     return kvd_gumbel_mix(seed ^ kvd_gumbel_mix((uint64_t)layer << 32 | (uint64_t)head));

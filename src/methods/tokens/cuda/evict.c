@@ -1,5 +1,6 @@
 /*
- * Token-dropping methods in the CUDA engine, in which all KV heads keep equally many cached tokens.
+ * Token-dropping methods in the CUDA engine, in which all KV heads keep equally many cached tokens
+ * (entries).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,8 +22,8 @@ typedef struct {
     int32_t *place;
     size_t oldest, places;
     /*
-     * For rule.fixed: position in the sequence of each token, by its index in the pages. Cached
-     * tokens of the prompt are numbered, as their positions are not known.
+     * For rule.fixed: position of the entry at each place. Entries of the prompt are numbered, as
+     * their positions are not known.
      */
     uint32_t *position;
 } evict_slot;
@@ -95,7 +96,7 @@ static void list_places(const evict *e, size_t slot)
         s->position[i] = (uint32_t)i;
 }
 
-/* For rule.fixed: the newest token overwrites the oldest one after the first `at`. */
+/* For rule.fixed: the newest token gets the place of the oldest one after the first `at`. */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];
