@@ -67,7 +67,8 @@ typedef struct {
 /*
  * Computes the score of an answer: that of the best of several references or, with metric
  * match-all, the mean. For leading-numbers the references are one list of numbers, for letter and
- * option a text and a letter. Fails for unsuitable references.
+ * option a text and a letter. Each invalid UTF-8 byte counts as a character. Fails for unsuitable
+ * references.
  */
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);
