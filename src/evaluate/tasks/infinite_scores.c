@@ -1,4 +1,4 @@
-#include "evaluate/tasks/infinite_scores.h"
+#include "evaluate/tasks/text_scores.h"
 
 #include <stdlib.h>
 #include <string.h>

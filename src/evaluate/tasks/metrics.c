@@ -6,8 +6,7 @@
 #include <utf8proc.h>
 
 #include "evaluate/tasks/characters.h"
-#include "evaluate/tasks/infinite_scores.h"
-#include "evaluate/tasks/similarity_scores.h"
+#include "evaluate/tasks/text_scores.h"
 
 const char *const kvd_metric_words[KVD_N_METRICS + 1] = {"match-all",
                                                          "match-part",

@@ -1,4 +1,4 @@
-#include "evaluate/tasks/similarity_scores.h"
+#include "evaluate/tasks/text_scores.h"
 
 #include <math.h>
 #include <stdbool.h>
