@@ -42,6 +42,29 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
     arrays_free(&in, &bias, &y);
 }
 
+/* Without a gate, in place. */
+static void test_activate_plain(kvd_activation kind, size_t n, size_t shift)
+{
+    char name[128];
+    (void)snprintf(name, sizeof name, "activate without a gate, kind %d, %zu numbers, shift %zu",
+                   (int)kind, n, shift);
+    array x = values(KVD_F32, n, shift, 2);
+    float *want = need(n * sizeof *want), *scale = need(n * sizeof *scale);
+    x.host[0] = NAN;
+    x.host[n - 1] = -90;
+    send(&x);
+    for (size_t i = 0; i < n; i++) {
+        want[i] = x.host[i];
+        scale[i] = isfinite(want[i]) ? want[i] : 1;
+    }
+    kvd_activate(kind, want, NULL, n);
+    check(kvd_gpu_activate_plain(kind, x.dev, n, NULL), name);
+    const bool intact = fetch(&x);
+    verdict(name, distance(&x, want, scale), 1e-6, intact);
+    host_free(want, scale);
+    arrays_free(&x);
+}
+
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
     /* Standard deviation of the scores (sharp), and bound of a softcap on scores (0: none). */
@@ -199,6 +222,10 @@ static void all_elementwise(bool small)
                 if (!small || ffn[f] <= 100)
                     test_activate((kvd_activation)k, pass_types[t], f == 1 ? 300 : 5, ffn[f],
                                   (f + (size_t)k) % 2, (f + (size_t)k) % 3 == 2);
+    for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
+        for (int k = 0; k <= KVD_RELU2; k++)
+            if (!small || lengths[n] <= 1000)
+                test_activate_plain((kvd_activation)k, lengths[n], (n + (size_t)k) % 2);
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
         for (int from = 0; from < 3; from++)
             for (int to = 0; to < 3; to++)

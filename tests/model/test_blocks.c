@@ -355,6 +355,19 @@ TEST(test_swiglu)
         kvd_activate(KVD_SWIGLU, gate, up, n);
         assert_true(distance(gate, exact, n) < 2e-7);
     }
+    /* Without `up` the gate is multiplied by 1. */
+    for (int kind = 0; kind < 2; kind++) {
+        const kvd_activation a = kind ? KVD_GEGLU_TANH : KVD_SWIGLU;
+        float x[40], gated[40], one[40];
+        for (size_t i = 0; i < 40; i++) {
+            x[i] = gated[i] = (float)i / 4 - 5;
+            one[i] = 1;
+        }
+        kvd_activate(a, gated, one, 40);
+        kvd_activate(a, x, NULL, 40);
+        for (size_t i = 0; i < 40; i++)
+            assert_true(fabsf(x[i] - gated[i]) <= 1e-6f * fabsf(gated[i]));
+    }
     float gate[4] = {-1000, 1000, -0.0f, NAN}, up[4] = {1, 1, 1, 1};
     kvd_activate(KVD_SWIGLU, gate, up, 4);
     assert_true(gate[0] == 0 && gate[1] == 1000 && gate[2] == 0 && isnan(gate[3]));

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/projections.h"
+#include "formats/trained.h"
 #include "methods/dims/dims.h"
 
 /*

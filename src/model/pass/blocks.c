@@ -307,6 +307,13 @@ void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, flo
         swiglu_clamped_chunk(gate + i, up + i, n - i < CHUNK ? n - i : CHUNK, alpha, limit);
 }
 
+static void silu_chunk(float *x, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        x[i] /= 1.0f + kvd_expf(-x[i]);
+}
+
 static void gelu_chunk(float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -334,10 +341,10 @@ static void activate_chunk(kvd_activation a, float *x, const float *up, size_t n
 {
     switch (a) {
     case KVD_SWIGLU:
-        swiglu_chunk(x, up, n);
+        up ? swiglu_chunk(x, up, n) : silu_chunk(x, n);
         break;
     case KVD_GEGLU_TANH:
-        geglu_tanh_chunk(x, up, n);
+        up ? geglu_tanh_chunk(x, up, n) : gelu_tanh_chunk(x, n);
         break;
     case KVD_GELU:
         gelu_chunk(x, n);

@@ -59,7 +59,7 @@ void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
 
 /*
  * Applies activation function `a` to x [n] in place. If the function has a gate, x is the gate and
- * is then multiplied by `up` [n].
+ * is then multiplied by `up` [n], or by 1 if `up` is NULL.
  */
 void kvd_activate(kvd_activation a, float *x, const float *up, size_t n);
 

@@ -146,6 +146,8 @@ cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t
  */
 cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in, const float *bias,
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
+/* Applies an activation to x [n] in place, without a gate even if `kind` has one. */
+cudaError_t kvd_gpu_activate_plain(kvd_activation kind, float *x, size_t n, cudaStream_t stream);
 
 /*
  * Parameters of the softmax of attention scores of a block of queries. A unit is one head of one

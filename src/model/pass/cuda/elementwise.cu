@@ -103,6 +103,20 @@ cudaError_t choose_activation(kvd_activation kind, const void *in, const float *
     }
 }
 
+template <kvd_activation KIND>
+__global__ void __launch_bounds__(THREADS) plain_kernel(float *x, size_t n)
+{
+    const size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at < n)
+        x[at] = activation<KIND>(x[at]);
+}
+
+template <kvd_activation KIND> cudaError_t launch_plain(float *x, size_t n, cudaStream_t stream)
+{
+    plain_kernel<KIND><<<(unsigned)ceil_div(n, THREADS), THREADS, 0, stream>>>(x, n);
+    return cudaGetLastError();
+}
+
 __global__ void __launch_bounds__(THREADS) softcap_kernel(float *x, size_t n, float softcap)
 {
     const size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -161,6 +175,26 @@ extern "C" cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, con
         return cudaSuccess;
     return type == KVD_F32 ? choose_activation<f32>(kind, in, bias, n, ffn, y, stream)
                            : choose_activation<bf16>(kind, in, bias, n, ffn, y, stream);
+}
+
+extern "C" cudaError_t kvd_gpu_activate_plain(kvd_activation kind, float *x, size_t n,
+                                              cudaStream_t stream)
+{
+    if (n == 0)
+        return cudaSuccess;
+    switch (kind) {
+    case KVD_SWIGLU:
+        return launch_plain<KVD_SWIGLU>(x, n, stream);
+    case KVD_GELU:
+        return launch_plain<KVD_GELU>(x, n, stream);
+    case KVD_GEGLU_TANH:
+    case KVD_GELU_TANH:
+        return launch_plain<KVD_GELU_TANH>(x, n, stream);
+    case KVD_RELU2:
+        return launch_plain<KVD_RELU2>(x, n, stream);
+    default:
+        return launch_plain<KVD_RELU>(x, n, stream);
+    }
 }
 
 extern "C" cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stream)

@@ -1,13 +1,16 @@
-/* kvdim/projections files: trained matrices that project K and V to fewer components and back. */
-#ifndef KVD_FORMATS_PROJECTIONS_H
-#define KVD_FORMATS_PROJECTIONS_H
+/*
+ * Files of weights that were trained elsewhere. kvdim/projections: matrices that project K and V to
+ * fewer components and back. kvdim/retaining-heads: networks that score tokens.
+ */
+#ifndef KVD_FORMATS_TRAINED_H
+#define KVD_FORMATS_TRAINED_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "formats/model_info.h"
 
-extern const kvd_schema kvd_schema_projections;
+extern const kvd_schema kvd_schema_projections, kvd_schema_retaining_heads;
 
 /* Matrices that project K, or V, of KV heads to vectors of n_components components. */
 typedef struct {
@@ -34,5 +37,17 @@ typedef struct {
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);
 void kvd_projections_release(kvd_projections *p);
+
+/* Networks of two matrices, one per layer, that score a token from its Q, K and V. */
+typedef struct kvd_retaining_heads {
+    size_t hidden; /* number of hidden units */
+    float *fc1;    /* [n_layers][hidden][(n_heads + 2 n_kv_heads) * d_head] */
+    float *fc2;    /* [n_layers][n_kv_heads][hidden] */
+} kvd_retaining_heads;
+
+/* Reads a file, which the caller releases. Fails on another model or numbers beyond float32. */
+int kvd_retaining_heads_load(kvd_retaining_heads *r, const char *path, const kvd_model_info *model,
+                             const char *model_path, kvd_err *err);
+void kvd_retaining_heads_release(kvd_retaining_heads *r);
 
 #endif

@@ -1,5 +1,6 @@
-#include "formats/projections.h"
+#include "formats/trained.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 
 const kvd_schema kvd_schema_projections = {"projections", 1,
                                            "Matrices that shorten K and V and rebuild them"};
+const kvd_schema kvd_schema_retaining_heads = {
+    "retaining-heads", 1, "Networks that score cached tokens by their Q, K and V"};
 
 static const char *const side_name[2] = {"k", "v"};
 
@@ -122,4 +125,66 @@ void kvd_projections_release(kvd_projections *p)
         free(p->side[side].up);
     }
     memset(p, 0, sizeof *p);
+}
+
+/* Reads a dataset [dims[0]][dims[1]][dims[2]] of finite numbers. The caller frees *to. */
+static int read_floats(kvd_h5 *f, const char *path, const hsize_t *dims, float **to, kvd_err *err)
+{
+    const size_t rows = (size_t)dims[1], columns = (size_t)dims[2],
+                 n = (size_t)dims[0] * rows * columns;
+    if (kvd_field_shape(f, path, 3, dims, err))
+        return -1;
+    if (!(*to = malloc(n * sizeof **to)))
+        return kvd_no_memory(err, "retaining heads", n * sizeof **to);
+    if (kvd_h5_read(f, path, 3, dims, H5T_NATIVE_FLOAT, *to, err))
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite((*to)[i]))
+            return kvd_fail(err, "'%s': %s[%zu][%zu][%zu] is not finite as float32", f->path, path,
+                            i / columns / rows, i / columns % rows, i % columns);
+    return 0;
+}
+
+static int read_heads(kvd_h5 *f, kvd_retaining_heads *r, const kvd_model_info *model,
+                      const char *model_path, kvd_err *err)
+{
+    enum { HIDDEN_MOST = 1 << 16 };
+    kvd_model_info own;
+    char origin[256];
+    hsize_t found[3];
+    if (kvd_model_info_read(f, &own, err) ||
+        kvd_model_info_same(model, model_path, &own, f->path, err) ||
+        kvd_field_text(f, "/", "origin", origin, sizeof origin, err) ||
+        kvd_h5_shape(f, "/fc1", 3, found, err))
+        return -1;
+    if (found[1] < 1 || found[1] > HIDDEN_MOST)
+        return kvd_fail(err, "'%s': /fc1 has %llu hidden units, not 1 .. %d", f->path,
+                        (unsigned long long)found[1], HIDDEN_MOST);
+    const hsize_t layers = (hsize_t)own.n_layers, kv = (hsize_t)own.n_kv_heads,
+                  inputs = ((hsize_t)own.n_heads + 2 * kv) * (hsize_t)own.d_head,
+                  of_fc1[3] = {layers, found[1], inputs}, of_fc2[3] = {layers, kv, found[1]};
+    r->hidden = (size_t)found[1];
+    return kvd_status(read_floats(f, "/fc1", of_fc1, &r->fc1, err) ||
+                      read_floats(f, "/fc2", of_fc2, &r->fc2, err));
+}
+
+int kvd_retaining_heads_load(kvd_retaining_heads *r, const char *path, const kvd_model_info *model,
+                             const char *model_path, kvd_err *err)
+{
+    kvd_h5 f;
+    memset(r, 0, sizeof *r);
+    if (kvd_h5_open(&f, path, &kvd_schema_retaining_heads, err))
+        return -1;
+    const int status = read_heads(&f, r, model, model_path, err);
+    kvd_h5_close(&f, false);
+    if (status)
+        kvd_retaining_heads_release(r);
+    return status;
+}
+
+void kvd_retaining_heads_release(kvd_retaining_heads *r)
+{
+    free(r->fc1);
+    free(r->fc2);
+    memset(r, 0, sizeof *r);
 }
