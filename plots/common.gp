@@ -26,7 +26,7 @@ fp8 #e00070 mxfp4 #c9a227 nvfp4 #76b900 turboquant #b66868 cachegen #c71fff kvtc
 h2o #2aa3a3 snapkv #a05195 keyformer #d98040 scissorhands #5a7d4a sparsity #c2577f importance #7a6fb0 received #5f8fd0 lower #9a8a2a leankv #0095ff zdc #b8562f minicache #e0004b xkv #3f833f \
 streaming #780cfc tova #fc00f0 pyramidkv #fc0ca8 adakv #fc0018 expectedattention #0054fc knorm #fc006c keydiff #0078fc cake #00c048 kvzip #a818d8 quest #b4009c d2o #fc6cfc \
 kvmerger #cc9c9c prefixkv #a8a884 windowkv #fc8490 kvcrush #fc549c ems #c0180c elasticcache #9ca800 taskkv #845448 a2ats #90b46c mpcache #fc2448 \
-alisa #fc9000 waterfill #83833f'
+alisa #fc9000 waterfill #83833f locret #3c5a14'
 
 set style line 100 lc rgb '#9a9a9a' lw 0.6 dt 3
 set grid back ls 100

@@ -32,7 +32,7 @@ random="--input-len 16 --output-len 8181 --steps 1 $steps" prompts="--input-len 
 
 every="none zack,p=0.5 fdc,p=0.5 uniform,p=0.5 balanced,p=0.5 matryoshka,p=0.5 palu,p=0.5 think,p=0.5 strawman,p=0.5 minicache xkv h2o keyformer
   scissorhands snapkv received+zack,p=0.4,p_u=0.7 streaming tova pyramidkv adakv expectedattention knorm keydiff quest d2o cake kvzip kvmerger prefixkv windowkv kvcrush ems
-  elasticcache taskkv mpcache alisa a2ats shadowkv kivi,bits=4 hetero zipcache gear kvquant,bits=4 rotatekv allot fp8 mxfp4 nvfp4 turboquant,bits=4 cachegen kvtc
+  elasticcache taskkv mpcache alisa a2ats shadowkv locret kivi,bits=4 hetero zipcache gear kvquant,bits=4 rotatekv allot fp8 mxfp4 nvfp4 turboquant,bits=4 cachegen kvtc
   comet vidkv xquant,bits=4 waterfill leankv zdc,p=0.4,p_u=0.7 mikv snapkv+kivi,bits=4 h2o+uniform,p=0.5 zack+kivi,p=0.5,bits=4"
 
 [ $# -gt 0 ] || set -- tokens dims levels bits coded blocks computed layers

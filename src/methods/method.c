@@ -96,6 +96,7 @@ static const struct {
     {TOKENS, &kvd_tokens_mpcache.info},
     {TOKENS, &kvd_tokens_alisa.info},
     {TOKENS, &kvd_tokens_shadowkv.info},
+    {TOKENS, &kvd_tokens_locret.info},
     {BITS, &kvd_bits_kivi.info},
     {BITS, &kvd_bits_hetero.info},
     {BITS, &kvd_bits_zipcache.info},

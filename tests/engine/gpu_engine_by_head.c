@@ -137,6 +137,7 @@ int main(int argc, char **argv)
                                          "snapkv,budget=0.3",
                                          "knorm,budget=0.3",
                                          "keydiff,budget=0.3",
+                                         "locret,budget=0.3,local=16",
                                          "expectedattention,budget=0.3",
                                          "pyramidkv,budget=0.1",
                                          "adakv,budget=0.1",

@@ -109,9 +109,10 @@ static void open_plan(opened *o, const char *text, kvd_dtype type)
     o->plan.seed = 3;
     const kvd_method_setup setup = {.config = config,
                                     .spectrum = o->m.spectrum,
-                                    .calibration = &dump,
+                                    .calibration = strstr(text, "locret") ? NULL : &dump,
                                     .fisher = strstr(text, "waterfill") ? &fisher : NULL,
                                     .checkpoint = checkpoint,
+                                    .drawn = strstr(text, "locret") != NULL,
                                     .seed = 3};
     if (kvd_plan_open(&o->plan, &setup, &err))
         stop(&err);
@@ -473,6 +474,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"adakv,window=8", false, 0},
                   {"taskkv,window=8", false, 0},
                   {"expectedattention", false, 0},
+                  {"locret,budget=0.3,local=8", false, 0},
+                  {"locret+zack,budget=0.3,local=8,p=0.3", false, 0},
                   {"prefixkv", false, 0.05},
                   {"cake,window=8", false, 0.05},
                   {"windowkv,window=8,review=8,layers=2,beta=4,budget=0.5", false, 0.2},
@@ -719,6 +722,7 @@ static void compare_shapes(void)
         "keyformer",
         "knorm",
         "keydiff",
+        "locret,budget=0.3,local=8",
         "expectedattention",
         "adakv,window=8",
         "taskkv,window=8",
@@ -754,6 +758,7 @@ static void compare_shapes(void)
                                            "cake,window=8",
                                            "windowkv,window=8,review=8,layers=2,beta=4,budget=0.5",
                                            "adakv,window=8",
+                                           "locret,budget=0.3,local=8",
                                            "kivi,bits=4,group=16,residual=16"};
     static const char *const not_gpt_oss[][2] = {
         {"minicache,start=0", "window"},

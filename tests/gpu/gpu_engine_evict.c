@@ -316,6 +316,7 @@ static void test_windows(int quick)
         "streaming,sink=4,recent=61",  "tova,budget=64",
         "keyformer,keys=40,recent=24", "knorm,budget=48",
         "keydiff,budget=48",           "adakv,window=16,budget=48",
+        "locret,budget=48,local=16",   "locret,budget=0.2,local=8",
         "taskkv,window=16,budget=48",  "quest,budget=0.25,page=64",
         "expectedattention,budget=48"};
     static const kvd_shape gemma = {"gemma3, window 40", "gemma3_text", "made up",
@@ -353,6 +354,7 @@ int main(int argc, char **argv)
         "snapkv,window=16,budget=48 snapkv,window=32,budget=0.2 streaming "
         "streaming,sink=4,recent=61 streaming,sink=0,recent=1 tova tova,budget=64 "
         "tova,budget=1 knorm,budget=48 knorm keydiff,budget=48 keydiff "
+        "locret,budget=48,local=16 locret,budget=0.3,local=1 "
         "expectedattention,budget=48 expectedattention,budget=0.3,future=64,covariance=0 "
         "pyramidkv,window=16,budget=48 pyramidkv,window=32,budget=0.2 "
         "adakv,window=16,budget=48 adakv,window=32,budget=0.3,alpha=0 "

@@ -442,7 +442,11 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
 static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
     static kvd_method m; /* static, because the plan keeps pointers to its values */
-    const kvd_method_setup setup = {.config = c, .calibration = &calibration, .seed = 3};
+    /* locret draws its networks, which requires that there is no calibration. */
+    const kvd_method_setup setup = {.config = c,
+                                    .calibration = strstr(text, "locret") ? NULL : &calibration,
+                                    .drawn = true,
+                                    .seed = 3};
     if (kvd_method_parse(text, &m, err))
         return -1;
     *plan = m.plan;

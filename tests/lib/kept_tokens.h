@@ -16,7 +16,7 @@ static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_atten
 {
     static kvd_head h[KEPT_HEADS];
     const size_t n = in->n_tokens, n_kv = (size_t)in->config->n_kv_heads, steps = 1 + n - prompt;
-    const kvd_method_setup setup = {.config = in->config, .seed = 1};
+    const kvd_method_setup setup = {.config = in->config, .drawn = true, .seed = 1};
     kvd_stepwise_account account[KEPT_HEADS] = {{0}}, sum = {0};
     kvd_plan plan;
     kvd_err err = {""};

@@ -1,7 +1,8 @@
 /*
  * Compares the tokens that methods keep or read with those of public implementations
- * (tests/oracle/make_token_methods.py).
+ * (tests/oracle/make_token_methods.py), and locret's with its scores in double precision.
  */
+#include "formats/trained.h"
 #include "token_rows.h"
 #include "unit.h"
 
@@ -28,6 +29,78 @@ TEST(steps_of_public_code)
         run(text[i][0], 0, PROMPT);
         same_steps(text[i][0], text[i][1]);
     }
+}
+
+/*
+ * Returns the score that layer `layer` of locret's networks `r` gives token t in KV head g, in
+ * double precision. q_pre and the test's k, whose RoPE is undone here, and v are the input.
+ */
+static double retaining_score(const kvd_retaining_heads *r, int layer, size_t g, size_t t)
+{
+    enum { INPUTS = (HEADS + 2 * KV) * D };
+    const kvd_attention_in in = rows(layer);
+    const float *const q = (const float *)tensor("q_pre", N * HEADS * D) + t * HEADS * D,
+                       *const k = in.k + t * KV * D;
+    double x[INPUTS], score = 0;
+    for (size_t i = 0; i < (size_t)HEADS * D; i++)
+        x[i] = (double)q[i];
+    for (size_t i = 0; i < (size_t)KV * D; i++) {
+        const size_t j = i % D % (D / 2), at = i - i % D + j;
+        const double angle = (double)t * pow(config.rope_theta, -2.0 * (double)j / D),
+                     a = (double)k[at], b = (double)k[at + D / 2];
+        x[HEADS * D + i] =
+            i % D < D / 2 ? a * cos(angle) + b * sin(angle) : b * cos(angle) - a * sin(angle);
+        x[(HEADS + KV) * D + i] = (double)in.v[t * KV * D + i];
+    }
+    for (size_t h = 0; h < r->hidden; h++) {
+        const float *const w = r->fc1 + ((size_t)layer * r->hidden + h) * INPUTS;
+        double unit = 0;
+        for (size_t i = 0; i < INPUTS; i++)
+            unit += (double)w[i] * x[i];
+        score += (double)r->fc2[((size_t)layer * KV + g) * r->hidden + h] * unit /
+                 (1 + exp(-unit)); /* SiLU, the activation of the test's model */
+    }
+    return score;
+}
+
+TEST(retaining_heads)
+{
+    enum { LOCAL = 6, BUDGET = 20, OLD = PROMPT - LOCAL };
+    const char *const text = "locret,budget=20,local=6";
+    const kvd_method_setup setup = {.config = &config, .drawn = true, .seed = 1};
+    const kvd_method m = parsed(text);
+    kvd_err err = {""};
+    void *self;
+    uint16_t all[LAYERS][KV * PROMPT];
+    OK(kvd_tokens_open(m.plan.tokens, &m.plan.tokens_values, &setup, &self, &err));
+    for (int l = 0; l < LAYERS; l++) {
+        for (size_t g = 0; g < KV; g++) {
+            double score[OLD];
+            for (size_t t = 0; t < OLD; t++)
+                score[t] = retaining_score(m.plan.tokens->retaining(self), l, g, t);
+            for (size_t t = 0; t < PROMPT; t++) {
+                size_t larger = 0;
+                for (size_t i = 0; t < OLD && i < OLD; i++)
+                    larger += score[i] > score[t];
+                all[l][g * PROMPT + t] = larger < BUDGET;
+            }
+        }
+        same_prompt(text, l, all[l]);
+    }
+    assert_memory_not_equal(all[0], all[0] + PROMPT, PROMPT * sizeof **all);
+    assert_memory_not_equal(all[0], all[1], sizeof *all);
+    assert_int_equal(run(text, 0, PROMPT).dropped, KV * (OLD - BUDGET));
+    kvd_tokens_close(m.plan.tokens, self);
+}
+
+TEST(retaining_heads_refused)
+{
+    const kvd_config latents = {.n_layers = 1, .d_head = D, .family = "deepseek", .latent = 8};
+    const kvd_method_setup with_latents = {.config = &latents, .drawn = true};
+    refused("locret", "it needs file=PATH, a file of retaining heads");
+    refused("locret,file=there/is.none", "there/is.none");
+    refused("locret,budget=1.5,file=x", "budget = 1.5 is neither a fraction");
+    refuse_plan("locret", PROMPT, &with_latents, "but a deepseek model caches latents");
 }
 
 /*
@@ -171,7 +244,8 @@ TEST(full_budgets_drop_nothing)
     const char *const full[] = {"d2o,heavy=90,recent=90", "streaming,recent=96",
                                 "tova,budget=96",         "pyramidkv,budget=96",
                                 "adakv,budget=96",        "knorm,budget=96",
-                                "keydiff,budget=96",      "expectedattention,budget=96"};
+                                "keydiff,budget=96",      "expectedattention,budget=96",
+                                "locret,budget=96",       "locret,budget=1,local=63"};
     for (size_t i = 0; i < sizeof full / sizeof *full; i++)
         same_as_dense(full[i]);
 }
@@ -210,6 +284,8 @@ TEST(budgets_of_the_cuda_engine)
                                 "tova,budget=20",
                                 "knorm,budget=24",
                                 "keydiff,budget=0.4",
+                                "locret,budget=0.4,local=9",
+                                "locret,budget=20,local=100",
                                 "expectedattention,budget=24",
                                 "expectedattention,budget=3,sink=5",
                                 "pyramidkv,budget=20,window=8,beta=10",

@@ -27,8 +27,8 @@ typedef struct {
     /* Output of the QKV product: rows of Q, K and V, after RoPE unless hook.wants_raw is set. */
     const void *x;
     size_t ld;
-    /* Keys before RoPE, ld_pre elements per token, or NULL unless hook.wants_pre is set. */
-    const void *k_pre;
+    /* Q and K before RoPE, ld_pre elements per token, or NULL unless hook.wants_pre is set. */
+    const void *q_pre, *k_pre;
     size_t ld_pre;
     /* Layer inputs, bf16 [tokens][d_model], or NULL unless hook.wants_input is set. */
     const void *input;

@@ -589,6 +589,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
     const kvd_paged_rows r = {.layer = in->layer,
                               .x = in->q,
                               .ld = in->ld,
+                              .q_pre = in->q_pre,
                               .k_pre = in->k_pre,
                               .ld_pre = in->ld_pre,
                               .input = in->input,

@@ -61,7 +61,9 @@ typedef enum {
      * Largest probability that the token receives from a copy of the prompt (kvzip.c). KV heads
      * share budgets. After prompts only.
      */
-    KVD_EVICT_REPEATED
+    KVD_EVICT_REPEATED,
+    /* Output of a trained network of the token's Q, K and V (locret.c). After prompts only. */
+    KVD_EVICT_TRAINED
 } kvd_evict_ranking;
 
 /* How dropped tokens merge into kept tokens of their KV head. */

@@ -130,6 +130,8 @@ struct kvd_tokens_method {
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
     /* Returns the centroids of a method with KVD_READ_CODES. `self` is the open method. */
     kvd_read_codes (*read_codes)(const void *self);
+    /* Returns the networks of a method with KVD_EVICT_TRAINED. `self` is the open method. */
+    const struct kvd_retaining_heads *(*retaining)(const void *self);
     /* Returns the number of last prompt tokens that kvd_prompt_attention.recent covers. NULL: 0. */
     size_t (*window)(const kvd_parameter_values *v);
     /* Returns an attention score with noise and temperature, for score_mass. May be NULL. */
@@ -214,7 +216,8 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
     kvd_tokens_expectedattention, kvd_tokens_knorm, kvd_tokens_keydiff, kvd_tokens_quest,
     kvd_tokens_d2o, kvd_tokens_cake, kvd_tokens_kvzip, kvd_tokens_kvmerger, kvd_tokens_prefixkv,
     kvd_tokens_windowkv, kvd_tokens_kvcrush, kvd_tokens_ems, kvd_tokens_elasticcache,
-    kvd_tokens_taskkv, kvd_tokens_a2ats, kvd_tokens_mpcache, kvd_tokens_alisa, kvd_tokens_shadowkv;
+    kvd_tokens_taskkv, kvd_tokens_a2ats, kvd_tokens_mpcache, kvd_tokens_alisa, kvd_tokens_shadowkv,
+    kvd_tokens_locret;
 
 /* Returns the fraction of important tokens in a layer. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);

@@ -50,6 +50,7 @@ typedef struct {
     float *sums;
     /* RoPE data: [1] for layers with rope_local_theta, [0] for all others. */
     kvd_evict_expected expected[2];
+    kvd_evict_trained trained;
     /* Bytes per token in layers without a sliding window: K, V, score and position of all heads. */
     double entry_bytes;
     cudaStream_t stream;
@@ -298,7 +299,9 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     /* Scores are computed from whole keys, but kvd_evict_choose moves the stored rows. */
     kvd_evict_prompts_args whole = a;
     kvd_evict_prompts_whole(c, &whole);
-    return kvd_status(kvd_cuda_check(kvd_evict_score_any(&whole, r->stream), what, err) ||
+    return kvd_status((e->rule.ranking == KVD_EVICT_TRAINED
+                           ? kvd_evict_trained_score(&e->trained, &e->method, r, e->score, err)
+                           : kvd_cuda_check(kvd_evict_score_any(&whole, r->stream), what, err)) ||
                       (e->joined && join_prompts(e, &a, r->stream, err)) ||
                       kvd_cuda_check(kvd_evict_choose(&a, r->stream), what, err) ||
                       kvd_host_entries_note(e->method.kept, r->layer, e->kept, r->stream, err));
@@ -468,7 +471,9 @@ static int make_work(evict *e, kvd_err *err)
     e->sums = sums ? kvd_device_new(m, sums * sizeof *e->sums, what, err) : NULL;
     return kvd_status(m->status ||
                       (e->rule.merge && make_merging_work(e, kv * rows, slices * kv, err)) ||
-                      (e->rule.ranking == KVD_EVICT_EXPECTED && make_expected(e, err)));
+                      (e->rule.ranking == KVD_EVICT_EXPECTED && make_expected(e, err)) ||
+                      (e->rule.ranking == KVD_EVICT_TRAINED &&
+                       kvd_evict_trained_make(&e->trained, &e->method, m, err)));
 }
 
 static void describe(evict *e, const kvd_plan *plan)
@@ -600,6 +605,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .attended = attended,
                                  .free = release};
     describe(e, plan);
+    if (e->rule.ranking == KVD_EVICT_TRAINED)
+        cache->hook.wants_pre = cache->cosine && !cache->hook.wants_raw;
     if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
     /* If the rule has a temperature, eviction kernels compute their own softmax denominators. */

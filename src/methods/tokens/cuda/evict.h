@@ -69,6 +69,17 @@ typedef struct {
     float *work; /* device memory of kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
 
+/*
+ * Networks for KVD_EVICT_TRAINED on the device. They have the inputs and outputs of this GPU's
+ * heads.
+ */
+typedef struct {
+    size_t hidden, inputs; /* number of hidden units, and of inputs: Q, K and V of a token */
+    const uint16_t *fc1;   /* [n_layers][hidden][inputs] bf16 */
+    const float *fc2;      /* [n_layers][n_kv_heads][hidden] */
+    float *units;          /* scratch memory for hidden units */
+} kvd_evict_trained;
+
 /* Arguments of the kernels that drop prompt tokens: whole prompts of a batch, in one layer. */
 typedef struct {
     kvd_attn_map map;
@@ -217,6 +228,13 @@ kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_
                                             int layer);
 /* Makes *a read unprojected keys, if prompts attend to them. Queries then are unprojected too. */
 void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a);
+
+/* Copies the networks of the plan to the device. *memory owns all arrays of *x. */
+int kvd_evict_trained_make(kvd_evict_trained *x, const kvd_gpu_method *m, kvd_device_memory *memory,
+                           kvd_err *err);
+/* Queues the scores of a layer's prompt tokens: score [n_kv_heads][n_q8], for kvd_evict_choose. */
+int kvd_evict_trained_score(const kvd_evict_trained *x, const kvd_gpu_method *m,
+                            const kvd_paged_rows *r, float *score, kvd_err *err);
 
 /* Returns how many of the n tokens of a prompt stay in a KV head. */
 static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)

@@ -1,9 +1,10 @@
 #!/bin/sh
-# kvdim-eval --method projected: files written with h5py, compared with methods that use the same bases; damaged files are refused.
+# Weights of files written with h5py: projected is compared with methods that use the same bases, locret with methods that keep as many tokens;
+# damaged files are refused.
 . tests/lib/cases.sh
 MODEL=data/models/kvdim-6m
 export OMP_WAIT_POLICY=passive
-if ! "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then echo "skip projected: no h5py"; exit; fi
+if ! "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then echo "skip trained: no h5py"; exit; fi
 column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { $B/bin/kvdim-eval $MODEL --text data/texts/stories.txt --tokens 400 --seq-len 200 -q --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
 # pair FIRST SECOND LARGEST OPTIONS...: runs two methods and compares bytes and KL divergence of the two, relative to the first
@@ -96,12 +97,40 @@ fails "a file of another schema" 'holds kvdim/spectrum, kvdim/projections is wan
 fails "a file that is not there" 'No such file' --method "projected,file=$D/nothing.h5"
 fails "no file" "'projected': it needs file=PATH" --method projected
 
+# ---- locret: networks that score tokens, in a file that the example of docs/formats.md writes ------
+"$PYTHON" - "$D" <<'PYTHON' || not_ok "the example of docs/formats.md"
+import re, sys, numpy as np
+D = sys.argv[1]
+code = re.search("```python\n(.*?)```", open("docs/formats.md").read().split("\n## retaining-heads\n")[1], re.S)[1]
+random = np.random.default_rng(3)
+fc1 = [random.normal(0, 1 / 16, (96, (4 + 2 * 2) * 64)) for layer in range(6)]
+fc2 = [random.normal(0, 1 / 8, (2, 96)) for layer in range(6)]
+exec(code.replace("MODEL.h5", D + "/d.h5").replace("heads.h5", D + "/heads.h5"))
+PYTHON
+H="locret,file=$D/heads.h5"
+if run --prompt 100 --method "$H,budget=0.3,local=8" --method snapkv,budget=0.3,window=8 --method "$H,budget=0.9,local=9" && { column cache_share; column kl; } | paste -sd' ' | awk '{ exit !(NF == 8 && $2 == $3 && $2 > 1 && $2 < 1.3 && $6 > 1e-3 && $8 > 0 && $8 < $6) }'; then ok "locret drops tokens, and keeps as many as snapkv"
+else not_ok "locret drops tokens, and keeps as many as snapkv" "$(column cache_share; column kl)" "$(cat "$D/err")"; fi
+if run --prompt 100 --method "locret+kivi,file=$D/heads.h5,local=8,residual=32" --method "locret+projected,locret.file=$D/heads.h5,projected.file=$D/full.h5,p=0.5,local=8" && [ "$(column kl | awk '$1 > 1e-3' | grep -c .)" = 2 ]; then ok "locret with codes and with projections"
+else not_ok "locret with codes and with projections" "$(column kl)" "$(cat "$D/err")"; fi
+if run --prompt 100 --method "$H,local=8" --target 0.9 && [ "$(column purpose | grep -c target)" -ge 1 ]; then ok "a search over locret's budget"; else not_ok "a search over locret's budget" "$(cat "$D/err")"; fi
+H="locret,file=$D/bad.h5"
+fails "a budget that drops nothing" "dropped and lowered no entry" --prompt 100 --method "locret,file=$D/heads.h5,budget=1000"
+change 'f["fc2"][5, 1, 95] = np.nan' heads; fails "a NaN in a network" "bad.h5': /fc2[5][1][95] is not finite" --prompt 100 --method "$H"
+change 'f["fc1"][5, 1, 3] = np.inf' heads; fails "an infinity in a network" "/fc1[5][1][3] is not finite" --prompt 100 --method "$H"
+change 'x = f["fc1"][..., :-1]; del f["fc1"]; f["fc1"] = x' heads; fails "inputs missing" "/fc1" --prompt 100 --method "$H"
+change 'x = f["fc2"][:, :, :7]; del f["fc2"]; f["fc2"] = x' heads; fails "other hidden units" "/fc2" --prompt 100 --method "$H"
+change 'del f["fc2"]' heads; fails "a matrix missing" "/fc2" --prompt 100 --method "$H"
+change 'f["model"].attrs["hash"] = "xxh3:0"' heads; fails "networks of another model" 'are of different models: hash' --prompt 100 --method "$H"
+fails "projections for networks" 'holds kvdim/projections, kvdim/retaining-heads is wanted' --prompt 100 --method "locret,file=$D/full.h5"
+fails "networks that are not there" "nothing.h5': No such file" --prompt 100 --method "locret,file=$D/nothing.h5"
+fails "no networks" "'locret': it needs file=PATH, a file of retaining heads" --prompt 100 --method locret
+
 # ---- docs/formats.md names what a file holds --------------------------------------------------------
-check "the schema in docs/formats.md" "$PYTHON" - "$D/uniform.h5" <<'PYTHON'
+told() { check "the schema of $1 in docs/formats.md" "$PYTHON" - "$1" "$2" <<'PYTHON'
 import re, sys, h5py
-text = open("docs/formats.md").read().split("\n## projections\n")[1].split("\n## ")[0]
+text = open("docs/formats.md").read().split("\n## %s\n" % sys.argv[1])[1].split("\n## ")[0]
 rows = [re.sub("`", "", line).strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `/")]
-with h5py.File(sys.argv[1]) as f:
+with h5py.File(sys.argv[2]) as f:
     told = {row[1] for row in rows if len(row) == 5} | {"schema", "schema_version", "title", "complete"}
     paths = {row[0]: row[1].count("[") for row in rows if len(row) == 6}
     held = {}
@@ -109,3 +138,6 @@ with h5py.File(sys.argv[1]) as f:
     print("#", told ^ set(f.attrs), held, paths)
     sys.exit(told != set(f.attrs) or held != paths)
 PYTHON
+}
+told projections "$D/uniform.h5"
+told retaining-heads "$D/heads.h5"
