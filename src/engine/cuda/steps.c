@@ -217,7 +217,9 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     const kvd_config *const c = &e->w.config;
     const size_t model = (size_t)c->d_model;
     const int branches = kvd_config_norms_branches(c);
-    if (e->cache.hook.wants_pre || e->cache.exact_prompts || c->norm != KVD_NORM_RMS ||
+    const bool pre =
+        e->cache.hook.wants_pre && !(e->cache.method && e->cache.method->pre_of_prompts);
+    if (pre || e->cache.exact_prompts || c->norm != KVD_NORM_RMS ||
         (c->order != KVD_ORDER_BEFORE && !branches) ||
         (c->activation != KVD_SWIGLU && c->activation != KVD_GEGLU_TANH) || c->latent ||
         c->no_final_norm || kvd_config_d_embed(c) != c->d_model ||

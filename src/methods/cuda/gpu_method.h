@@ -80,6 +80,8 @@ struct kvd_gpu_method {
     bool anywhere;
     /* True if the method must process a prompt at once, not in chunks. */
     bool whole_prompts;
+    /* True if decode steps need no Q and K before RoPE, although hook.wants_pre is set. */
+    bool pre_of_prompts;
     /* True if iterations of decode steps alone need no call of `attended`. */
     bool attended_prompts;
     /* Phases (enum kvd_phase) that this method itself times: bit p for phase p. */

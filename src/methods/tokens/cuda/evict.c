@@ -596,6 +596,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .skips_windows = true,
                                  .anywhere = true,
                                  .whole_prompts = true,
+                                 .pre_of_prompts = true,
                                  .make = make,
                                  .begin = begin,
                                  .ended = ended,
