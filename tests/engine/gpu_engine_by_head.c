@@ -125,7 +125,7 @@ int main(int argc, char **argv)
                                          "palu,heads=2,p=0.5",
                                          "palu,heads=1,p=0.7",
                                          "palu+allot,heads=2,p=0.3,bits=2",
-                                         "palu+kvquant,heads=2,p=0.3,bits=2,outliers=0.05",
+                                         "palu+kvquant,heads=2,p=0.3,bits=2,outliers=0",
                                          "strawman,p=0.7",
                                          "think,p=0.6",
                                          "minicache,gamma=0,start=0",

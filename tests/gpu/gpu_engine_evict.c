@@ -332,7 +332,7 @@ static void test_windows(int quick)
                    "\"hidden_act\":\"silu\",\"num_hidden_layers\":2,\"rope_theta\":10000.0,"
                    "\"head_dim\":64,\"tie_word_embeddings\":false,\"sliding_window\":100}",
                    "all 2 layers have a window of 100 tokens");
-    refused_window("cake,window=16,budget=48", gemma.json, "know no window");
+    refused_window("leankv", gemma.json, "know no window");
 }
 
 /*
