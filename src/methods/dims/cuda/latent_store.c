@@ -692,7 +692,7 @@ static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, i
                       cudaStream_t stream, kvd_err *err)
 {
     const size_t n = r->wide * r->width;
-    uint16_t *const high = (uint16_t *)s->low;
+    uint16_t *const high = (uint16_t *)(void *)s->low;
     const span_matrix by = {s->gram, CUDA_R_16BF, r->width, r->width},
                       low = {high + r->batch * n, CUDA_R_16BF, r->wide, r->width};
     span_matrix y = {high, CUDA_R_16BF, r->wide, r->width},
