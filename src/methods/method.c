@@ -10,7 +10,6 @@
 
 #include "common/args.h"
 #include "common/options.h"
-#include "methods/method_members.h"
 #include "methods/plugin/plugin.h"
 
 typedef struct {

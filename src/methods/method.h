@@ -155,4 +155,14 @@ void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, 
  */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
 
+/* The functions from here on are for method.c and method_keys.c only. */
+
+/*
+ * Sets the method's parameters as `text` says, "KEY=VALUE,..." or NULL, then missing defaults of a
+ * named combination, and checks all. Modifies `text`. Fails as kvd_method_parse does.
+ */
+int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err);
+
+void kvd_method_write_settings(kvd_method *m);
+
 #endif

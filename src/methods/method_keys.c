@@ -11,7 +11,6 @@
 
 #include "common/args.h"
 #include "methods/method.h"
-#include "methods/method_members.h"
 
 const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES] = {"eq6", "eq6-energy", "error", "loss"};
 

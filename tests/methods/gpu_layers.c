@@ -9,6 +9,7 @@
 #include "common/linalg.h"
 #include "gpu_case.h"
 #include "kernels/layout.h"
+#include "methods/dims/cuda/latent_span.h"
 #include "methods/dims/cuda/latents.h"
 #include "methods/layers/cuda/merged.h"
 #include "methods/layers/layers.h"

@@ -4,7 +4,7 @@
 #include "common/half.h"
 #include "forward_case.h"
 #include "model/checkpoint/family.h"
-#include "model/checkpoint/random_element.h"
+#include "model/checkpoint/random.h"
 #include "model/checkpoint/shapes.h"
 #include "model/checkpoint/weights.h"
 

@@ -33,7 +33,6 @@ static inline vf v_keep(vf x, vf key, vf limit)
     return _mm256_blendv_ps(v_set1(-INFINITY), x, _mm256_cmp_ps(key, limit, _CMP_LE_OQ));
 }
 
-#include "kernels/cpu/attention_cpu_exp2.h"
 #include "kernels/cpu/attention_cpu_kernel.h"
 
 #if defined(__clang__)

@@ -32,6 +32,7 @@ static inline vf v_keep(vf x, vf key, vf limit)
     return _mm512_mask_mov_ps(v_set1(-INFINITY), _mm512_cmp_ps_mask(key, limit, _CMP_LE_OQ), x);
 }
 
+#define V_EXP2
 /* Computes 2^x by a minimax polynomial of degree 6, error 2e-9. Subnormal results become 0. */
 static inline vf v_exp2(vf x)
 {

@@ -12,7 +12,8 @@
  * - KERNEL: name of the kvd_cpu_kernel.
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
  * - v_max(a, b): a > b ? a : b, hence b if either is NaN.
- * - v_exp2(x): 2^x for x <= 0 within 1 ulp, 0 below about -126; NaN stays NaN.
+ * - V_EXP2, optional: it defines v_exp2(x), which is 2^x for x <= 0 within 1 ulp, 0 below about
+ *   -126, and NaN for NaN. Without V_EXP2 it defines vi, a vector of int, instead.
  * - v_keep(x, key, limit): key <= limit ? x : -inf.
  */
 #include <float.h>
@@ -21,6 +22,30 @@
 #include <string.h>
 
 #include "kernels/cpu/attention_cpu_task.h"
+
+#ifndef V_EXP2
+/*
+ * Returns 2^x by a minimax polynomial of degree 6, relative error 2e-9.
+ *
+ * Adding 1.5 * 2^23 + 127 rounds x to the integer n and leaves n + 127, the exponent field of 2^n,
+ * in the low bits. For x < -127 the result is 0. NaN stays NaN.
+ */
+static inline vf v_exp2(vf x)
+{
+    const vf magic = v_set1(0x1.8p23f + 127);
+    x = v_max(v_set1(-127), x);
+    const vf shifted = x + magic, f = x - (shifted - magic);
+    const vf two_n = (vf)((vi)shifted << 23);
+    vf p = v_set1(0.0001534581242594868f);
+    p = v_fma(p, f, v_set1(0.0013399930903688073f));
+    p = v_fma(p, f, v_set1(0.009618489071726799f));
+    p = v_fma(p, f, v_set1(0.05550328642129898f));
+    p = v_fma(p, f, v_set1(0.24022646248340607f));
+    p = v_fma(p, f, v_set1(0.6931471824645996f));
+    p = v_fma(p, f, v_set1(1));
+    return p * two_n;
+}
+#endif
 
 enum { PANEL = VL * NV, MAX_ROWS = PANEL * PANELS, KEYS = 96, MR_MOST = MR > MR_ONE ? MR : MR_ONE };
 enum { AHEAD = 4096, LINE = 64 };

@@ -56,5 +56,4 @@ static inline vf v_keep(vf x, vf key, vf limit)
     return v_select(key <= limit, x, v_set1(-INFINITY));
 }
 
-#include "kernels/cpu/attention_cpu_exp2.h"
 #include "kernels/cpu/attention_cpu_kernel.h"

@@ -26,6 +26,12 @@ template <bool BF> __device__ __forceinline__ uint32_t pack(float lo, float hi)
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
+/* Returns the bits of x rounded to bf16. */
+__device__ __forceinline__ uint16_t kvd_bf16_bits(float x)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
 /*
  * Returns 2^x. Results below the smallest normal number become 0. The compiler may move kvd_exp2;
  * kvd_exp2_in_order keeps its place among other volatile instructions.

@@ -7,7 +7,6 @@
 #include <immintrin.h>
 #endif
 
-#include "model/checkpoint/random_element.h"
 
 kvd_random_tensor kvd_random_tensor_of(uint64_t seed, const char *name, float scale, float constant)
 {

@@ -1,6 +1,6 @@
 #include "methods/bits/cuda/streams.h"
 
-#include <cuda_bf16.h>
+#include "kernels/cuda/mma.cuh"
 
 namespace
 {
@@ -361,11 +361,6 @@ __device__ __forceinline__ float cost_of(const uint16_t *start, int s)
     return (float)KVD_STREAM_SHIFT - __log2f((float)(start[s + 1] - start[s]));
 }
 
-__device__ __forceinline__ uint16_t bf16_of(float x)
-{
-    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
-}
-
 /* Replaces the group of tokens from t0 on by decoded numbers. Returns the bits of this lane. */
 __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, int b, int t0,
                                int lane)
@@ -385,8 +380,8 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
             const int q = t == t0 ? 0 : difference_of(h, row, in_page, j, anchor[k]);
             bits += t == t0 ? cost_of(h.table, anchor_code[k])
                             : cost_of(h.table + (1 + j) * KVD_STREAM_TABLE, q + KVD_CACHEGEN_ZERO);
-            row[blocked(in_page, j, h.d)] =
-                bf16_of(t == t0 ? anchor[k] : __fadd_rn(anchor[k], __fmul_rn(h.step[j], (float)q)));
+            row[blocked(in_page, j, h.d)] = kvd_bf16_bits(
+                t == t0 ? anchor[k] : __fadd_rn(anchor[k], __fmul_rn(h.step[j], (float)q)));
         }
     }
     return bits;
@@ -456,10 +451,10 @@ __global__ void __launch_bounds__(32 * WARPS)
             bits += cost_of(s.start + of.at, (has ? (int)q : 0) - of.least) +
                     (has ? 0.F : (float)s.escape[j] / 16);
             const float f = (float)q;
-            decoded[j] = bf16_of((f + (f > 0 ? s.offset : f < 0 ? -s.offset : 0)) * s.step);
+            decoded[j] = kvd_bf16_bits((f + (f > 0 ? s.offset : f < 0 ? -s.offset : 0)) * s.step);
         }
         for (int j = s.wide + lane; j < (int)s.ld; j += KVD_LANES)
-            decoded[j] = j == s.wide ? bf16_of(1) : 0;
+            decoded[j] = j == s.wide ? kvd_bf16_bits(1) : 0;
         const int sum = __reduce_add_sync(~0u, __float2int_rn(16 * bits));
         if (lane == 0)
             add_bits(units, part, a.slot[b], sum);
@@ -499,7 +494,7 @@ __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const
         for (int k = 0; k < each; k++) {
             const int j = i * each + k, q = code_of(__fsub_rn(y[j], bias[j]), scale, top);
             byte |= (uint32_t)q << bits * k;
-            decoded[j] = bf16_of(scaled(scale, (float)q));
+            decoded[j] = kvd_bf16_bits(scaled(scale, (float)q));
         }
         to[i] = (uint8_t)byte;
     }
@@ -518,7 +513,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         uint16_t *const decoded = p.decoded + row * p.ld;
         if (g == p.n_groups) {
             for (int j = p.wide + lane; j < (int)p.ld; j += KVD_LANES)
-                decoded[j] = j == p.wide ? bf16_of(1) : 0;
+                decoded[j] = j == p.wide ? kvd_bf16_bits(1) : 0;
             continue;
         }
         const kvd_kvtc_packed_group of = p.group[g];

@@ -463,7 +463,7 @@ __global__ void __launch_bounds__(THREADS)
             for (int k = 0; k < SHARES; k++)
                 all += sum[k][i];
             latents[page * a.latent_page + (h.latent[side] + to / 8 * 512 + to % 8) +
-                    latent_at(t)] = (uint16_t)(pack<true>(all, 0));
+                    latent_at(t)] = kvd_bf16_bits(all);
         }
         __syncthreads();
     }

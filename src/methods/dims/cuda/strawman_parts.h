@@ -1,6 +1,7 @@
 #ifndef KVD_METHODS_DIMS_CUDA_STRAWMAN_PARTS_H
 #define KVD_METHODS_DIMS_CUDA_STRAWMAN_PARTS_H
 
+#include "methods/dims/cuda/latent_span.h"
 #include "methods/dims/cuda/latents.h"
 #include "methods/tokens/cuda/zdc_method.h"
 

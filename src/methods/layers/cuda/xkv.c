@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "methods/dims/cuda/latent_span.h"
 #include "methods/dims/cuda/latents.h"
 #include "methods/layers/cuda/merged.h"
 

@@ -6,6 +6,7 @@
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
 
 #include "methods/cuda/paged_cache.h"
+#include "methods/dims/cuda/latent_span.h"
 #include "methods/dims/cuda/latents.h"
 #include "methods/tokens/cuda/selection.h"
 

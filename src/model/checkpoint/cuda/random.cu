@@ -2,7 +2,7 @@
 #include <cuda_bf16.h>
 
 #include "model/checkpoint/cuda/random.h"
-#include "model/checkpoint/random_element.h"
+#include "model/checkpoint/random.h"
 
 enum { THREADS = 256, GROUP = 8, PER_BLOCK = THREADS * GROUP };
 
