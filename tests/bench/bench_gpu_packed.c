@@ -10,7 +10,6 @@
 #include "kernels/cuda/decode.h"
 #include "kernels/timing/bench.h"
 #include "methods/bits/cuda/packed.h"
-#include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/levels.h"
 #include "methods/method.h"
 #include "model/checkpoint/cuda/random.h"

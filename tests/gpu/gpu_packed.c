@@ -6,7 +6,6 @@
 #define CASE_MEMORY
 #include "gpu_case.h"
 #include "methods/bits/cuda/packed.h"
-#include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/levels.h"
 #include "methods/method.h"
 #include "model/pass/blocks.h"

@@ -9,7 +9,6 @@
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/bits/cuda/packed.h"
-#include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/xquant.h"
 #include "methods/bits/levels.h"
 #include "methods/dims/cuda/latents.h"

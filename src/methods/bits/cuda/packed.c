@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/streams.h"
 #include "methods/bits/levels.h"
 

@@ -6,7 +6,7 @@
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 
 #include "common/cuda/launch.cuh"
-#include "methods/bits/cuda/packed_decode.h"
+#include "methods/bits/cuda/packed_codes.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
 /*

@@ -3,7 +3,6 @@
  * of prompts (zipcache).
  */
 #include "methods/bits/cuda/packed.h"
-#include "methods/bits/cuda/packed_decode.h"
 #include <stdlib.h>
 
 #include "methods/bits/bits.h"

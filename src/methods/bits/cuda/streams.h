@@ -249,6 +249,40 @@ int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kv
 /* Returns a description of the batch's decode steps or, if `prompts`, of its prompts. */
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
+enum { KVD_TRANSFORM_PAD = 8 /* components of a decoded row after the last; the first is 1 */ };
+/*
+ * Transform of K or V of one layer to components y = (x - mean) to, and back, x = mean + y from. In
+ * device memory.
+ */
+typedef struct {
+    /*
+     * Matrix `to` as a sum of two bf16 matrices [2][wide][wide]. Rows of `from`
+     * [wide + KVD_TRANSFORM_PAD][wide]: inverse transform, mean, zeros.
+     */
+    uint16_t *to, *from;
+    float *bias; /* [wide] mean times `to` */
+} kvd_transform;
+/* Arrays of transforms of `wide` dimensions in host memory. */
+typedef struct {
+    size_t wide;
+    uint16_t *to, *from;
+    float *bias, *rest;
+} kvd_transform_tables;
+/* Allocates the arrays. The caller frees them, also after a failure. */
+int kvd_transform_tables_new(kvd_transform_tables *t, size_t wide, kvd_err *err);
+void kvd_transform_tables_free(kvd_transform_tables *t);
+/*
+ * Creates the transform of K or V to components by matrix `to` [wide][wide], and back by `from`. If
+ * `from` is NULL, it is `to` transposed. `memory` owns the device arrays.
+ */
+int kvd_transform_make(kvd_transform *s, const float *to, const float *from, const float *mean,
+                       const kvd_transform_tables *t, kvd_device_memory *memory, kvd_err *err);
+/* Computes x `to` [n][wide] of n rows x, which are `ld` elements apart. The bias is not added. */
+int kvd_transform_apply(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
+                        const uint16_t *x, size_t ld, float *y, kvd_err *err);
+/* Computes n rows x of K or V from decoded components [n][wide + KVD_TRANSFORM_PAD]. */
+int kvd_transform_invert(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
+                         const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err);
 /*
  * Opens waterfill with block=0 for text generation: pages hold the decoded numbers, and only the
  * bits of the entropy code are counted.

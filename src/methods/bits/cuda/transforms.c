@@ -1,7 +1,6 @@
 /*
- * Text generation on a GPU with kvtc's DEFLATE (kvd_kvtc_prompt_coder) and with one stream of all
- * tokens of waterfill (kvd_whole_stream_open). Rows x of K before RoPE and of V become components
- * y = (x - mean) to, codes, and decoded rows mean + y from, which replace K and V in the pages.
+ * Transforms of rows of K and V to components and back, by products on the GPU, and kvtc's prompts,
+ * whose packed codes threads on the CPU compress with DEFLATE (kvd_kvtc_prompt_coder).
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,20 +19,8 @@ static const char what[] = "codes of transforms";
  */
 enum { START, CODED, ROW, FIRST_Q, MOVED, SLOT, LISTS };
 
-enum { PAD = 8 /* components of a decoded row after the last, the first of which is 1 */ };
-
-/* Transform of K or V of one layer to components and back; device memory. */
 typedef struct {
-    /*
-     * Matrix `to` as a sum of two bf16 matrices [2][wide][wide]. Rows of `from` [wide + PAD][wide]:
-     * inverse transform, mean, zeros.
-     */
-    uint16_t *to, *from;
-    float *bias; /* [wide] mean times `to` */
-} transform;
-
-typedef struct {
-    transform of;
+    kvd_transform of;
     kvd_kvtc_packed_group *group; /* device */
     int n_groups;
     size_t token_bytes, gap;
@@ -115,25 +102,18 @@ static void split(const float *x, size_t wide, uint16_t *high, uint16_t *low, fl
     }
 }
 
-/* Arrays of transforms of `wide` dimensions in host memory. */
-typedef struct {
-    size_t wide;
-    uint16_t *to, *from;
-    float *bias, *rest;
-} host_tables;
-
-static int new_tables(host_tables *t, size_t wide, kvd_err *err)
+int kvd_transform_tables_new(kvd_transform_tables *t, size_t wide, kvd_err *err)
 {
     const size_t square = wide * wide;
-    *t = (host_tables){wide, malloc(2 * square * sizeof *t->to),
-                       calloc((wide + PAD) * wide, sizeof *t->from), malloc(wide * sizeof *t->bias),
-                       malloc(square * sizeof *t->rest)};
+    *t = (kvd_transform_tables){wide, malloc(2 * square * sizeof *t->to),
+                                calloc((wide + KVD_TRANSFORM_PAD) * wide, sizeof *t->from),
+                                malloc(wide * sizeof *t->bias), malloc(square * sizeof *t->rest)};
     return t->to && t->from && t->bias && t->rest
                ? 0
                : kvd_no_memory(err, what, 2 * square * sizeof *t->to);
 }
 
-static void free_tables(host_tables *t)
+void kvd_transform_tables_free(kvd_transform_tables *t)
 {
     free(t->to);
     free(t->from);
@@ -143,12 +123,8 @@ static void free_tables(host_tables *t)
 
 enum { COLUMNS = 16 /* float32 numbers of a cache line, which are read together */ };
 
-/*
- * Creates the transform of K or V to components by matrix `to` [wide][wide], and back by `from`. If
- * `from` is NULL, it is `to` transposed.
- */
-static int make_transform(transform *s, const float *to, const float *from, const float *mean,
-                          const host_tables *t, kvd_device_memory *memory, kvd_err *err)
+int kvd_transform_make(kvd_transform *s, const float *to, const float *from, const float *mean,
+                       const kvd_transform_tables *t, kvd_device_memory *memory, kvd_err *err)
 {
     const size_t wide = t->wide, square = wide * wide;
     split(to, wide, t->to, t->to + square, t->rest);
@@ -168,7 +144,8 @@ static int make_transform(transform *s, const float *to, const float *from, cons
     if (from)
         kvd_from_f32(KVD_BF16, from, t->from, square);
     kvd_from_f32(KVD_BF16, mean, t->from + square, wide);
-    const size_t n_to = 2 * square * sizeof *t->to, n_from = (wide + PAD) * wide * sizeof *t->from,
+    const size_t n_to = 2 * square * sizeof *t->to,
+                 n_from = (wide + KVD_TRANSFORM_PAD) * wide * sizeof *t->from,
                  n_bias = wide * sizeof *t->bias;
     return kvd_status(!(s->to = kvd_device_new(memory, n_to, what, err)) ||
                       kvd_device_put(s->to, t->to, n_to, what, err) ||
@@ -190,21 +167,19 @@ static int multiply(const kvd_gpu_worker *w, size_t rows, size_t columns, size_t
         what, err);
 }
 
-/* Computes the components y [n][wide] = x `to` of n rows x. */
-static int apply(const kvd_gpu_worker *w, const transform *s, size_t wide, size_t n,
-                 const uint16_t *x, size_t ld, float *y, kvd_err *err)
+int kvd_transform_apply(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
+                        const uint16_t *x, size_t ld, float *y, kvd_err *err)
 {
     return kvd_status(
         multiply(w, wide, n, wide, s->to, x, ld, 0, y, CUDA_R_32F, wide, err) ||
         multiply(w, wide, n, wide, s->to + wide * wide, x, ld, 1, y, CUDA_R_32F, wide, err));
 }
 
-/* Computes n rows x of K or V from decoded components [n][wide + PAD]. */
-static int invert(const kvd_gpu_worker *w, const transform *s, size_t wide, size_t n,
-                  const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err)
+int kvd_transform_invert(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
+                         const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err)
 {
-    return multiply(w, wide, n, wide + PAD, s->from, decoded, wide + PAD, 0, x, CUDA_R_16BF, ld,
-                    err);
+    return multiply(w, wide, n, wide + KVD_TRANSFORM_PAD, s->from, decoded,
+                    wide + KVD_TRANSFORM_PAD, 0, x, CUDA_R_16BF, ld, err);
 }
 
 static int copy_groups(kvd_kvtc_prompt_coder *k, coder_side *s, int layer, kvd_side side,
@@ -237,21 +212,21 @@ static size_t packed_room(const kvd_kvtc_prompt_coder *k, const coder_side *s)
 
 static int copy_tables(kvd_kvtc_prompt_coder *k, kvd_err *err)
 {
-    host_tables t;
+    kvd_transform_tables t;
     size_t most = 0;
-    int status = new_tables(&t, k->wide, err);
+    int status = kvd_transform_tables_new(&t, k->wide, err);
     for (int i = 0; !status && i < k->m->cache->config->n_layers * KVD_N_SIDES; i++) {
         coder_side *const s = &k->side[i];
         const int layer = i / KVD_N_SIDES;
         const kvd_side side = (kvd_side)(i % KVD_N_SIDES);
         const float *mean;
         const float *const basis = kvd_kvtc_basis(k->m->plan->bits_self, layer, side, &mean);
-        status = make_transform(&s->of, basis, NULL, mean, &t, &k->memory, err) ||
+        status = kvd_transform_make(&s->of, basis, NULL, mean, &t, &k->memory, err) ||
                  copy_groups(k, s, layer, side, err);
         most = !status && packed_room(k, s) > most ? packed_room(k, s) : most;
     }
     status = status || !(k->packed = kvd_device_new(&k->memory, most, what, err));
-    free_tables(&t);
+    kvd_transform_tables_free(&t);
     return kvd_status(status);
 }
 
@@ -304,7 +279,7 @@ kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16
                                  .before = before,
                                  .now = k->batch,
                                  .threads = kvd_thread_count()};
-    k->ld = k->wide + PAD;
+    k->ld = k->wide + KVD_TRANSFORM_PAD;
     if (!make(k, err))
         return k;
     kvd_kvtc_prompt_coder_free(k);
@@ -387,7 +362,7 @@ static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int sid
                                 .token_bytes = s->token_bytes,
                                 .gap = s->gap,
                                 .packed = k->packed};
-    if (apply(w, &s->of, wide, tokens, x, r->ld, k->y, err))
+    if (kvd_transform_apply(w, &s->of, wide, tokens, x, r->ld, k->y, err))
         return -1;
     if (kvd_cuda_check(kvd_kvtc_pack(&p, r->stream), what, err) ||
         kvd_queue_get(now->packed[i_side], k->packed, tokens * s->token_bytes + now->n * s->gap,
@@ -397,8 +372,9 @@ static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int sid
         const size_t start = (size_t)list_of(k, now, START)[i],
                      coded = (size_t)list_of(k, now, CODED)[i],
                      row = (size_t)list_of(k, now, ROW)[i];
-        if (coded && invert(w, &s->of, wide, coded, k->decoded + start * k->ld,
-                            k->x + row * k->x_ld + k->before + (size_t)side * wide, k->x_ld, err))
+        if (coded && kvd_transform_invert(w, &s->of, wide, coded, k->decoded + start * k->ld,
+                                          k->x + row * k->x_ld + k->before + (size_t)side * wide,
+                                          k->x_ld, err))
             return -1;
     }
     return 0;
@@ -505,218 +481,4 @@ int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err)
 double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot)
 {
     return k->bits[slot];
-}
-
-/* Entropy code with one stream for all tokens (waterfill, block=0). Only its bits are counted. */
-typedef struct {
-    kvd_gpu_method method; /* must be the first member */
-    size_t wide, ld, x_ld; /* elements from one decoded row, or one row of x, to the next */
-    int32_t n_sink;
-    transform *of;            /* [n_layers][KVD_N_SIDES] */
-    kvd_whole_stream *stream; /* the same, with y and `decoded` */
-    uint16_t *x;              /* rows that replace those of kvd_paged_rows */
-    int32_t *first_q;         /* device [max_slices] 8 b: first rows of Q of decode steps b */
-    kvd_stream_slots slots;
-    kvd_device_memory memory;
-} whole_stream;
-
-enum { WHOLE_BITS = 32 /* state at the end of the stream, in rans.h */ };
-
-static whole_stream *of(const kvd_gpu_method *m)
-{
-    return (whole_stream *)(void *)m;
-}
-
-static double held(const kvd_gpu_method *m)
-{
-    return of(m)->slots.held;
-}
-
-static double bits(const kvd_gpu_method *m, size_t slot)
-{
-    const whole_stream *const k = of(m);
-    const kvd_stream_slots *const s = &k->slots;
-    const size_t n = s->tokens[slot], sink = (size_t)k->n_sink, exact = n < sink ? n : sink;
-    const double sides = (double)m->cache->config->n_layers * KVD_N_SIDES;
-    return KVD_STREAM_WORD_BITS * (double)s->host_units[slot] +
-           s->host_units[s->n + 1 + slot] / 16.0 +
-           sides * ((n > exact ? WHOLE_BITS : 0) + 16.0 * (double)(exact * k->wide));
-}
-
-static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
-{
-    return kvd_stream_slots_note(&of(m)->slots, m, it, 0, err);
-}
-
-/* Replaces K and V of decode steps or prompts in the cache pages by the decoded rows k->x. */
-static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts, kvd_err *err)
-{
-    kvd_paged_cache *const c = k->method.cache;
-    const kvd_step_batch *const b = c->batch;
-    const size_t from = prompts ? r->steps : 0, n = prompts ? r->prompts : r->steps;
-    kvd_paged_rewrite w = {.x = k->x + from * k->x_ld,
-                           .ld = k->x_ld,
-                           .start = prompts ? b->device.start + from : b->count,
-                           .q_len = prompts ? b->device.q_len + from : b->one,
-                           .kv_len = b->device.kv_len + from,
-                           .q_start = prompts ? b->device.q_start + from : k->first_q,
-                           .table = c->pages->device + from * c->pages->max_pages,
-                           .n = (int32_t)n,
-                           .n_rows = (int32_t)(prompts ? b->n_tokens - r->steps : n),
-                           .n_q8 = (int32_t)(prompts ? b->n_q8 : 8 * n)};
-    return n ? kvd_paged_cache_rewrite(c, r->layer, &w, err) : 0;
-}
-
-/* Replaces K or V of decode steps or prompts by decoded numbers, in rows of k->x. */
-static int round_rows(const whole_stream *k, const kvd_paged_rows *r, bool prompts, int side,
-                      kvd_err *err)
-{
-    const kvd_paged_cache *const c = k->method.cache;
-    const kvd_stream_batch b = kvd_stream_batch_of(c, r, prompts, k->n_sink);
-    kvd_whole_stream s = k->stream[r->layer * KVD_N_SIDES + side];
-    if (!b.n)
-        return 0;
-    s.y += prompts ? r->steps * k->wide : 0;
-    s.decoded += prompts ? r->steps * k->ld : 0;
-    return kvd_cuda_check(
-        kvd_whole_stream_round(&b, &s, prompts ? c->batch->n_tokens - r->steps : 1, k->slots.units,
-                               k->slots.units + k->slots.n + 1, r->stream),
-        what, err);
-}
-
-static int keep_first(const whole_stream *k, const kvd_paged_rows *r, bool prompts, size_t before,
-                      kvd_err *err)
-{
-    const kvd_stream_batch b = kvd_stream_batch_of(k->method.cache, r, prompts, k->n_sink);
-    const size_t from = prompts ? r->steps : 0;
-    return b.n ? kvd_cuda_check(
-                     kvd_whole_stream_keep(&b, (const uint16_t *)r->x + from * r->ld + before,
-                                           r->ld, k->x + from * k->x_ld + before, k->x_ld,
-                                           2 * k->wide, r->stream),
-                     what, err)
-               : 0;
-}
-
-static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
-{
-    const whole_stream *const k = of(m);
-    const kvd_paged_cache *const c = m->cache;
-    const size_t n = r->prompts ? c->batch->n_tokens : r->steps,
-                 before = (size_t)(c->share->n_heads * c->config->d_head);
-    if (kvd_stream_slots_forget(&k->slots, c->batch, r, err))
-        return -1;
-    for (int side = 0; side < KVD_N_SIDES; side++) {
-        const int i = r->layer * KVD_N_SIDES + side;
-        const size_t at = before + (size_t)side * k->wide;
-        if (apply(c->worker, &k->of[i], k->wide, n, (const uint16_t *)r->x + at, r->ld,
-                  (float *)(uintptr_t)k->stream[i].y, err) ||
-            round_rows(k, r, true, side, err) || round_rows(k, r, false, side, err) ||
-            invert(c->worker, &k->of[i], k->wide, n, k->stream[i].decoded, k->x + at, k->x_ld, err))
-            return -1;
-    }
-    return kvd_status(keep_first(k, r, true, before, err) || keep_first(k, r, false, before, err) ||
-                      rewrite(k, r, true, err) || rewrite(k, r, false, err) ||
-                      kvd_stream_slots_fetch(&k->slots, m, r, err));
-}
-
-static void release(kvd_gpu_method *m)
-{
-    whole_stream *const k = of(m);
-    kvd_device_release(&k->memory);
-    kvd_stream_slots_release(&k->slots);
-    free(k->of);
-    free(k->stream);
-    free(k);
-}
-
-/* Copies n bytes to a new device array, whose address *to receives. */
-static int copy_new(whole_stream *k, const void *from, size_t bytes, void *to, kvd_err *err)
-{
-    void *const p = kvd_device_new(&k->memory, bytes, what, err);
-    memcpy(to, &p, sizeof p);
-    return kvd_status(!p || kvd_device_put(p, from, bytes, what, err));
-}
-
-static int make_streams(whole_stream *k, float *y, uint16_t *decoded, kvd_err *err)
-{
-    host_tables t;
-    int status = new_tables(&t, k->wide, err);
-    for (int i = 0; !status && i < k->method.cache->config->n_layers * KVD_N_SIDES; i++) {
-        kvd_whole_stream *const s = &k->stream[i];
-        kvd_stream_coder c;
-        kvd_waterfill_coder_of(k->method.plan->bits_self, i / KVD_N_SIDES, i % KVD_N_SIDES, &c);
-        *s = (kvd_whole_stream){.wide = (int32_t)k->wide,
-                                .step = (float)c.step,
-                                .offset = (float)c.offset,
-                                .y = y,
-                                .decoded = decoded,
-                                .ld = k->ld};
-        status =
-            make_transform(&k->of[i], c.to, c.from, c.mean, &t, &k->memory, err) ||
-            copy_new(k, c.streams.component, k->wide * sizeof *s->component, &s->component, err) ||
-            copy_new(k, c.streams.start, c.n_starts * sizeof *s->start, &s->start, err) ||
-            copy_new(k, c.escape, k->wide * sizeof *s->escape, &s->escape, err);
-        s->bias = k->of[i].bias;
-    }
-    free_tables(&t);
-    return kvd_status(status);
-}
-
-static int make_whole(whole_stream *k, kvd_err *err)
-{
-    const kvd_paged_cache *const c = k->method.cache;
-    const size_t tokens = c->batch->max_tokens, slices = c->batch->max_slices,
-                 sides = (size_t)c->config->n_layers * KVD_N_SIDES,
-                 x = tokens * k->x_ld * sizeof *k->x, rounded = tokens * k->ld * sizeof(uint16_t);
-    int32_t *const list = malloc(slices * sizeof *list);
-    float *y;
-    uint16_t *decoded;
-    if (!list)
-        return kvd_no_memory(err, what, slices * sizeof *list);
-    for (size_t b = 0; b < slices; b++)
-        list[b] = (int32_t)(8 * b);
-    const int status = copy_new(k, list, slices * sizeof *list, &k->first_q, err);
-    free(list);
-    k->of = calloc(sides, sizeof *k->of);
-    k->stream = calloc(sides, sizeof *k->stream);
-    if (!status && (!k->of || !k->stream))
-        return kvd_no_memory(err, what, sides * sizeof *k->stream);
-    return kvd_status(status || !(k->x = kvd_device_new(&k->memory, x, what, err)) ||
-                      kvd_device_zero(k->x, x, what, err) ||
-                      !(y = kvd_device_new(&k->memory, tokens * k->wide * sizeof *y, what, err)) ||
-                      !(decoded = kvd_device_new(&k->memory, rounded, what, err)) ||
-                      kvd_device_zero(decoded, rounded, what, err) ||
-                      make_streams(k, y, decoded, err));
-}
-
-static int make_slots(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
-                      kvd_err *err)
-{
-    (void)pages;
-    (void)stream;
-    return kvd_stream_slots_make(&of(m)->slots, slots, &of(m)->memory, err);
-}
-
-int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
-                          kvd_err *err)
-{
-    whole_stream *const k = calloc(1, sizeof *k);
-    if (!k)
-        return kvd_no_memory(err, what, sizeof *k);
-    k->method = (kvd_gpu_method){.cache = cache,
-                                 .plan = plan,
-                                 .whole_prompts = true,
-                                 .make = make_slots,
-                                 .ended = ended,
-                                 .held = held,
-                                 .bits = bits,
-                                 .attended = attended,
-                                 .free = release};
-    k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
-    k->ld = k->wide + PAD;
-    k->x_ld = (size_t)(cache->share->n_heads * cache->config->d_head) + 2 * k->wide;
-    k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
-    /* Once *m is set, the cache releases the method, also after a failure. */
-    *m = &k->method;
-    return make_whole(k, err);
 }
