@@ -14,10 +14,7 @@ static const kvdim_key keys[] = {
     {"recent", 8, 1, 1024, 1, "newest tokens among them"},
 };
 
-/*
- * Chooses the prompt tokens to keep. `self` holds the values of the plugin's parameters, because
- * the plugin has no `open` function.
- */
+/* Chooses prompt tokens to keep. `self` holds the parameters' values: there is no `open`. */
 static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error)
 {

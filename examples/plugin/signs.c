@@ -20,10 +20,7 @@ static void window(const double *value, int32_t side, size_t *window, size_t *bl
     *block = 1;
 }
 
-/*
- * Quantises a block of K or V. `self` holds the values of the plugin's parameters, because the
- * plugin has no `open` function.
- */
+/* Quantises a block of K or V. `self` holds the parameters' values: there is no `open`. */
 static int code(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error)
 {

@@ -32,6 +32,7 @@ quietly "$B/bin/kvdim-spectrum" "$tmp/moments/random.h5" -q -o "$tmp/spectrum/de
 quietly "$B/bin/kvdim-spectrum" "$tmp/activations/both.h5" --pair qk,vw,q,k,v,wv,bqk,bvw --method tsqr -q -o "$tmp/spectrum/all.h5"
 quietly "$B/bin/kvdim-spectrum" "$tmp/moments/both.h5" --pairing per-query --rope before -q -o "$tmp/spectrum/query.h5"
 quietly "$B/bin/kvdim-spectrum" "$tmp/moments/both.h5" --pairing per-query --rope before --label x -q -o "$tmp/spectrum/query2.h5"
+quietly "$B/bin/kvdim-spectrum" "$tmp/activations/both.h5" --tokens 64 -q -o "$tmp/spectrum/cut.h5"
 quietly "$B/bin/kvdim-similarity" "$tmp/spectrum/default.h5" "$tmp/spectrum/all.h5" -q -o "$tmp/similarity/two.h5"
 quietly "$B/bin/kvdim-similarity" "$tmp/spectrum/query.h5" "$tmp/spectrum/query2.h5" -q -o "$tmp/similarity/query.h5"
 quietly "$B/bin/kvdim-fit" "$tmp/spectrum/all.h5" --overall-p 0.25,0.5 -q -o "$tmp/rates/eq6.h5"
