@@ -492,15 +492,23 @@ void kvd_host_codes_free(kvd_host_codes *k)
     free(k);
 }
 
-float *kvd_host_codes_rope(const kvd_paged_cache *c, kvd_err *err)
+float *kvd_host_codes_rope(const kvd_paged_cache *c, bool undoes, kvd_err *err)
 {
-    const size_t n = c->max_len * (size_t)c->config->d_head / 2;
+    const size_t n = c->max_len * (size_t)c->config->d_head / 2,
+                 tables = c->config->rope_local_theta > 0 ? 2 : 1;
     float *const table = malloc(4 * n * sizeof *table);
     if (!table)
         kvd_no_memory(err, what, 4 * n * sizeof *table);
-    for (size_t local = 0; table && local < (c->config->rope_local_theta > 0 ? 2 : 1); local++)
+    for (size_t local = 0; table && local < tables; local++)
         kvd_rope_tables(c->config, local, c->max_len, c->max_len, table + local * n,
                         table + (2 + local) * n);
+    /* Tables carry a factor m, such as YaRN's, so the inverse rotation is divided by m^2. */
+    for (size_t i = 0; table && undoes && i < tables * n; i++) {
+        float *const cosine = table + i, *const sine = table + 2 * n + i;
+        const float square = *cosine * *cosine + *sine * *sine;
+        *cosine /= square;
+        *sine /= -square;
+    }
     return table;
 }
 
@@ -509,7 +517,7 @@ static int make_tables(kvd_host_codes *k, kvd_err *err)
     const kvd_paged_cache *const c = k->method->cache;
     if (!k->rows.rotates)
         return 0;
-    if (!(k->cosine = kvd_host_codes_rope(c, err)))
+    if (!(k->cosine = kvd_host_codes_rope(c, false, err)))
         return -1;
     k->sine = k->cosine + c->max_len * (size_t)c->config->d_head;
     return 0;

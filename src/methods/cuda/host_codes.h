@@ -42,10 +42,11 @@ typedef struct {
 bool kvd_host_codes_take(const kvd_plan *plan);
 bool kvd_host_codes_take_entries(const kvd_plan *plan);
 /*
- * Returns RoPE tables: cosines [2][max_len][d_head / 2], then sines. Index 1 of the first dimension
- * is for layers with rope_local_theta. The caller frees the array. Returns NULL without memory.
+ * Returns tables that apply RoPE or, if `undoes`, its inverse: cosines [2][max_len][d_head / 2],
+ * then sines. Index 1 of the first dimension is for layers with rope_local_theta. The caller frees
+ * the array. Returns NULL without memory.
  */
-float *kvd_host_codes_rope(const kvd_paged_cache *c, kvd_err *err);
+float *kvd_host_codes_rope(const kvd_paged_cache *c, bool undoes, kvd_err *err);
 /*
  * Creates m->codes, which quantises rows on the CPU by the compression methods m->plan.
  * kvd_gpu_method_free frees it.

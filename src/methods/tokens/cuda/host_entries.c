@@ -621,23 +621,6 @@ void kvd_host_entries_free(kvd_host_entries *e)
     free(e);
 }
 
-/* RoPE tables carry a factor m, such as YaRN's, so the inverse rotation is divided by m^2. */
-static int make_tables(kvd_host_entries *e, kvd_err *err)
-{
-    const kvd_paged_cache *const c = e->method->cache;
-    const size_t tables = c->config->rope_local_theta > 0 ? 2 : 1,
-                 n = tables * e->max_len * e->d / 2;
-    if (!(e->rope = kvd_host_codes_rope(c, err)) || !(e->back = kvd_host_codes_rope(c, err)))
-        return -1;
-    float *const cosine = e->back, *const sine = e->back + e->max_len * e->d;
-    for (size_t i = 0; i < n; i++) {
-        const float square = cosine[i] * cosine[i] + sine[i] * sine[i];
-        cosine[i] /= square;
-        sine[i] /= -square;
-    }
-    return 0;
-}
-
 /* Counts the bits of a token in a floating-point format; they do not depend on its numbers. */
 static int count_token(kvd_host_entries *e, kvd_err *err)
 {
@@ -689,7 +672,9 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
         return kvd_fail(err, "%s: requests of up to %d tokens", what, ROWS);
     if (!(e->list = malloc(list)))
         return kvd_no_memory(err, what, list);
-    if (bits->keys_before_rope && c->config->positions == KVD_POSITIONS_ROPE && make_tables(e, err))
+    const bool turns = bits->keys_before_rope && c->config->positions == KVD_POSITIONS_ROPE;
+    if (turns && (!(e->rope = kvd_host_codes_rope(c, false, err)) ||
+                  !(e->back = kvd_host_codes_rope(c, true, err))))
         return -1;
     kvd_device_memory *const d = &e->memory;
     if (places->positions)
