@@ -7,53 +7,6 @@
 #include "evaluate/eval_run.h"
 #include "model/checkpoint/weights.h"
 
-/* Appends up to cfg->sweep copies of a method, each with another strength of compression. */
-static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
-{
-    kvd_method_tradeoff rate;
-    double last = NAN;
-    if (kvd_method_is_none(m))
-        return 0;
-    if (kvd_method_tradeoff_find(m, NULL, &rate, err))
-        return -1;
-    for (size_t k = 0; k < cfg->sweep; k++) {
-        const double value = kvd_method_tradeoff_at(
-            &rate, cfg->sweep > 1 ? (double)k / (double)(cfg->sweep - 1) : 0.5);
-        if (value <= last && value >= last)
-            continue;
-        if (cfg->in.n_methods == KVD_EVAL_METHODS)
-            return kvd_fail(err, "more than %d points in a sweep", KVD_EVAL_METHODS - 1);
-        last = value;
-        kvd_method_tradeoff_set(m, &rate, value, &cfg->in.method[cfg->in.n_methods]);
-        cfg->in.method_text[cfg->in.n_methods++] = text;
-    }
-    return 0;
-}
-
-/*
- * Replaces each method by copies with several strengths of compression. Without --method, takes all
- * methods that save bytes.
- */
-static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
-{
-    static kvd_method given[KVD_EVAL_METHODS];
-    static const char *text[KVD_EVAL_METHODS];
-    const size_t n = cfg->in.n_methods;
-    kvd_method_entry p;
-    memcpy(given, cfg->in.method, n * sizeof *given);
-    memcpy(text, cfg->in.method_text, n * sizeof *text);
-    cfg->in.n_methods = 0;
-    for (size_t i = 0; i < n; i++)
-        if (sweep_method(cfg, &given[i], text[i], err))
-            return -1;
-    for (int i = 0; !n && kvd_method_entry_at(i, &p); i++)
-        if (p.alone && (p.dims || p.info->tradeoff) &&
-            (kvd_method_parse(p.info->name, &given[0], err) ||
-             sweep_method(cfg, &given[0], p.info->name, err)))
-            return -1;
-    return 0;
-}
-
 static int record_options(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -65,7 +18,7 @@ static int record_options(kvd_eval_run *v, kvd_err *err)
     kvd_inputs_fields_text(&cfg->in, fields, sizeof fields);
     kvd_inputs_methods_text(&cfg->in, methods, sizeof methods);
     return kvd_run_parameter(r, "method", err, "%s", methods) ||
-           kvd_run_parameter(r, "sweep", err, "%zu", cfg->sweep) ||
+           kvd_run_parameter(r, "sweep", err, "%zu", cfg->in.sweep) ||
            kvd_run_parameter(r, "weights-bits", err, "%s", weights) ||
            kvd_run_parameter(r, "weights-group", err, "%zu", cfg->weights_group) ||
            kvd_run_parameter(r, "target-key", err, "%s",
@@ -95,19 +48,12 @@ static int open_texts(kvd_eval_run *v, const char *program, kvd_err *err)
            kvd_inputs_open_corpus(&v->in, err);
 }
 
-static int resolve_methods(kvd_eval_run *v, kvd_err *err)
-{
-    kvd_eval_options *const cfg = v->cfg;
-    if (cfg->scan)
-        return 0;
-    return (cfg->sweep && sweep_methods(cfg, err)) || kvd_inputs_resolve_methods(&v->in, err);
-}
-
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
 {
     for (size_t i = 0; i < KVD_EVAL_METHODS; i++)
         v->full_rank_error[i] = NAN;
-    return kvd_status(kvd_inputs_open(&v->in, err) || resolve_methods(v, err) ||
+    return kvd_status(kvd_inputs_open(&v->in, err) ||
+                      (!v->cfg->scan && kvd_inputs_resolve_methods(&v->in, err)) ||
                       open_texts(v, program, err) || kvd_inputs_find_files(&v->in, err) ||
                       kvd_inputs_warn(&v->in, program, err) || record_options(v, err));
 }

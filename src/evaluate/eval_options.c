@@ -9,31 +9,13 @@
 
 static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {
-    if ((isnan(cfg->in.target) && !cfg->scan && !cfg->sweep &&
+    if ((isnan(cfg->in.target) && !cfg->scan && !cfg->in.sweep &&
          kvd_inputs_check_ranks(&cfg->in, err)) ||
+        (cfg->in.sweep && kvd_inputs_check_sweep(&cfg->in, err)) ||
         (!isnan(cfg->in.target) &&
          kvd_target_check_methods(cfg->in.method, cfg->in.method_text, cfg->in.n_methods,
                                   cfg->in.target_key, err)))
         return -1;
-    size_t tried = 0;
-    for (size_t i = 0; cfg->sweep && i < cfg->in.n_methods; i++) {
-        const kvd_method *const m = &cfg->in.method[i];
-        kvd_method_tradeoff rate;
-        if (kvd_method_is_none(m))
-            continue;
-        tried++;
-        if (kvd_method_tradeoff_find(m, NULL, &rate, err))
-            return -1;
-        if (kvd_method_tradeoff_given(m, &rate))
-            return kvd_fail(err, "--sweep tries values of %s, of which --method %s gives one",
-                            rate.name, cfg->in.method_text[i]);
-        if (rate.p && kvd_method_has_sides(m))
-            return kvd_fail(err, "--sweep takes one p for both pairs, --method %s has one for each",
-                            cfg->in.method_text[i]);
-    }
-    if (cfg->in.n_methods && !tried && cfg->sweep)
-        return kvd_fail(err, "--sweep of nothing: the uncompressed model has no key that trades "
-                             "bytes for quality");
     if (!cfg->scan)
         return 0;
     if (cfg->in.prompt || cfg->in.method[0].plan.tokens || cfg->in.method[0].plan.bits)
@@ -104,10 +86,7 @@ static const kvd_option options[] = {
     KVD_OPTIONS_TARGET(I, "of the uncompressed model's top-1 accuracy"),
     {"points-only", .type = KVD_OPT_FLAG, KVD_INTO(T, points_only), .requires = "target",
      .help = "Do not search between settings: choose among those given with --method"},
-    {"sweep", .type = KVD_OPT_WHOLE, KVD_INTO(T, sweep), .low = 1, .high = 64,
-     .help = "Evaluate each --method at N values of the parameter that --target varies, from most "
-             "bytes to fewest. Without --method, sweep every method that stores fewer bytes on its "
-             "own"},
+    KVD_OPTION_SWEEP(I),
     {"scan-errors", .type = KVD_OPT_FLAG, KVD_INTO(T, scan),
      .excludes = "sweep resume target rates error-table seeds weights-bits",
      .help = "Cut one head at a time with one --method, measure the loss of quality, and write the "

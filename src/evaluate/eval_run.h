@@ -76,7 +76,6 @@ typedef struct {
     /* Numbers of bits given to --weights-bits. The array is allocated. */
     size_t *weights_bits, n_weights_bits;
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
-    size_t sweep;         /* number of values per method (--sweep), or 0 */
     /*
      * True if a search (--target) takes its result from the methods that the user listed, without
      * trying more parameter values (--points-only).

@@ -62,6 +62,78 @@ int kvd_inputs_check_ranks(const kvd_inputs_options *cfg, kvd_err *err)
     return 0;
 }
 
+int kvd_inputs_check_sweep(const kvd_inputs_options *cfg, kvd_err *err)
+{
+    size_t tried = 0;
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const kvd_method *const m = &cfg->method[i];
+        kvd_method_tradeoff rate;
+        if (kvd_method_is_none(m))
+            continue;
+        tried++;
+        if (kvd_method_tradeoff_find(m, NULL, &rate, err))
+            return -1;
+        if (kvd_method_tradeoff_given(m, &rate))
+            return kvd_fail(err, "--sweep tries values of %s, of which --method %s gives one",
+                            rate.name, cfg->method_text[i]);
+        if (rate.p && kvd_method_has_sides(m))
+            return kvd_fail(err, "--sweep takes one p for both pairs, --method %s has one for each",
+                            cfg->method_text[i]);
+    }
+    if (cfg->n_methods && !tried)
+        return kvd_fail(err, "--sweep of nothing: the uncompressed model has no key that trades "
+                             "bytes for quality");
+    return 0;
+}
+
+/* Appends up to cfg->sweep copies of a method, each with another strength of compression. */
+static int sweep_method(kvd_inputs_options *cfg, const kvd_method *m, const char *text,
+                        kvd_err *err)
+{
+    kvd_method_tradeoff rate;
+    double last = NAN;
+    if (kvd_method_is_none(m))
+        return 0;
+    if (kvd_method_tradeoff_find(m, NULL, &rate, err))
+        return -1;
+    for (size_t k = 0; k < cfg->sweep; k++) {
+        const double value = kvd_method_tradeoff_at(
+            &rate, cfg->sweep > 1 ? (double)k / (double)(cfg->sweep - 1) : 0.5);
+        if (value <= last && value >= last)
+            continue;
+        if (cfg->n_methods == KVD_EVAL_METHODS)
+            return kvd_fail(err, "more than %d points in a sweep", KVD_EVAL_METHODS - 1);
+        last = value;
+        kvd_method_tradeoff_set(m, &rate, value, &cfg->method[cfg->n_methods]);
+        cfg->method_text[cfg->n_methods++] = text;
+    }
+    return 0;
+}
+
+/*
+ * Replaces each method by copies with several strengths of compression. Without --method, takes all
+ * methods that save bytes.
+ */
+static int sweep_methods(kvd_inputs_options *cfg, kvd_err *err)
+{
+    static kvd_method given[KVD_EVAL_METHODS];
+    static const char *text[KVD_EVAL_METHODS];
+    const size_t n = cfg->n_methods;
+    kvd_method_entry p;
+    memcpy(given, cfg->method, n * sizeof *given);
+    memcpy(text, cfg->method_text, n * sizeof *text);
+    cfg->n_methods = 0;
+    for (size_t i = 0; i < n; i++)
+        if (sweep_method(cfg, &given[i], text[i], err))
+            return -1;
+    for (int i = 0; !n && kvd_method_entry_at(i, &p); i++)
+        if (p.alone && (p.dims || p.info->tradeoff) &&
+            (kvd_method_parse(p.info->name, &given[0], err) ||
+             sweep_method(cfg, &given[0], p.info->name, err)))
+            return -1;
+    return 0;
+}
+
 static int resolve_device(kvd_inputs *in, kvd_err *err)
 {
     kvd_inputs_options *const cfg = in->cfg;
@@ -148,8 +220,10 @@ static bool has_pairs(const kvd_inputs *in, const kvd_dims_method *m)
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err)
 {
     kvd_inputs_options *const cfg = in->cfg;
-    const bool given = cfg->n_methods > 0;
+    const bool given = cfg->n_methods > 0 || cfg->sweep;
     kvd_method_entry e;
+    if (cfg->sweep && sweep_methods(cfg, err))
+        return -1;
     for (int i = 0; !given && kvd_method_entry_at(i, &e); i++)
         if (e.dims && has_pairs(in, e.dims) && add_method(cfg, e.info->name, err))
             return -1;

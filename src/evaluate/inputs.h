@@ -56,6 +56,7 @@ typedef struct {
      * Parameter whose value a search (--target) varies, or NULL for the usual one of each method.
      */
     const char *target_key;
+    size_t sweep; /* parameter values to try of each method; 0 without --sweep */
     bool resume;
 } kvd_inputs_options;
 
@@ -91,6 +92,9 @@ void kvd_inputs_options_release(kvd_inputs_options *cfg);
  */
 int kvd_inputs_check_ranks(const kvd_inputs_options *cfg, kvd_err *err);
 
+/* Fails if no method has a parameter for --sweep to vary, or if --method gives its value. */
+int kvd_inputs_check_sweep(const kvd_inputs_options *cfg, kvd_err *err);
+
 /* Opens the checkpoint of --model. */
 int kvd_inputs_open_model(kvd_inputs *in, kvd_err *err);
 /*
@@ -98,7 +102,11 @@ int kvd_inputs_open_model(kvd_inputs *in, kvd_err *err);
  * method files, and records all inputs. Fails if a file is of another model.
  */
 int kvd_inputs_open(kvd_inputs *in, kvd_err *err);
-/* Without --method, adds all methods with rotations. Puts the uncompressed model first. */
+/*
+ * With --sweep, replaces every method by copies with different strengths of compression. Without
+ * --method, takes all methods that save bytes (--sweep) or that have rotations. Puts the
+ * uncompressed model first.
+ */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
 /* Warns on stderr if the tokenizer seems to be another model's. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);

@@ -178,6 +178,15 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                       .requires = "target", .help = "Vary this parameter instead"                  \
     }
 
+/* Option that evaluates several values of the parameter that --target would search. */
+#define KVD_OPTION_SWEEP(T)                                                                        \
+    {                                                                                              \
+        "sweep", .type = KVD_OPT_WHOLE, KVD_INTO(T, sweep), .low = 1, .high = 64,                  \
+                 .help = "Evaluate each --method at N values of the parameter that --target "      \
+                         "varies, from most bytes to fewest. Without --method, sweep every "       \
+                         "method that stores fewer bytes on its own"                               \
+    }
+
 /*
  * Appends a search along `key` to t [*n]. Appends none if an earlier search's method differs only
  * in the value of `key`. Borrows *m.

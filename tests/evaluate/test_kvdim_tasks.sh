@@ -109,6 +109,13 @@ if run --text "$D/c.csv" --field review --prompt 3 --classify kind --method h2o,
    awk 'NR == 2 { exit !($1 > 0.3 && $1 < 1) }' "$D/s"
 then ok "the cache is read for a class"; else not_ok "the cache is read for a class" "$(cat "$D/s" "$D/err")"; fi
 
+# ---- --sweep: values of the parameter that --target would search, from most bytes to fewest ------------------------------
+if run $STORIES --prompt 50 --generate 20 --method hetero,v=8 --method h2o --sweep 3 && column method >"$D/m" && column rate_value >"$D/b" &&
+  paste -d' ' "$D/m" "$D/b" | awk '$1 == last { if ($2 + 0 >= bytes) exit 1; n++ } { last = $1; bytes = $2 + 0 } END { exit !(NR == 7 && n == 4) }'
+then ok "a sweep goes from many bytes to few"; else not_ok "a sweep goes from many bytes to few" "$(paste "$D/m" "$D/b")" "$(cat "$D/err")"; fi
+refused 2 "a sweep of a fixed width" "method 'fp8' has no key that trades bytes for quality" $STORIES --prompt 50 --generate 20 --method fp8 --sweep 3
+refused 2 "a sweep of a given value" "sweep tries values of hetero.k, of which --method hetero,k=4 gives one" $STORIES --prompt 50 --generate 20 --method hetero,k=4 --sweep 3
+
 # ---- --target: the setting that keeps a share of a score ------------------------------------------------------------------
 # kept METRIC SHARE: of every search in a.json the value keeps the share, the value that misses does not, and no row is left out.
 kept() {

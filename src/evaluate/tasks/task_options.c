@@ -119,7 +119,11 @@ static int check_usage(void *config, kvd_err *err)
     if (cfg->chat != KVD_CHAT_NONE && cfg->in.no_special)
         return kvd_fail(err, "--no-special: --chat %s writes the special tokens of its template",
                         kvd_chat_words[cfg->chat]);
-    return isnan(cfg->in.target) ? kvd_inputs_check_ranks(&cfg->in, err) : check_target(cfg, err);
+    if (cfg->in.sweep && kvd_inputs_check_sweep(&cfg->in, err))
+        return -1;
+    if (!isnan(cfg->in.target))
+        return check_target(cfg, err);
+    return cfg->in.sweep ? 0 : kvd_inputs_check_ranks(&cfg->in, err);
 }
 
 #define T         kvd_tasks_options
@@ -246,6 +250,7 @@ static const kvd_option options[] = {
          "generated text, needles or classes. rouge1, edit_similarity, exact, needle_agree and "
          "class_agree compare with the output of the uncompressed model, the others with the "
          "right answer"},
+    KVD_OPTION_SWEEP(I),
 
     {.help = "Run"},
     KVD_OPTION_COMPUTE(I),
@@ -392,6 +397,7 @@ int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_cha
                           cfg->in.target_key ? cfg->in.target_key : "") ||
         kvd_run_parameter(r, "target-metric", err, "%s",
                           kvd_target_metric_words[cfg->target_metric]) ||
+        kvd_run_parameter(r, "sweep", err, "%zu", cfg->in.sweep) ||
         (kvd_tasks_has_benchmark(cfg) ? record_benchmark(cfg, r, chat, err)
                                       : record_texts(cfg, in, err)));
 }
