@@ -192,9 +192,9 @@ $(BUILD)/tests/%: %.c $(LIB)
 	@mkdir -p $(@D)
 	$(call step,CC,$<)$(CC) $(CPPFLAGS) -Itests -Itests/lib $(CFLAGS) -MMD -MP -MF $@.d $< $(LIB) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 $(filter $(BUILD)/tests/test_%,$(TESTS)): | $(BUILD)/headers-tests
-$(TESTS) $(BENCHES): | $(BUILD)/unpacked
-# Fixtures and measured files, from their archives.
-$(BUILD)/unpacked: scripts/archives.sh $(shell find results tests -name files.tar.xz 2>/dev/null)
+$(PROGS) $(TESTS) $(BENCHES): | $(BUILD)/unpacked
+# The demo model, fixtures and measured files, from their archives.
+$(BUILD)/unpacked: scripts/archives.sh $(shell find results tests data -name files.tar.xz 2>/dev/null)
 	@mkdir -p $(@D)
 	@sh scripts/archives.sh unpack
 	@touch $@
@@ -234,7 +234,7 @@ help:
 	@echo 'make bench-calibration  every program that calibrates, from a checkpoint of 8B on this GPU'
 	@echo 'make bench-collect  kvdim-collect with the shape of an 8B model on this GPU (BENCH_DIR=/var/tmp: whose disk)'
 	@echo 'make attn-static    kvdim-attn alone, to be carried to a machine with a GPU and nothing else'
-	@echo 'make unpack         extract the measured files of results/ and the fixtures of tests/ from their archives'
+	@echo 'make unpack         extract the demo model, the results and the fixtures of tests from their archives'
 	@echo 'make results-pages  the HTML page of every folder of results, from its measured files'
 	@echo 'make claims         the ledger from the committed files; fails where README or docs differ (UPDATE=1 writes)'
 	@echo 'make format         clang-format the sources'

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Measured files and fixtures, which git keeps in archives: files.tar.xz in the folder of the files.
+# Measured files, fixtures and the demo model, which git keeps in archives: files.tar.xz in the folder
+# of the files.
 # usage: archives.sh unpack          extracts every archive into its folder (make unpack)
 #        archives.sh check           fails if a file of an archive is missing or differs; names other files
 #        archives.sh pack FOLDER...  writes the archive of each FOLDER from the files in it
@@ -84,9 +85,14 @@ pack() {
     echo "$1 has no file that belongs into an archive" >&2
     exit 1
   }
-  # lc, lp and pb suit numbers of eight bytes, of which most files consist.
+  # lc, lp and pb suit the width of the numbers of which most files of the folder consist.
+  case $1 in
+    results/*) width=lc=0,lp=3,pb=3 ;;     # eight bytes
+    data/models/*) width=lc=1,lp=1,pb=1 ;; # two
+    *) width=lc=1,lp=2,pb=2 ;;             # four
+  esac
   (cd "$1" && tar -c --format=ustar --owner=0 --group=0 --numeric-owner --mode=644 --mtime="@$date" -T "$tmp/names") |
-    xz --lzma2=preset=9e,lc=0,lp=3,pb=3 -T1 >"$tmp/files.tar.xz"
+    xz --lzma2=preset=9e,$width -T1 >"$tmp/files.tar.xz"
   mv "$tmp/files.tar.xz" "$1/files.tar.xz"
   (cd "$1" && xargs -d '\n' touch -d "@$date" -- <"$tmp/names")
   echo "$1/files.tar.xz: $(wc -l <"$tmp/names") files, $(stat -c %s "$1/files.tar.xz") bytes"
@@ -104,11 +110,11 @@ trap 'rm -rf "$tmp"' EXIT
 case $action in
   unpack | check)
     [ $# -eq 0 ] || usage
-    [ -d results ] && [ -d tests ] || {
-      echo "archives.sh: $PWD has no folders results and tests: run it from the root of the tree" >&2
+    [ -d results ] && [ -d tests ] && [ -d data ] || {
+      echo "archives.sh: $PWD has no folders results, tests and data: run it from the root of the tree" >&2
       exit 2
     }
-    find results tests -name files.tar.xz | LC_ALL=C sort >"$tmp/archives"
+    find results tests data -name files.tar.xz | LC_ALL=C sort >"$tmp/archives"
     while IFS= read -r archive; do "$action" "$(dirname "$archive")"; done <"$tmp/archives"
     ;;
   pack)

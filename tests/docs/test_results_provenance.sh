@@ -84,7 +84,7 @@ check "archives agree with their folders" sh scripts/archives.sh check
 
 # A tree of its own: a file made here is never replaced, one from an archive is.
 script=$PWD/scripts/archives.sh
-mkdir -p "$tmp/tree/results/h200/a/deep" "$tmp/tree/tests" && cd "$tmp/tree" || exit 1
+mkdir -p "$tmp/tree/results/h200/a/deep" "$tmp/tree/tests" "$tmp/tree/data/models/m" && cd "$tmp/tree" || exit 1
 echo one >results/h200/a/deep/one.h5
 echo two >"results/h200/a/two words.log"
 echo text >results/h200/a/README.md
@@ -117,5 +117,10 @@ echo new >results/h200/a/new.h5
 check "unpack an archive with fewer files" sh "$script" unpack
 check "a file of an earlier archive is removed, a file made here is not" [ ! -e results/h200/a/three.h5 -a -e results/h200/a/new.h5 ]
 rm results/h200/a/new.h5
+echo weights >data/models/m/model.safetensors
+check "pack a model" sh "$script" pack data/models/m
+rm data/models/m/model.safetensors
+check "unpack a model" sh "$script" unpack
+check "its weights" grep -qx weights data/models/m/model.safetensors
 echo "not xz" >results/h200/a/files.tar.xz
 refused "a damaged archive" "cannot read results/h200/a/files.tar.xz" sh "$script" unpack
