@@ -11,7 +11,7 @@
 # JCT      further options of kvdim-jct;  SERVE of kvdim-serve
 # COSTS    folder with costs-<trace>.h5 that were measured elsewhere (default: measured here)
 # MORE     with COSTS: further files of it, costs-<word>-<trace>.h5 for each word, with methods that were measured apart
-# METHODS  with COSTS: of their methods, those to compare (default: all)
+# METHODS  methods to compare in place of the rates' series; with COSTS, some of its methods (default: all)
 # STOCK    series of the rates whose costs are measured a second time with --attention stock, as NAME@stock (ZACK/KE, FDC/KE)
 # ARRIVALS requests of every simulated point (default 2000 for each replica); ARRIVALS_<trace> of one trace
 # SLACK    the bound on the mean normalised latency, in times that of `none` when requests never meet (default 5)
@@ -103,14 +103,15 @@ $(results)/costs-$(3)$(1).h5: $(bases) $(call needs_dump,$(2)) $(if $(SHAPE),,$(
 	$$(jct_into)
 endef
 
+chosen = $(or $(filter-out none,$(METHODS)),$(1))
 # $(call serve,trace,methods,options of kvdim-serve): costs at the lengths of a trace, and rates below and beyond what `none` sustains.
 define serve
-$(if $(COSTS),,$(call measure_costs,$(1),none $(2)))
+$(if $(COSTS),,$(call measure_costs,$(1),none $(call chosen,$(2))))
 $(if $(COSTS),,$(if $(STOCK),$(call measure_costs,$(1),$(call of_rates,$(1),$(STOCK)),stock-,--attention stock)))
 inputs += $(results)/serving-$(1).h5
 $(results)/serving-$(1).h5: $(call costs_of,$(1)) $(this)/sweep.sh
 	@mkdir -p $$(@D)
-	SLACK=$(SLACK) ARRIVALS=$(or $(ARRIVALS_$(1)),$(ARRIVALS)) sh $(this)/sweep.sh $(bin)/kvdim-serve $(call list,$(call costs_of,$(1))) $(1) $$@ $(if $(COSTS),$(addprefix --method ,$(METHODS)),$(addprefix --method ,none $(2) $(if $(STOCK),$(call at_stock,$(call of_rates,$(1),$(STOCK)))))) --max-batch $(call most,$(1)) $(3) $(SERVE)
+	SLACK=$(SLACK) ARRIVALS=$(or $(ARRIVALS_$(1)),$(ARRIVALS)) sh $(this)/sweep.sh $(bin)/kvdim-serve $(call list,$(call costs_of,$(1))) $(1) $$@ $(if $(COSTS),$(addprefix --method ,$(METHODS)),$(addprefix --method ,none $(call chosen,$(2)) $(if $(STOCK),$(call at_stock,$(call of_rates,$(1),$(STOCK)))))) --max-batch $(call most,$(1)) $(3) $(SERVE)
 endef
 
 # $(call of_rates,trace[,series]): methods of the file $(rates_of) for the shape (without one, of its first) and trace, those of
