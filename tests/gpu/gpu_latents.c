@@ -30,12 +30,14 @@ typedef struct {
     int32_t table[MOST * MAX_PAGES], start[MOST], slot[MOST];
     int32_t *device_table, *device_start, *device_q_len, *device_kv_len, *device_slot;
     size_t latent_page, page, matrix_n, rows;
+    int32_t positions; /* element of a page of latents at which the positions of tokens begin */
     uint16_t *latents, *matrix;
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
     /* Host copies of kernel arguments, which only test_finished sets. */
     const int32_t *position;
     const float *bias, *gain;
+    bool stored; /* the positions in the pages are used */
 } problem;
 
 static kvd_rng rng;
@@ -83,7 +85,8 @@ static void make(problem *p, const latent_case *c)
             h->matrix[side] = side && c->direct ? -1 : (int32_t)m;
             m += (size_t)(c->d * c->rank[side]);
         }
-    p->latent_page = at;
+    p->positions = (int32_t)at;
+    p->latent_page = at + (size_t)(2 * KVD_PAGE_TOKENS * c->kv);
     p->matrix_n = m;
     p->page = (size_t)p->map.page_elements;
     int32_t *const order = shuffled(&rng, PAGES);
@@ -189,10 +192,21 @@ typedef struct {
     int zeros;
 } restored_head;
 
-/* Returns the position of row t of request b. Rows after the last token have the position t. */
-static int position_of(const problem *p, int b, int t)
+/* Returns the stored position of token t of KV head g of request b, in the host's pages. */
+static int32_t *stored_position(const problem *p, int b, int g, int t)
 {
-    return p->position && t < p->c->kv_len[b] ? p->position[b * MAX_PAGES * 64 + t] : t;
+    uint16_t *const page =
+        p->latents + (size_t)p->table[b * MAX_PAGES + t / 64] * p->latent_page + p->positions;
+    return (int32_t *)(void *)page + g * 64 + t % 64;
+}
+
+/* Returns the position of row t of KV head g. Rows after the last token have the position t. */
+static int position_of(const problem *p, int b, int g, int t)
+{
+    return t >= p->c->kv_len[b] ? t
+           : p->stored          ? *stored_position(p, b, g, t)
+           : p->position        ? p->position[b * MAX_PAGES * 64 + t]
+                                : t;
 }
 
 static void finish_row(const problem *p, int g, int side, double *y)
@@ -221,7 +235,7 @@ static void restore_row(const problem *p, int b, int g, int side, int t, double 
     if (m)
         finish_row(p, g, side, y);
     if (side == 0 && p->c->turns && t < p->c->kv_len[b])
-        turn(p, position_of(p, b, t), y);
+        turn(p, position_of(p, b, g, t), y);
 }
 
 static restored_head check_restored(const problem *p, const uint16_t *got, int b, int g, int side)
@@ -230,7 +244,7 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     restored_head h = {.zeros = 1};
     double y[KVD_WIDTH_MAX];
     for (int t = 0; t < (p->c->kv_len[b] + 7) / 8 * 8; t++) {
-        const bool stays = position_of(p, b, t) < 0 || (p->position && t >= p->c->kv_len[b]);
+        const bool stays = position_of(p, b, g, t) < 0 || (p->position && t >= p->c->kv_len[b]);
         for (int i = 0; stays && i < w; i++)
             h.zeros = h.zeros && got[page_index(p, b, t, g, side, i)] == 0xffff;
         if (stays)
@@ -451,6 +465,27 @@ static void test_finished(problem *p)
     host_free(bias, gain, position);
 }
 
+/* Tests restoring with positions in the pages, which differ between KV heads. */
+static void test_stored(problem *p)
+{
+    const latent_case *const c = p->c;
+    kvd_latent_restore_args a = restored(p);
+    for (int b = 0; b < c->n; b++)
+        for (int g = 0; g < c->kv; g++)
+            for (int t = 0; t < c->kv_len[b]; t++)
+                *stored_position(p, b, g, t) = (c->kv_len[b] - 1 - t + 3 * g) % c->kv_len[b];
+    device_free(p->device_latents);
+    p->device_latents = on_device(p->latents, PAGES * p->latent_page * 2);
+    a.latents = p->device_latents;
+    a.positions = p->positions;
+    p->stored = true;
+    fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
+    test_restored(p, &a, "positions in the pages");
+    p->stored = false;
+    a = restored(p);
+    check(kvd_latent_restore(&a, NULL), "restore");
+}
+
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
@@ -469,16 +504,19 @@ static void test_put(problem *p)
                 source[n_runs] = gaps ? (side * groups + g / c->group) * wide + r : 8 * n_runs;
                 run[n_runs++] = p->head[g].latent[side] + r * 64;
             }
+    uint32_t position[MOST];
     for (int b = 0; b < c->n; b++) {
         q_start[b] = n_q8;
         n_q8 += (c->q_len[b] + 7) / 8 * 8;
         steps = steps && c->q_len[b] == 1;
+        position[b] = (uint32_t)(c->kv_len[b] * 5 % 7) % (uint32_t)c->kv_len[b];
     }
     uint16_t *const x = random_bf16(p->rows * ld, 1);
     void *const device_x = on_device(x, p->rows * ld * 2),
                 *const device_run = on_device(run, sizeof run),
                 *const device_source = on_device(source, sizeof source),
                 *const device_start = on_device(q_start, sizeof q_start),
+                *const device_position = on_device(position, sizeof position),
                 *const to = on_device(NULL, (size_t)n_q8 * q * 2);
     const kvd_latent_put_args a = {.s = slices(p),
                                    .n_heads = c->heads,
@@ -488,6 +526,7 @@ static void test_put(problem *p)
                                    .cosine = c->turns ? p->device_cosine : NULL,
                                    .sine = c->turns ? p->device_sine : NULL,
                                    .interleaved = c->interleaved,
+                                   .position = steps ? device_position : NULL,
                                    .q_start = steps ? NULL : device_start,
                                    .n_q8 = n_q8,
                                    .to_q = to,
@@ -497,7 +536,9 @@ static void test_put(problem *p)
                                    .source = gaps ? device_source : NULL,
                                    .n_runs = n_runs,
                                    .pool = p->device_latents,
-                                   .page_elements = p->latent_page};
+                                   .page_elements = p->latent_page,
+                                   .positions = p->positions,
+                                   .n_kv_heads = c->kv};
     check(kvd_latent_put(&a, NULL), "put");
     uint16_t *const got = fetch(p->device_latents, old_n), *const queries =
                                                                fetch(to, (size_t)n_q8 * q);
@@ -509,8 +550,12 @@ static void test_put(problem *p)
                         p->latents[latent_index(p, b, c->kv_len[b] - c->q_len[b] + t, g, side, r)] =
                             x[(size_t)(p->start[b] + t) * ld + q +
                               (size_t)(source[column / 8] + column % 8)];
+    for (int b = 0; b < c->n; b++)
+        for (int t = c->kv_len[b] - c->q_len[b]; t < c->kv_len[b]; t++)
+            for (int g = 0; g < c->kv; g++)
+                *stored_position(p, b, g, t) = steps ? (int32_t)position[b] : t;
     report(!memcmp(got, p->latents, old_n * sizeof *got), c->name,
-           "latents in their places, others as they were", 0, 0);
+           "latents and positions in their places, others as they were", 0, 0);
     double off = 0;
     for (int b = 0; b < c->n; b++)
         for (int t = 0; t < c->q_len[b]; t++)
@@ -520,7 +565,7 @@ static void test_put(problem *p)
                     y[i] = (double)bf16_wide(
                         x[(size_t)(p->start[b] + t) * ld + (size_t)(h * c->d + i)]);
                 if (c->turns)
-                    turn(p, c->kv_len[b] - c->q_len[b] + t, y);
+                    turn(p, steps ? (int)position[b] : c->kv_len[b] - c->q_len[b] + t, y);
                 for (int i = 0; i < c->d; i++) {
                     const size_t at = steps ? (size_t)b * q + (size_t)(h * c->d + i)
                                             : (size_t)(h * c->d) * (size_t)n_q8 +
@@ -532,7 +577,7 @@ static void test_put(problem *p)
             }
     report(off < 0x1p-8, c->name, steps ? "queries of steps" : "queries of prompts", off, 0x1p-8);
     host_free(x, got, queries);
-    device_free(device_x, device_run, device_source, device_start, to);
+    device_free(device_x, device_run, device_source, device_start, device_position, to);
 }
 
 static void test_gather(const problem *p)
@@ -701,6 +746,7 @@ int main(int argc, char **argv)
             test_joint(&p);
         test_restore(&p);
         test_finished(&p);
+        test_stored(&p);
         test_put(&p);
         if (!p.c->direct && p.c->group == 1)
             test_gather(&p);

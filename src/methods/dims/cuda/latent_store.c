@@ -65,6 +65,8 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             }
     to->n_runs = runs;
     to->latent_pitch = (size_t)runs * 8;
+    to->positions = s->positions ? at : 0;
+    at += s->positions ? kv * KVD_PAGE_TOKENS * (int)(sizeof(int32_t) / sizeof *s->pool) : 0;
     to->page = (size_t)at;
 }
 
@@ -99,6 +101,21 @@ int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err)
     return status;
 }
 
+/* Sets the stored positions of `pages` pages of all layers to 0, which RoPE takes. */
+static int clear_positions(const kvd_latent_store *s, size_t pages, cudaStream_t stream,
+                           kvd_err *err)
+{
+    int status = 0;
+    for (int l = 0; l < s->cache->config->n_layers && s->positions && !status; l++) {
+        const kvd_latent_layer *const k = &s->layer[l];
+        const size_t pitch = k->page * sizeof *s->pool, before = (size_t)k->positions;
+        status = kvd_cuda_check(cudaMemset2DAsync(s->pool + k->at + before, pitch, 0,
+                                                  pitch - before * sizeof *s->pool, pages, stream),
+                                what, err);
+    }
+    return status;
+}
+
 int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err)
 {
@@ -109,9 +126,10 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
     s->tokens = kvd_device_host(&s->memory, slots * sizeof *s->tokens, what, err);
     s->n_slots = slots;
     s->pool = kvd_device_new(&s->memory, n * sizeof *s->pool, "the cache", err);
-    return s->pool ? kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, s->pool, stream),
-                                    what, err)
-                   : -1;
+    return kvd_status(
+        !s->pool ||
+        kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, s->pool, stream), what, err) ||
+        clear_positions(s, pages + 1, stream, err));
 }
 
 void kvd_latent_store_release(kvd_latent_store *s)
@@ -146,6 +164,8 @@ void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_
     a->n_runs = l->n_runs;
     a->pool = kvd_latent_store_pool(s, layer);
     a->page_elements = l->page;
+    a->positions = l->positions;
+    a->n_kv_heads = s->cache->share->n_kv_heads;
 }
 
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,
@@ -162,6 +182,7 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                      .max_rank = l->max_rank,
                                      .kv_len = at.kv_len,
                                      .page_table = at.page_table,
+                                     .positions = l->positions,
                                      .slot = s->of_slots ? c->batch->device.slot + first : NULL,
                                      .matrix_slot = s->matrix_slot,
                                      .head = s->head + (size_t)layer * (size_t)c->share->n_kv_heads,

@@ -31,28 +31,28 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
 }
 
 /*
- * Returns the RoPE position of row t of the request. If it is negative, the row must not be
- * written.
+ * Returns the RoPE position of row t of the request, which is in `page`. If it is negative, the row
+ * must not be written.
  */
-__device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int t)
+__device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, size_t page, int t)
 {
+    if (a.positions)
+        return reinterpret_cast<const int32_t *>(
+            static_cast<const uint16_t *>(a.latents) +
+            page * a.latent_page)[kvd_latent_position(a.positions, (int)blockIdx.z / 2, t)];
     return a.position ? __ldg(a.position + (size_t)blockIdx.y * (a.max_pages * KVD_PAGE_TOKENS) + t)
                       : t;
 }
 
-/*
- * Applies RoPE to two rows of keys in mma accumulators: row `token` + lane / 4 and the row 8 later.
- * d_head is 16 * W16.
- */
+/* Applies RoPE to two rows of keys in mma accumulators, by their positions. d_head: 16 * W16. */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
-                                           int token, int length, int lane)
+                                           const int (&position)[2], int lane)
 {
     const int half = 8 * W16;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int t = position_of(a, min(token + lane / 4 + 8 * i, length - 1));
-        const size_t from = (size_t)max(t, 0) * half;
+        const size_t from = (size_t)max(position[i], 0) * half;
 #pragma unroll
         for (int n = 0; n < 2 * W16; n++) {
             if (a.interleaved) {
@@ -188,8 +188,10 @@ __global__ void __launch_bounds__(THREADS, 2)
                                          h.page[side] + octet * 8 * width) +
             lane;
         const int row = token + lane / 4;
-        const bool there[2] = {row < length && position_of(a, row) >= 0,
-                               row + 8 < length && position_of(a, row + 8) >= 0};
+        const int position[2] = {position_of(a, page, min(row, length - 1)),
+                                 position_of(a, page, min(row + 8, length - 1))};
+        const bool there[2] = {row < length && position[0] >= 0,
+                               row + 8 < length && position[1] >= 0};
         if (!PARTS && h.matrix[side] < 0) {
 #pragma unroll 4
             for (int r = 0; r < rank / 8; r++) {
@@ -240,7 +242,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                 &c[0][0], a.bias ? a.bias + (side * a.n_kv_heads + (int)blockIdx.z / 2) * d : NULL,
                 side ? NULL : a.gain, a.eps, lane);
         if (applies_rope)
-            apply_rope<W16>(a, c, token, length, lane);
+            apply_rope<W16>(a, c, position, lane);
 #pragma unroll
         for (int n = 0; n < 2 * W16; n++) {
             if (there[0] || zeroes)
@@ -332,28 +334,37 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
     *reinterpret_cast<uint4 *>(to + to_high) = high;
 }
 
+/* Stores run r of the latent vectors of a request's new token t, or after the runs its position. */
+__device__ __forceinline__ void put_latent(const kvd_latent_put_args &a, int b, int old, int t,
+                                           int r)
+{
+    uint16_t *const page = static_cast<uint16_t *>(a.pool) +
+                           page_of(a.s.page_table, a.s.max_pages, b, old + t) * a.page_elements;
+    if (r >= a.n_runs) {
+        reinterpret_cast<int32_t *>(page)[kvd_latent_position(a.positions, r - a.n_runs, old + t)] =
+            a.position ? (int)__ldg(a.position + b) : old + t;
+        return;
+    }
+    const size_t row = (size_t)(__ldg(a.s.start + b) + t),
+                 from = row * a.ld_latent + (a.source ? __ldg(a.source + r) : 8 * r);
+    *reinterpret_cast<uint4 *>(page + __ldg(a.run + r) + latent_at(old + t)) =
+        __ldg(reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.latent) + from));
+}
+
 __global__ void __launch_bounds__(THREADS) put(const __grid_constant__ kvd_latent_put_args a)
 {
     const int b = (int)blockIdx.y, q_len = __ldg(a.s.q_len + b),
               old = __ldg(a.s.kv_len + b) - q_len;
-    const int q_runs = a.n_heads * a.d_head / 16;
+    const int q_runs = a.n_heads * a.d_head / 16,
+              n_runs = q_runs + a.n_runs + (a.positions ? a.n_kv_heads : 0);
     for (int o = (int)blockIdx.x; 8 * o < q_len; o += (int)gridDim.x) {
         const int t = 8 * o + (int)threadIdx.x % 8;
-        for (int run = (int)threadIdx.x / 8 + RUNS * (int)blockIdx.z; run < q_runs + a.n_runs;
+        for (int run = (int)threadIdx.x / 8 + RUNS * (int)blockIdx.z; run < n_runs;
              run += RUNS * (int)gridDim.z) {
-            if (run < q_runs) {
+            if (run < q_runs)
                 put_query(a, b, t, q_len, run);
-            } else if (t < q_len) {
-                const int r = run - q_runs;
-                const size_t row = (size_t)(__ldg(a.s.start + b) + t);
-                uint16_t *const to =
-                    static_cast<uint16_t *>(a.pool) +
-                    page_of(a.s.page_table, a.s.max_pages, b, old + t) * a.page_elements +
-                    __ldg(a.run + r) + latent_at(old + t);
-                const size_t from = row * a.ld_latent + (a.source ? __ldg(a.source + r) : 8 * r);
-                *reinterpret_cast<uint4 *>(to) = __ldg(reinterpret_cast<const uint4 *>(
-                    static_cast<const uint16_t *>(a.latent) + from));
-            }
+            else if (t < q_len)
+                put_latent(a, b, old, t, run - q_runs);
         }
     }
 }
@@ -496,7 +507,8 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
     if (kvd_latent_slices_bad(&a->s) || (a->n_heads && (a->d_head % 16 || a->ld_q % 8)) ||
         a->ld_latent % 8)
         return cudaErrorInvalidValue;
-    const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
+    const int runs = a->n_heads * a->d_head / 16 + a->n_runs + (a->positions ? a->n_kv_heads : 0),
+              each = (runs + RUNS - 1) / RUNS;
     /* For decode steps, the columns of a token are divided among thread blocks, 8 columns each. */
     put<<<dim3(octets(&a->s), a->s.n, (a->s.most == 1 ? each : 1)), THREADS, 0, stream>>>(*a);
     return cudaGetLastError();

@@ -98,6 +98,11 @@ typedef struct {
     int32_t n_runs;
     void *pool;
     size_t page_elements;
+    /*
+     * Element of a page at which the positions of its tokens begin, int32 [n_kv_heads][64]. 0 means
+     * that positions are not stored.
+     */
+    int32_t positions, n_kv_heads;
 } kvd_latent_put_args;
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
@@ -124,6 +129,11 @@ typedef struct {
      */
     const int32_t *position;
     /*
+     * Element of a page of latent vectors at which the positions of its rows begin (see
+     * kvd_latent_put_args), which replace `position`. 0: none.
+     */
+    int32_t positions;
+    /*
      * [n] in device memory: index of each running request (slot), which selects its matrices. NULL
      * means that all requests share the matrices.
      */
@@ -146,7 +156,7 @@ typedef struct {
     /*
      * 0: `matrix` has B^T [d_head][rank] of every KV head. Else it has matrices B [rank /
      * 8][columns][8] that adjacent heads share, head after head along `columns`, which requires
-     * kvd_latent_joins and no positions.
+     * kvd_latent_joins and neither `position` nor `positions`.
      */
     int32_t columns;
     bool keys_alone; /* V is not written; requires `columns` */
@@ -339,6 +349,15 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
 
 #ifdef __CUDACC__
 /*
+ * Returns the index of the position of token t of KV head g in its page of latent vectors, seen as
+ * int32. `positions`: see kvd_latent_put_args.
+ */
+static __device__ __forceinline__ int kvd_latent_position(int32_t positions, int g, int t)
+{
+    return positions / 2 + g * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
+}
+
+/*
  * Adds a bias to two rows of a product of one KV head and, if `gain` is not NULL, divides each row
  * by its root mean square and multiplies it by `gain`. bias (or NULL), gain: [8 BLOCKS].
  * c: accumulators of mma or wgmma, [BLOCKS of 8 columns][2 rows][2 columns].
@@ -407,6 +426,7 @@ typedef struct {
      * pool.
      */
     size_t page, at;
+    int positions; /* of kvd_latent_put_args */
     int first_run, n_runs, max_rank;
     /* Number of latent elements of a token: sum of all ranks of K and V. */
     size_t latent_pitch;
@@ -433,6 +453,11 @@ typedef struct {
     bool joint;
     /* True if all layers use the same pages. Must be set before kvd_latent_store_init. */
     bool one_layer;
+    /*
+     * True if pages also store the position of each KV head's tokens, of which some are dropped.
+     * Set before kvd_latent_store_init; excludes one_layer.
+     */
+    bool positions;
     /*
      * [n_layers][n_runs] Position of each run of 8 elements among a token's latent vectors; NULL if
      * `wide` is 0.
