@@ -51,6 +51,7 @@ typedef struct {
     /* RoPE data: [1] for layers with rope_local_theta, [0] for all others. */
     kvd_evict_expected expected[2];
     kvd_evict_trained trained;
+    const kvd_latent_store *latents; /* NULL: K and V themselves are stored */
     /* Bytes per token in layers without a sliding window: K, V, score and position of all heads. */
     double entry_bytes;
     cudaStream_t stream;
@@ -198,6 +199,17 @@ static kvd_evict_state state_of(const evict *e, int layer)
     return s;
 }
 
+static kvd_evict_latents latents_of(const evict *e, int layer)
+{
+    const kvd_latent_store *const s = e->latents;
+    return !s ? (kvd_evict_latents){0}
+              : (kvd_evict_latents){.pool = kvd_latent_store_pool(s, layer),
+                                    .page = s->layer[layer].page,
+                                    .head = s->head +
+                                            (size_t)layer * (size_t)s->cache->share->n_kv_heads,
+                                    .positions = s->layer[layer].positions};
+}
+
 static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -217,6 +229,7 @@ static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
         .page_table = c->pages->device,
         .q = c->q_steps,
         .pool = kvd_paged_cache_pool(c, r->layer),
+        .latents = latents_of(e, r->layer),
         .lse = e->method.lse_steps,
         .work = e->work,
         .sums = e->sums,
@@ -294,6 +307,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     a.score = e->score;
     a.kept = e->kept;
     a.merging = e->merging;
+    a.latents = latents_of(e, r->layer);
     if (e->rule.ranking == KVD_EVICT_EXPECTED)
         a.expected = expected_of(e, r->layer);
     /* Scores are computed from whole keys, but kvd_evict_choose moves the stored rows. */
@@ -476,11 +490,17 @@ static int make_work(evict *e, kvd_err *err)
                        kvd_evict_trained_make(&e->trained, &e->method, m, err)));
 }
 
+/* Returns the bytes of the scores and positions of a token in all layers and KV heads. */
+static size_t notes_bytes(const evict *e)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    return e->notes ? (size_t)c->n_full * (size_t)c->share->n_kv_heads * entry_state_bytes(e) : 0;
+}
+
 static void describe(evict *e, const kvd_plan *plan)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const kvd_evict_budget most = budget_of(plan, 1, e->max_len);
-    const size_t heads = (size_t)c->n_full * (size_t)c->share->n_kv_heads;
     e->steps = plan->tokens->step || plan->tokens->step_heads;
     e->rule = (kvd_evict_rule){.seed = plan->seed,
                                .smooth = 1,
@@ -492,19 +512,18 @@ static void describe(evict *e, const kvd_plan *plan)
     e->joined = e->rule.whole_layer && c->share->count > 1;
     e->state.n_layers = c->n_full;
     e->state.room = kvd_evict_count(kvd_smaller(e->max_len, (size_t)most.limit) + 1);
-    if (e->notes)
-        e->method.slot_bytes = heads * (size_t)e->state.room * entry_state_bytes(e);
+    e->method.slot_bytes = notes_bytes(e) * (size_t)e->state.room;
+    e->entry_bytes = (double)notes_bytes(e);
     for (int l = 0; l < c->config->n_layers; l++)
         if (!c->layer[l].map.window)
             e->entry_bytes +=
                 (double)c->layer[l].map.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
-    e->entry_bytes += e->notes ? (double)(heads * entry_state_bytes(e)) : 0;
 }
 
 static const char *other_member(const kvd_plan *p)
 {
     return p->layers                                    ? p->layers->info.name
-           : p->maker                                   ? p->maker->info.name
+           : p->maker && !(p->dims && p->dims->rebuild) ? p->maker->info.name
            : p->channels                                ? p->channels->info.name
            : p->dims_low                                ? "widths of a low level"
            : p->bits && !kvd_host_codes_take_entries(p) ? p->bits->info.name
@@ -581,7 +600,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
             err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
             plan->tokens->info.name,
             other_member(plan) ? other_member(plan) : plan->bits->info.name);
-    if (plan->dims && !cache->exact_prompts && plan->tokens->eviction->whole_keys)
+    if (plan->dims && !cache->exact_prompts && !cache->exact_method &&
+        plan->tokens->eviction->whole_keys)
         return kvd_fail(err,
                         "'%s' after a method of the dims axis: it ranks tokens by whole keys, the "
                         "CUDA engine has cut keys alone",
@@ -607,7 +627,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     describe(e, plan);
     if (e->rule.ranking == KVD_EVICT_TRAINED)
-        cache->hook.wants_pre = cache->cosine && !cache->hook.wants_raw;
+        cache->hook.wants_pre |= cache->cosine && !cache->hook.wants_raw;
     if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
     /* If the rule has a temperature, eviction kernels compute their own softmax denominators. */
@@ -617,6 +637,13 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     e->method.lse = reads ? e->lse : NULL;
     e->method.lse_steps = reads && e->notes ? e->lse_steps : NULL;
     return 0;
+}
+
+void kvd_gpu_evict_latents(kvd_gpu_method *m, const kvd_latent_store *store)
+{
+    evict *const e = (evict *)m;
+    e->latents = store;
+    e->entry_bytes = store->token_bytes + (double)notes_bytes(e);
 }
 
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,

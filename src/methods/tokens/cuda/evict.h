@@ -11,6 +11,7 @@
 
 #include "common/cuda/memory.h"
 #include "kernels/layout.h"
+#include "methods/dims/cuda/latents.h"
 #include "methods/tokens/eviction.h"
 
 #ifdef __cplusplus
@@ -28,6 +29,17 @@ typedef struct {
     uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
 } kvd_evict_state;
+
+/*
+ * Latent vectors of K and V with the positions of their tokens (dims/cuda/latents.h), which move in
+ * the place of K and V. KV heads must not share them.
+ */
+typedef struct {
+    void *pool;                  /* device pages of the layer. NULL: K and V move */
+    size_t page;                 /* elements of a page */
+    const kvd_latent_head *head; /* [n_kv_heads] in device memory */
+    int32_t positions;           /* of kvd_latent_put_args */
+} kvd_evict_latents;
 
 /* Device data of methods that merge dropped tokens into kept ones (kvd_evict_rule.merge). */
 typedef struct {
@@ -100,6 +112,8 @@ typedef struct {
     /* In device memory: queries in 8 x 8 blocks (layout BLOCKED of kernels/layout.h). */
     const void *q;
     void *pool; /* device pages with K and V of the layer */
+    /* If latents.pool is set, K and V are scored and their latent vectors are moved. */
+    kvd_evict_latents latents;
     /*
      * [n_heads][n_q8] in device memory: natural logs of softmax denominators. Overwritten if tau0 >
      * 0.
@@ -176,6 +190,7 @@ typedef struct {
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
+    kvd_evict_latents latents; /* as in kvd_evict_prompts_args */
     /*
      * [batch][n_heads] in device memory: logs of softmax denominators; unused if tau0 > 0 or
      * KVD_EVICT_FIRST.
@@ -228,6 +243,12 @@ kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_
                                             int layer);
 /* Makes *a read unprojected keys, if prompts attend to them. Queries then are unprojected too. */
 void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a);
+
+/*
+ * Makes the eviction method *m move the latent vectors of *store with their positions, in the place
+ * of K and V. The store must outlive *m, and no two KV heads may share a latent vector.
+ */
+void kvd_gpu_evict_latents(kvd_gpu_method *m, const kvd_latent_store *store);
 
 /* Copies the networks of the plan to the device. *memory owns all arrays of *x. */
 int kvd_evict_trained_make(kvd_evict_trained *x, const kvd_gpu_method *m, kvd_device_memory *memory,

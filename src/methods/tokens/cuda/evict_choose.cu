@@ -182,14 +182,15 @@ __global__ void __launch_bounds__(MOVE)
     const int slices = (int)gridDim.x / (2 * a.map.n_kv_heads), b = (int)blockIdx.y;
     const int slice = (int)blockIdx.x % slices, side = (int)blockIdx.x / slices % 2,
               g = (int)blockIdx.x / slices / 2;
-    const int n = a.q_len[b], m = evict_kept_of(a.budget[a.slot[b]], n),
-              d = side ? a.map.d_v[g] : a.map.d_qk[g];
-    if (m == n || slice * DIMS >= d)
+    const int n = a.q_len[b], m = evict_kept_of(a.budget[a.slot[b]], n);
+    const int32_t *const kept = a.kept + (size_t)g * a.n_q8 + a.q_start[b];
+    const page_rows x = rows_of(a, b, g, side);
+    if (m == n || slice * DIMS >= x.d)
         return;
-    compact_rows<MOVE, RUN>(static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
-                                (side ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0),
-                            a.page_table + (size_t)b * a.max_pages, a.map.page_elements,
-                            a.kept + (size_t)g * a.n_q8 + a.q_start[b], m, slice, d);
+    compact_rows<MOVE, RUN>(x, kept, m, slice);
+    /* The position of a prompt's token is its index. */
+    for (int i = (int)threadIdx.x; a.latents.pool && !slice && !side && i < m; i += MOVE)
+        position_at(a, b, g, i) = kept[i];
 }
 
 __global__ void __launch_bounds__(CHOOSE)

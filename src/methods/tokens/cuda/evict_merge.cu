@@ -589,7 +589,7 @@ __global__ void __launch_bounds__(2 * KVD_WIDTH_MAX)
     }
     if (victim == newest)
         return;
-    move_piece(a, g, page, newest, victim, me);
+    move_piece(a, b, g, newest, victim, me);
     if (me == 0) {
         const size_t state = state_at(a.state, a.map.n_kv_heads, slot, g);
         a.state.score[state + victim] = a.state.score[state + newest];

@@ -160,19 +160,68 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
            (t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
+/* Rows of K, of V or of a latent vector of one KV head, in pages. */
+struct page_rows {
+    uint16_t *x; /* the head's first element in page 0 */
+    const int32_t *page;
+    size_t page_elements;
+    int d;
+    int octet; /* elements from 8 tokens to the next 8 */
+    int block; /* elements from 8 dimensions to the next 8 */
+
+    /* Returns the address of dimensions 8 b .. 8 b + 7 of token t. */
+    __device__ __forceinline__ uint4 *at(int t, int b) const
+    {
+        return reinterpret_cast<uint4 *>(x + (size_t)page[t / KVD_PAGE_TOKENS] * page_elements +
+                                         (t % KVD_PAGE_TOKENS / 8 * octet + b * block + t % 8 * 8));
+    }
+};
+
+/* Returns the rows of K (side 0) or V (1) of KV head g that move with their tokens. */
+template <typename ARGS>
+static __device__ __forceinline__ page_rows rows_of(const ARGS &a, int b, int g, int side)
+{
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
+    if (a.latents.pool) {
+        const kvd_latent_head &h = a.latents.head[g];
+        return {static_cast<uint16_t *>(a.latents.pool) + h.latent[side],
+                page,
+                a.latents.page,
+                h.rank[side],
+                64,
+                8 * KVD_PAGE_TOKENS};
+    }
+    const int d_k = a.map.d_qk[g], d = side ? a.map.d_v[g] : d_k;
+    return {static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
+                (side ? KVD_PAGE_TOKENS * d_k : 0),
+            page,
+            (size_t)a.map.page_elements,
+            d,
+            8 * d,
+            64};
+}
+
+/* Returns the position that is stored with token t of KV head g of request b. */
+template <typename ARGS>
+static __device__ __forceinline__ int32_t &position_at(const ARGS &a, int b, int g, int t)
+{
+    uint16_t *const page =
+        static_cast<uint16_t *>(a.latents.pool) +
+        (size_t)a.page_table[(size_t)b * a.max_pages + t / KVD_PAGE_TOKENS] * a.latents.page;
+    return reinterpret_cast<int32_t *>(page)[kvd_latent_position(a.latents.positions, g, t)];
+}
+
 /*
- * Moves rows kept[i] of K or V of a KV head to rows i < m, and fills the last group of 8 with
- * zeros. A CTA of THREADS threads moves 32 dimensions, number `slice`. It reads RUN rows before it
- * writes any of them.
+ * Moves rows kept[i] to rows i < m, and fills the last group of 8 with zeros. A CTA of THREADS
+ * threads moves 32 dimensions, number `slice`. It reads RUN rows before it writes any of them.
  */
 template <int THREADS, int RUN>
-static __device__ __forceinline__ void compact_rows(uint16_t *x, const int32_t *page,
-                                                    int page_elements, const int32_t *kept, int m,
-                                                    int slice, int d)
+static __device__ __forceinline__ void compact_rows(const page_rows &x, const int32_t *kept, int m,
+                                                    int slice)
 {
     enum { BLOCKS = 4, ROWS = THREADS / BLOCKS, EACH = RUN / ROWS };
     const int block = slice * BLOCKS + (int)threadIdx.x % BLOCKS, end = (m + 7) / 8 * 8;
-    const bool there = block * 8 < d;
+    const bool there = block * 8 < x.d;
     for (int first = 0; first < end; first += RUN) {
         uint4 held[EACH];
 #pragma unroll
@@ -180,34 +229,46 @@ static __device__ __forceinline__ void compact_rows(uint16_t *x, const int32_t *
             const int i = first + e * ROWS + (int)threadIdx.x / BLOCKS;
             held[e] = make_uint4(0, 0, 0, 0);
             if (there && i < m)
-                held[e] = *reinterpret_cast<const uint4 *>(
-                    x + piece(page, page_elements, kept[i], block, d));
+                held[e] = *x.at(kept[i], block);
         }
         __syncthreads();
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             const int i = first + e * ROWS + (int)threadIdx.x / BLOCKS;
             if (there && i < end)
-                *reinterpret_cast<uint4 *>(x + piece(page, page_elements, i, block, d)) = held[e];
+                *x.at(i, block) = held[e];
         }
         __syncthreads();
     }
 }
 
-/* Copies 16 bytes, the c-th ones of a token's K and V, from index `newest` to `place`. */
-static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
-                                                  const int32_t *page, int newest, int place, int c)
+/* Returns the number of values of `c` with which move_piece moves a whole token of KV head g. */
+static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, int g)
 {
-    const int d_k = a.map.d_qk[g], d_v = a.map.d_v[g];
-    if (c >= (d_k + d_v) / 8)
+    if (!a.latents.pool)
+        return (a.map.d_qk[g] + a.map.d_v[g]) / 8;
+    const kvd_latent_head &h = a.latents.head[g];
+    return (h.rank[0] + h.rank[1]) / 8 + 1;
+}
+
+/*
+ * Copies 16 bytes, the c-th ones of a token's K and V, from index `newest` to `place`. After those
+ * of latent vectors follows the token's position.
+ */
+static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int b, int g,
+                                                  int newest, int place, int c)
+{
+    if (c >= pieces_of(a, g))
         return;
-    const int d = c < d_k / 8 ? d_k : d_v, block = c < d_k / 8 ? c : c - d_k / 8;
-    uint16_t *const x = static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
-                        (c < d_k / 8 ? 0 : KVD_PAGE_TOKENS * d_k);
-    const auto at = [&](int i) {
-        return reinterpret_cast<uint4 *>(x + piece(page, a.map.page_elements, i, block, d));
-    };
-    *at(place) = *at(newest);
+    if (a.latents.pool && c + 1 == pieces_of(a, g)) {
+        position_at(a, b, g, place) = position_at(a, b, g, newest);
+        return;
+    }
+    const page_rows k = rows_of(a, b, g, 0), v = rows_of(a, b, g, 1);
+    if (c < k.d / 8)
+        *k.at(place, c) = *k.at(newest, c);
+    else
+        *v.at(place, c - k.d / 8) = *v.at(newest, c - k.d / 8);
 }
 
 static constexpr float LOG2E = 1.4426950408889634f;

@@ -308,7 +308,7 @@ __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const head &w, int place)
 {
     const int from = w.n - 1;
-    move_piece(a, w.g, w.page, from, place, (int)threadIdx.x);
+    move_piece(a, w.b, w.g, from, place, (int)threadIdx.x);
     if (threadIdx.x == THREADS - 1) {
         w.score[place] = w.score[from];
         w.position[place] = w.now;
@@ -397,11 +397,10 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
         take_less(least, of_warp[w]);
     if (least.place < 0)
         return;
-    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     for (int g = warp; g < a.map.n_kv_heads; g += LAYER_WARPS) {
         const size_t first = (size_t)g * room;
-        for (int c = lane; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
-            move_piece(a, g, page, n - 1, least.place, c);
+        for (int c = lane; c < pieces_of(a, g); c += 32)
+            move_piece(a, b, g, n - 1, least.place, c);
         if (lane == 0) {
             score[first + least.place] = score[first + n - 1];
             position[first + least.place] = now;
@@ -468,10 +467,9 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
      * The minimum limits the copies.
      */
     holes = min(min(holes, movers), n / 2);
-    const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
-    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
+    const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)
-        move_piece(a, g, page, mover[i / pieces], hole[i / pieces], i % pieces);
+        move_piece(a, b, g, mover[i / pieces], hole[i / pieces], i % pieces);
     for (int i = me; i < holes; i += DROP) {
         const size_t to = state + hole[i], from = state + mover[i];
         a.state.score[to] = a.state.score[from];
@@ -492,8 +490,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     /* The last `recent` indices are a ring. `turns` is the number of overwritten tokens so far. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
-    for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
-        move_piece(a, g, a.page_table + (size_t)b * a.max_pages, n - 1, place, c);
+    for (int c = (int)threadIdx.x; c < pieces_of(a, g); c += 32)
+        move_piece(a, b, g, n - 1, place, c);
 }
 
 __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_evict_steps_args a)
@@ -501,9 +499,8 @@ __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_e
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b];
     if (slot >= a.state.n_slots || a.budget[slot].place < 0)
         return;
-    for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
-        move_piece(a, g, a.page_table + (size_t)b * a.max_pages, a.kv_len[b] - 1,
-                   a.budget[slot].place, c);
+    for (int c = (int)threadIdx.x; c < pieces_of(a, g); c += 32)
+        move_piece(a, b, g, a.kv_len[b] - 1, a.budget[slot].place, c);
 }
 
 /* Returns the number of query heads per KV head, rounded up to a power of 2. */

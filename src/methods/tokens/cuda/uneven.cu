@@ -397,10 +397,13 @@ __global__ void __launch_bounds__(MOVE)
               d_v = a.map.d_v[g], d = side ? d_v : d_k;
     if (m == n || slice * DIMS >= d)
         return;
-    compact_rows<MOVE, RUN>(static_cast<uint16_t *>(u.heads) + (side ? KVD_PAGE_TOKENS * d_k : 0),
-                            u.table + ((size_t)b * kv + g) * (size_t)a.max_pages,
-                            KVD_PAGE_TOKENS * (d_k + d_v),
-                            a.kept + (size_t)g * a.n_q8 + a.q_start[b], m, slice, d);
+    const page_rows x = {static_cast<uint16_t *>(u.heads) + (side ? KVD_PAGE_TOKENS * d_k : 0),
+                         u.table + ((size_t)b * kv + g) * (size_t)a.max_pages,
+                         (size_t)KVD_PAGE_TOKENS * (d_k + d_v),
+                         d,
+                         8 * d,
+                         64};
+    compact_rows<MOVE, RUN>(x, a.kept + (size_t)g * a.n_q8 + a.q_start[b], m, slice);
 }
 
 __global__ void __launch_bounds__(SUM)
