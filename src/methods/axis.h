@@ -134,6 +134,8 @@ typedef struct kvd_method_setup {
      * True if the model's weights are random, so that methods may draw random matrices and tables.
      */
     bool drawn;
+    /* True if a method of the tokens axis drops tokens, others in each KV head. */
+    bool drops;
 } kvd_method_setup;
 
 #endif

@@ -290,6 +290,7 @@ static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setu
     /* Tables that a bits method draws are for numbers of variance 1, as drawn bases keep them. */
     s.drawn = s.drawn && !s.calibration &&
               (p->bits ? p->bits->drawn : p->maker || (p->tokens && p->tokens->drawn));
+    s.drops = p->tokens && !p->tokens->select && !p->tokens->only_lowers;
     return s;
 }
 

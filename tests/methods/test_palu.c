@@ -99,6 +99,26 @@ TEST(palu_of_single_heads)
     kvd_plan_close(&plan);
 }
 
+/* KV heads that drop different tokens share no latents unless `heads` says so. */
+TEST(palu_after_dropped_tokens)
+{
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump};
+    static const struct {
+        const char *text;
+        int heads;
+    } want[] = {{"palu", 2},
+                {"h2o+palu", 1},
+                {"keyformer+palu", 1},
+                {"h2o+palu,heads=2", 2},
+                {"quest+palu", 2}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        kvd_plan plan;
+        open_plan(&plan, want[i].text, 4, &setup);
+        assert_int_equal(plan.dims->heads, want[i].heads);
+        kvd_plan_close(&plan);
+    }
+}
+
 /*
  * Returns the sum of the ranks of all groups. `drawn` has singular values for random projections,
  * or is NULL for calibrated ones.

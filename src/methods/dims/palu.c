@@ -22,7 +22,8 @@ enum { P, HEADS, ROWS, SEARCH };
 static const kvd_parameter parameters[] = {
     {"p", 0.5, 0, 0.999, false, "fraction of the numbers removed"},
     {"heads", 4, 1, 128, true,
-     "number of adjacent KV heads that share a latent, at most those of the model"},
+     "number of adjacent KV heads that share a latent, at most those of the model; 1 by default "
+     "with a method that drops tokens"},
     {"rows", 8192, 64, 1 << 24, true, "number of calibration tokens read"},
     {"search", 0, 0, 3, true,
      "ranks: 0 equal, 1 proportional to root mean squares of the gradients of --fisher (as the "
@@ -309,7 +310,9 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     if (v->given[HEADS] && c->n_kv_heads % (int)v->value[HEADS])
         return kvd_fail(err, "heads = %g does not divide the %d KV heads of the model",
                         v->value[HEADS], c->n_kv_heads);
-    int heads = (int)v->value[HEADS] < c->n_kv_heads ? (int)v->value[HEADS] : c->n_kv_heads;
+    int heads = s->drops && !v->given[HEADS]           ? 1
+                : (int)v->value[HEADS] < c->n_kv_heads ? (int)v->value[HEADS]
+                                                       : c->n_kv_heads;
     while (c->n_kv_heads % heads)
         heads--;
     const size_t wide = (size_t)heads * (size_t)c->d_head,
