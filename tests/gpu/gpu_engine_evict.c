@@ -89,8 +89,12 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
     result_release(&got);
 }
 
+/*
+ * Tests method `text` with compressed heads against the numbers of tokens that the CPU engine keeps
+ * without. The heads are compressed by `dims` or, if it is NULL, by method `with`.
+ */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
-                      const kvd_dims *dims)
+                      const kvd_dims *dims, const char *with)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
     kvd_err err = {""};
@@ -101,13 +105,18 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
     size_t wrong[2] = {0};
     double mean = 0;
     int status = plan_of(text, config, &plan, &err) || by_cpu(c, l, &plan, &want, &err);
-    plan.dims = dims;
+    if (dims) {
+        plan.dims = dims;
+    } else {
+        kvd_plan_close(&plan);
+        status = status || plan_of(with, config, &plan, &err);
+    }
     status = status || by_cuda(c, l, &plan, &apart, want.entries, &got, &wrong[0], &err) ||
              by_cuda(c, l, &plan, &plain, want.entries, &again, &wrong[1], &err);
     const double least = overlap(l, config, &got, &again, false, &mean);
     const bool same =
         !status && !memcmp(again.logits, got.logits, l->outputs * l->vocab * sizeof(float));
-    (void)snprintf(name, sizeof name, "%s with compressed heads", text);
+    (void)snprintf(name, sizeof name, "%s with compressed heads", dims ? text : with);
     (void)snprintf(detail, sizeof detail,
                    "%zu and %zu wrong counts, %s bits with and without graphs", wrong[0], wrong[1],
                    same ? "the same" : "other");
@@ -220,9 +229,10 @@ static void refused(const kvd_checkpoint *c, const char *text, const kvd_dims *d
         test_result(0, "refused", "%s", err.msg);
         return;
     }
-    plan.dims = d;
+    const kvd_dims *const own = plan.dims;
+    plan.dims = d ? d : own;
     engine_refused(c, &plan, &spec, why);
-    plan.dims = NULL;
+    plan.dims = own;
     kvd_plan_close(&plan);
 }
 
@@ -362,7 +372,11 @@ int main(int argc, char **argv)
         "quest,budget=0.3,page=1 alisa,budget=64 alisa,budget=0.4,history=3,local=0.3 "
         "a2ats,size=40,rows=250,budget=0.1,local=16,relative=64 "
         "mpcache,threshold=0,budget=0.3,large=16,small=4 "
-        "mpcache,threshold=0.003,budget=0.3,large=16,small=4";
+        "mpcache,threshold=0.003,budget=0.3,large=16,small=4 "
+        "h2o+palu,p=0,heavy=40,recent=24 h2o+palu,p=0,heavy=1,recent=62 "
+        "keyformer+palu,p=0 keyformer+palu,p=0,keys=40,recent=24 tova+palu,p=0,budget=64 "
+        "scissorhands+palu,p=0,budget=64,recent=16,drop=8 streaming+palu,p=0,sink=4,recent=61 "
+        "snapkv+palu,p=0,window=16,budget=48";
     static const kvd_plan none = {.type = KVD_BF16};
     argc -= argc > 1 && read_part(argv[argc - 1]);
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
@@ -392,8 +406,8 @@ int main(int argc, char **argv)
     const double median = logits_off(&l, got.logits, want.logits, &most);
     size_t next = 0;
     for (char *rest = texts, *text; (text = strsep(&rest, " "));)
-        if ((quick ? !strcmp(text, "h2o") || strstr(text, "adakv,window=16") ||
-                         strstr(text, "page=16")
+        if ((quick ? !strcmp(text, "h2o") || !strcmp(text, "keyformer+palu,p=0") ||
+                         strstr(text, "adakv,window=16") || strstr(text, "page=16")
                    : argc < 2 || strstr(text, argv[1])) &&
             in_this_part(next++))
             against_cpu(c, &l, text, median);
@@ -407,14 +421,19 @@ int main(int argc, char **argv)
     all_stay(c, &l, "h2o,heavy=400,recent=400", NULL);
     all_stay(c, &l, "keyformer,keys=400,recent=400", quick ? NULL : &d);
     if (!quick && in_this_part(1)) {
-        with_dims(c, &l, "keyformer,keys=40,recent=24", &d);
-        with_dims(c, &l, "tova,budget=64", &d);
-        with_dims(c, &l, "ems,window=16,budget=48", &d);
-        with_dims(c, &l, "elasticcache,budget=48", &d);
-        with_dims(c, &l, "d2o,heavy=40,recent=24", &d);
-        with_dims(c, &l, "scissorhands,budget=64,recent=16", &d);
-        with_dims(c, &l, "kvcrush,window=16,budget=48", &d);
-        with_dims(c, &l, "streaming,sink=4,recent=60", &d);
+        with_dims(c, &l, "keyformer,keys=40,recent=24", &d, NULL);
+        with_dims(c, &l, "tova,budget=64", &d, NULL);
+        with_dims(c, &l, "ems,window=16,budget=48", &d, NULL);
+        with_dims(c, &l, "elasticcache,budget=48", &d, NULL);
+        with_dims(c, &l, "d2o,heavy=40,recent=24", &d, NULL);
+        with_dims(c, &l, "scissorhands,budget=64,recent=16", &d, NULL);
+        with_dims(c, &l, "kvcrush,window=16,budget=48", &d, NULL);
+        with_dims(c, &l, "streaming,sink=4,recent=60", &d, NULL);
+        with_dims(c, &l, "keyformer,keys=40,recent=24", NULL,
+                  "keyformer+palu,p=0.4,keys=40,recent=24");
+        with_dims(c, &l, "h2o,heavy=100,recent=28", NULL, "h2o+palu,p=0.7,heavy=100,recent=28");
+        with_dims(c, &l, "snapkv,window=16,budget=48", NULL,
+                  "snapkv+palu,p=0.4,window=16,budget=48");
     }
     if (in_this_part(2)) {
         alone(c, &l, "prefixkv,budget=0.4");
@@ -440,8 +459,13 @@ int main(int argc, char **argv)
     refused(c, "snapkv+kivi,bits=4,group=32", NULL, 0, "not with 'kivi'");
     refused(c, "adakv,budget=20,window=16", &d, 0, "'adakv' alone");
     refused(c, "knorm,budget=48", &d, 0, "'knorm' after a method of the dims axis");
+    refused(c, "knorm+palu,budget=48", NULL, 0, "'knorm' after a method of the dims axis");
+    refused(c, "h2o+palu,heads=2", NULL, 0, "give heads=1");
+    refused(c, "adakv+palu,budget=20,window=16", NULL, 0, "not with 'adakv'");
+    refused(c, "h2o+palu+kvquant", NULL, 0, "not with 'kvquant'");
     test_context(c, "adakv,budget=20,window=16", true);
     test_context(c, "h2o,heavy=8,recent=8", false);
+    test_context(c, "keyformer+palu,keys=8,recent=8", false);
     kvd_dims_release(&d);
     kvd_spectrum_release(&s);
     result_release(&want);

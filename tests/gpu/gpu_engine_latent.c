@@ -745,7 +745,7 @@ int main(int argc, char **argv)
     }
     kvd_checkpoint *const c = checkpoint_or_end(demo);
     refused(c, "strawman", &pieces, "without chunks");
-    refused(c, "h2o+palu", &whole, "h2o");
+    refused(c, "h2o+palu,heads=2", &whole, "give heads=1");
     kvd_checkpoint_close(c);
     test_context("palu");
     test_context("palu+kvquant,outliers=0.1");

@@ -266,10 +266,17 @@ static const setting apart = {.name = "apart, graphs",
                      pieces = {
                          .name = "prompts in chunks", .max_batch = 4, .chunk = 53, .mixed = true};
 
+/* Returns the method of the engine that drops tokens, which palu owns if both are combined. */
+static const kvd_gpu_method *evicting(const kvd_engine *e)
+{
+    const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)e)->cache.method;
+    return m->plan->maker ? kvd_gpu_palu_evict(m) : m;
+}
+
 static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to,
                      kvd_err *err)
 {
-    const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
+    const kvd_gpu_method *const m = evicting(e);
     float score[LONGEST];
     int status = 0;
     for (size_t h = 0; !status && h < heads_of(c); h++) {

@@ -591,5 +591,8 @@ double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
  * latest iteration, or 0 if no page lacked room.
  */
 size_t kvd_latent_codes_lacking(const kvd_latent_codes *c);
+
+/* For tests only: returns the method that drops tokens, which method palu owns, or NULL. */
+const kvd_gpu_method *kvd_gpu_palu_evict(const kvd_gpu_method *palu);
 #endif
 #endif

@@ -1,7 +1,7 @@
 /*
- * Method palu, alone or with a bits method, in the CUDA engine. The QKV product gives latents, and
- * prompts attend to restored keys. With exact_method, prompts attend to unprojected K and V, and
- * separate products give the latents.
+ * Method palu in the CUDA engine, alone, with a bits method or, if KV heads share no latents, with
+ * an evicting method. The QKV product gives latents, and prompts attend to restored keys. With
+ * exact_method, prompts attend to unprojected K and V, and separate products give the latents.
  *
  * The fused kernel (kernels/rivals/palu_decode.h) restores keys and attends, otherwise pages are
  * restored first. B_v is folded into W_O unless value latents are wider than a head.
@@ -12,6 +12,8 @@
 #include "kernels/rivals/palu_decode.h"
 #include "methods/cuda/fold.h"
 #include "methods/dims/cuda/latents.h"
+#include "methods/tokens/cuda/evict.h"
+#include "methods/tokens/tokens.h"
 
 static const char what[] = "latents of palu", matrices[] = "matrices of palu";
 
@@ -46,6 +48,8 @@ typedef struct {
     bool fused;
     kvd_latent_codes codes;
     bool coded; /* method allot or kvquant codes the latents */
+    /* Method that drops tokens by attention to restored keys, and moves latents. NULL: none. */
+    kvd_gpu_method *evict;
     kvd_palu_layer *layer;
     uint16_t *matrix;
     /* [max_tokens][latent_pitch] Latents, if separate products compute them; NULL if `folded`. */
@@ -280,10 +284,17 @@ static bool codes_here(const kvd_plan *plan)
 
 static const char *refused_member(const kvd_plan *plan)
 {
-    return plan->layers                      ? plan->layers->info.name
-           : plan->tokens                    ? plan->tokens->info.name
-           : plan->bits && !codes_here(plan) ? plan->bits->info.name
-                                             : NULL;
+    const bool other = plan->tokens && plan->tokens->info.gpu != &kvd_gpu_evict;
+    return plan->layers                                        ? plan->layers->info.name
+           : other                                             ? plan->tokens->info.name
+           : plan->bits && (plan->tokens || !codes_here(plan)) ? plan->bits->info.name
+                                                               : NULL;
+}
+
+/* Returns true if KV heads drop different tokens but share latent vectors, which cannot be. */
+static bool shares_dropped(const kvd_plan *plan)
+{
+    return plan->tokens && plan->dims->heads > 1;
 }
 
 static bool codes_on_host(const kvd_plan *plan)
@@ -301,10 +312,16 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     const int d = c->config->d_head;
     const char *const member = refused_member(plan);
     if (member && !(c->generates && codes_on_host(plan)))
+        return kvd_fail(
+            err,
+            "the CUDA engine runs '%s' alone, with allot, with kvquant or with a method "
+            "that drops as many tokens in every KV head, not with '%s'",
+            plan->dims->method, member);
+    if (shares_dropped(plan))
         return kvd_fail(err,
-                        "the CUDA engine runs '%s' alone, with allot or with kvquant, not with "
-                        "'%s'",
-                        plan->dims->method, member);
+                        "'%s' drops other tokens in every KV head, but %d KV heads share a latent "
+                        "of '%s': give heads=1",
+                        plan->tokens->info.name, plan->dims->heads, plan->dims->method);
     if (!fits(plan->dims->heads, d))
         return kvd_fail(err,
                         "latents of %d heads of %d: the CUDA engine takes groups up to 768 wide",
@@ -529,7 +546,15 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
-    return kvd_latent_codes_put(&((kvd_palu *)m)->codes, r, err);
+    const kvd_palu *const p = (const kvd_palu *)m;
+    return p->evict ? p->evict->attended(p->evict, r, err)
+                    : kvd_latent_codes_put(&p->codes, r, err);
+}
+
+static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
+{
+    const kvd_gpu_method *const evict = ((const kvd_palu *)m)->evict;
+    return evict->entries(evict, slot, before);
 }
 
 static double bits(const kvd_gpu_method *m, size_t slot)
@@ -541,7 +566,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 {
     kvd_palu *const p = (kvd_palu *)m;
     return kvd_status(kvd_latent_store_make(&p->store, pages, slots, stream, err) ||
-                      (p->coded && kvd_latent_codes_make(&p->codes, pages, slots, stream, err)));
+                      (p->coded && kvd_latent_codes_make(&p->codes, pages, slots, stream, err)) ||
+                      (p->evict && p->evict->make(p->evict, pages, slots, stream, err)));
 }
 
 /*
@@ -550,19 +576,22 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
  */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
+    kvd_gpu_method *const evict = ((kvd_palu *)m)->evict;
     for (size_t i = it->n_steps; m->cache->exact_method && i < it->n_slices; i++)
         if (it->n_steps || it->slice[i].before)
             return kvd_fail(err,
                             "request %u: %u tokens of a prompt after %u, with %zu steps: prompts "
                             "that attend uncompressed run whole and without steps",
                             it->slice[i].request, it->slice[i].n, it->slice[i].before, it->n_steps);
-    return 0;
+    return evict ? evict->begin(evict, it, err) : 0;
 }
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_palu *const p = (kvd_palu *)m;
     const size_t needed = kvd_latent_codes_lacking(&p->codes);
+    if (p->evict)
+        return p->evict->ended(p->evict, it, err);
     kvd_latent_store_note(&p->store, it);
     return needed ? kvd_fail(err,
                              "method '%s': a page of 64 tokens has %zu outliers in the latents of "
@@ -578,12 +607,14 @@ static size_t lacking(const kvd_gpu_method *m)
 
 static double held(const kvd_gpu_method *m)
 {
-    return ((const kvd_palu *)m)->store.held;
+    const kvd_palu *const p = (const kvd_palu *)m;
+    return p->evict ? p->evict->held(p->evict) : p->store.held;
 }
 
 static void release(kvd_gpu_method *m)
 {
     kvd_palu *const p = (kvd_palu *)m;
+    kvd_gpu_method_free(p->evict);
     kvd_latent_store_release(&p->store);
     free(p->dims.head);
     free(p);
@@ -599,6 +630,20 @@ static int make_rows(kvd_palu *p, kvd_err *err)
     return p->folded || (p->rows = kvd_device_new(&p->store.memory, bytes, what, err)) ? 0 : -1;
 }
 
+/* Opens the evicting method of the plan. Head layouts and the latent store must be ready. */
+static int open_evict(kvd_palu *p, kvd_err *err)
+{
+    kvd_gpu_method *const m = &p->method;
+    if (kvd_gpu_evict.open(m->plan, m->cache, &p->evict, err))
+        return -1;
+    kvd_gpu_evict_latents(p->evict, &p->store);
+    m->entries = entries;
+    m->slot_bytes = p->evict->slot_bytes;
+    m->lse = p->evict->lse;
+    m->lse_steps = p->evict->lse_steps;
+    return 0;
+}
+
 static int open_palu(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -610,6 +655,7 @@ static int open_palu(kvd_palu *p, kvd_err *err)
     c->hook.wants_pre = !p->folded;
     p->fused = fuses(p);
     p->store.one_layer = p->coded = p->method.plan->bits && codes_here(p->method.plan);
+    p->store.positions = p->method.plan->tokens != NULL;
     if (make_matrices(p, err) || kvd_latent_store_init(&p->store, err) ||
         (p->coded && kvd_latent_codes_init(&p->codes, &p->store, p->method.plan, &p->dims, err)) ||
         fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)) ||
@@ -618,9 +664,11 @@ static int open_palu(kvd_palu *p, kvd_err *err)
         return -1;
     p->method.page_bytes = p->store.page_bytes + p->codes.page_bytes;
     p->method.slot_bytes = p->codes.slot_bytes;
-    p->method.whole_prompts = p->coded || p->method.codes;
+    if (p->method.plan->tokens && open_evict(p, err))
+        return -1;
+    p->method.whole_prompts = p->coded || p->method.codes || p->evict;
     p->method.bits = p->coded ? bits : NULL;
-    p->method.attended = p->coded ? attended : NULL;
+    p->method.attended = p->coded || p->evict ? attended : NULL;
     p->method.apart = p->folded ? 0 : 1u << KVD_PHASE_ROTATE;
     if (p->fused) {
         p->method.plan_steps = plan_fused;
@@ -628,6 +676,11 @@ static int open_palu(kvd_palu *p, kvd_err *err)
         p->method.kernels = "steps on latents (palu_decode)";
     }
     return 0;
+}
+
+const kvd_gpu_method *kvd_gpu_palu_evict(const kvd_gpu_method *palu)
+{
+    return ((const kvd_palu *)palu)->evict;
 }
 
 static bool runs(const kvd_plan *plan)
@@ -663,7 +716,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
 
 static bool generates(const kvd_plan *plan)
 {
-    return runs(plan) && (!refused_member(plan) || codes_on_host(plan)) &&
+    return runs(plan) && (!refused_member(plan) || codes_on_host(plan)) && !shares_dropped(plan) &&
            fits(plan->dims->heads, plan->dims->d_head);
 }
 
