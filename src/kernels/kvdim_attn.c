@@ -263,7 +263,7 @@ static void on_skipped(void *ctx, const char *line)
     if (s->progress.terminal && !s->progress.quiet)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s\n", program, line);
-    /* If memory runs out, the reason is missing in the result file. */
+    /* If memory runs out, the result file lacks the reason. */
     if (strlen(s->skipped ? s->skipped : "") < 16000 &&
         asprintf(&grown, "%s%s%s", s->skipped ? s->skipped : "", s->skipped ? "\n" : "", line) >=
             0) {

@@ -7,10 +7,7 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu_task.h"
 
-/*
- * A thread gets about PIECES parts of the work. A part covers MIN_BLOCKS to MAX_BLOCKS blocks of
- * keys.
- */
+/* Number of parts of the work per thread, and least and most blocks of keys per part. */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
 kvd_cpu_isa kvd_cpu_isa_best(void)
@@ -52,10 +49,7 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
     return &kvd_cpu_kernel_portable;
 }
 
-/*
- * Part of the attention of some query rows of a KV head (a task): a range of keys, which one thread
- * computes.
- */
+/* Range of keys of one KV head whose attention one thread computes. */
 typedef struct {
     kvd_cpu_task task;
     double cost;
@@ -111,11 +105,7 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/*
- * Divides attention into pieces of work and lists them in x->pieces. A task (query rows of one KV
- * head) is cut into pieces of cost `wanted`, or kept whole if `wanted` is 0. Returns the total
- * cost.
- */
+/* Divides the work into pieces of cost `wanted`, or not at all if 0. Returns the total cost. */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;

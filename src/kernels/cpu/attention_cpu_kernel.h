@@ -1,20 +1,16 @@
 /*
- * CPU attention kernel for one task (attention_cpu_task.h), included once per instruction set.
+ * CPU attention of some query rows of one KV head, included once per instruction set. Lanes of a
+ * vector are query rows.
  *
- *   S [key][row] = K Q^T   P = 2^(S - max)   O [column][row] = 2^(old max - max) O + V^T P
- *
- * Lanes of a vector are query rows; Q is transposed into panels [d_qk][rows]. The including file
- * must define:
- *
- * - VL, NV: floats per vector, vectors of rows per panel.
- * - MR: keys (or columns of V) per register tile of MR x nv sums. MR_ONE: MR if nv is 1.
- * - PANELS: panels per task.
+ * The including file must define:
+ * - VL, NV: floats per vector, and vectors of query rows.
+ * - MR: keys (or columns of V) whose sums are in registers. MR_ONE: the same for one vector.
+ * - PANELS: groups of NV vectors per task.
  * - KERNEL: name of the kvd_cpu_kernel.
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
  * - v_max(a, b): a > b ? a : b, hence b if either is NaN.
- * - V_EXP2, optional: it defines v_exp2(x), which is 2^x for x <= 0 within 1 ulp, 0 below about
- *   -126, and NaN for NaN. Without V_EXP2 it defines vi, a vector of int, instead.
  * - v_keep(x, key, limit): key <= limit ? x : -inf.
+ * - V_EXP2, if the file also defines v_exp2(x) = 2^x; otherwise vi, a vector of int.
  */
 #include <float.h>
 #include <math.h>
@@ -24,12 +20,7 @@
 #include "kernels/cpu/attention_cpu_task.h"
 
 #ifndef V_EXP2
-/*
- * Returns 2^x by a minimax polynomial of degree 6, relative error 2e-9.
- *
- * Adding 1.5 * 2^23 + 127 rounds x to the integer n and leaves n + 127, the exponent field of 2^n,
- * in the low bits. For x < -127 the result is 0. NaN stays NaN.
- */
+/* Returns 2^x by a minimax polynomial of degree 6, relative error 2e-9. x < -127 gives 0. */
 static inline vf v_exp2(vf x)
 {
     const vf magic = v_set1(0x1.8p23f + 127);
@@ -60,14 +51,14 @@ enum { AHEAD = 4096, LINE = 64 };
 
 typedef struct {
     size_t nv, from, rows; /* number of vectors, first row within the task, number of rows */
-    /* Every row attends to keys below `common`, no row to keys from `end` on. */
+    /* Every query row attends to the keys below `common`, and none to keys from `end` on. */
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
     float *q;  /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
     /* Unnormalised outputs [d_v][nv * VL], followed by room for one more tile of dimensions. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
-    /* [PANEL] Row i attends to the first `common` keys and the limit[i] keys after them. */
+    /* [PANEL] Number of keys after the first `common` to which each query row attends. */
     float *limit;
 } panel;
 
@@ -77,10 +68,7 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
         __builtin_prefetch((const void *)*line);
 }
 
-/*
- * Computes the scores of a tile of keys for a panel of query rows, and raises the rows' maxima in
- * `max`. If `masked`, the score of key m becomes -inf in rows whose limit is below keys[m].
- */
+/* Computes scores of a tile of keys, causal if `masked`, and raises each query row's maximum. */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
                         const float *v, size_t v_step)
@@ -133,10 +121,7 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
     }
 }
 
-/*
- * Computes the scores of keys key .. key + n_keys - 1 for a panel of query rows; the causal mask
- * applies to the last `beyond` keys. `s` needs room for a whole tile more.
- */
+/* Computes the scores of n_keys keys. The causal mask applies to the last `beyond` keys. */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
 {
@@ -158,10 +143,7 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
     }
 }
 
-/*
- * Replaces the scores `s` of n_keys keys by softmax weights 2^(score - maximum), and updates each
- * row's maximum and sum. A row with only -inf scores gets the sum 0.
- */
+/* Replaces scores by weights 2^(score - maximum), and updates each query row's maximum and sum. */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {
     vf zero[NV], sum[NV];
@@ -222,7 +204,6 @@ INLINE void output_tile(const size_t nv, const float *s, const float *v, size_t 
     }
 }
 
-/* Adds the products of softmax weights and V to the panel's output. */
 INLINE void output(const size_t nv, const float *s, const float *v, size_t d, size_t n_keys,
                    panel *p)
 {
@@ -257,7 +238,7 @@ static int all_finite(const float *x, size_t n)
     return rest == 0;
 }
 
-/* Adds V of masked keys only to rows that attend to them, because 0 * NaN is NaN. */
+/* Adds V only to the query rows that attend to its key, because 0 * NaN is NaN. */
 static void output_seen(const float *s, const float *v, size_t d, size_t key, size_t from,
                         size_t n_keys, panel *p)
 {
@@ -346,7 +327,7 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/* Writes a panel's output. Partial results are not divided by the sums of softmax weights. */
+/* Writes the output of some query rows. Partial results are not divided by the softmax sums. */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

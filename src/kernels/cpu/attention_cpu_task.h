@@ -1,9 +1,6 @@
 /*
- * Task of attention_cpu.c: some query rows and keys of one KV head, with all query heads of that KV
- * head.
- *
- * Row r of KV head g is new token r / group and query head g * group + r % group. Row r attends to
- * keys up to index position + r / group.
+ * Work item of the CPU attention: some query rows and keys of one KV head. Row r is new token r /
+ * group and query head g * group + r % group.
  */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
@@ -19,10 +16,7 @@ typedef struct {
     size_t position; /* position of the request's first query: kv_len - q_len */
     size_t row, rows;
     size_t key, key_end; /* A row ignores keys after its own position. */
-    /*
-     * Partial result for a later merge, or NULL: largest base-2 score [rows], sum of softmax
-     * weights [rows], sum of weights times V [rows][d_v].
-     */
+    /* Partial result or NULL: maxima [rows], softmax sums [rows], outputs [rows][d_v]. */
     float *partial;
 } kvd_cpu_task;
 
@@ -30,9 +24,9 @@ typedef struct {
     size_t max_rows;
     size_t row_unit;  /* number of rows computed at a time; a task's time grows in these steps */
     size_t key_block; /* Keys per block, counted from kvd_cpu_task.key. */
-    /* Returns the floats of scratch memory that a thread needs, which are aligned to 64 bytes. */
+    /* Returns the number of floats of scratch memory per thread, aligned to 64 bytes. */
     size_t (*scratch)(size_t d_qk, size_t d_v);
-    /* Computes the attention of a task. `scale` is log2(e) / sqrt(d_head). */
+    /* `scale` is log2(e) / sqrt(d_head). */
     void (*run)(const kvd_cpu_task *task, float scale, float *scratch);
 } kvd_cpu_kernel;
 

@@ -1,20 +1,6 @@
 /*
- * RoPE, rotation, truncation and store of Q, K and V of the new tokens, in one launch. cut() keeps
- * the first d_qk or d_v columns.
- *
- *   Q[t][h] = cut(rope(x_q[t][h]) R_qk[g])
- *   K[t][g] = cut(rope(x_k[t][g]) R_qk[g])
- *   V[t][g] = cut(x_v[t][g]), or cut(x_v[t][g] R_v[g]) if R_v is given
- *
- * A warp processes 16 rows of one or two heads. A lane holds 8 adjacent columns, not the columns of
- * an mma fragment; ldmatrix reads the rows of R in the same permuted order.
- *
- * - Prefill: two persistent CTAs per SM with R in shared memory; CTAs per KV head in proportion to
- *   its bytes. One warp writes each group of 8 tokens. Wider heads than KVD_WIDTH_NARROW: one CTA
- *   per SM with some columns of R (blockIdx.y).
- * - Decode: grid (KV head, 16 requests, some columns of R). Sums have a fixed order.
- * - Decode of up to 8 requests: grid (KV head, some heads, 16 columns of R). A warp reads all but x
- *   while preceding kernels run.
+ * Applies RoPE and rotation matrices to Q, K and V of new tokens, and stores the first d_qk or d_v
+ * columns. A warp processes 16 tokens of one or two heads.
  */
 #include "kernels/cuda/append.h"
 
@@ -27,7 +13,6 @@ extern "C" {
 namespace
 {
 
-/* Request of a block of 16 rows. Request b has the blocks from token_start[b] / 16 + 2 b on. */
 struct place {
     int b, start, next;
 };
@@ -70,7 +55,7 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
         if (is_q && t - r < q_len)
             u.to[i] = static_cast<uint16_t *>(a.q) + (size_t)a.map.q_offset[head] * (size_t)a.n_q8 +
                       (size_t)(__ldg(a.q_start + at.b) + t - r) * (size_t)u.d + 8 * r;
-        /* Rows of K and V after the last new token become zero in its group of 8 tokens. */
+        /* The last group of 8 tokens is filled up with zeros. */
         if (!is_q && t >= 0 && (t < q_len || (t - r >= 0 && t - r < q_len)))
             u.to[i] =
                 cache_row(a, at.b, old + t, g, is_v ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0, u.d);

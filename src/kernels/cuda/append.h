@@ -1,7 +1,4 @@
-/*
- * Applies RoPE and rotation to Q, K and V of new tokens, keeps the first dimensions of each head,
- * and stores them (CUDA). If r_v is NULL, V is taken as already rotated by W_V.
- */
+/* Applies RoPE and rotations to new tokens and stores the first dimensions of each head. */
 #ifndef KVD_KERNELS_CUDA_APPEND_H
 #define KVD_KERNELS_CUDA_APPEND_H
 
@@ -19,45 +16,33 @@ typedef struct {
     int32_t d_head;             /* dimensions before compression; 16, 32 .. 256 */
     int32_t batch, n_tokens;    /* requests, and new tokens of all requests */
     const int32_t *token_start; /* Device [batch]: first row of request b in x, increasing. */
-    /*
-     * [batch] in device memory: number of new tokens of each request, and of all tokens with the
-     * new ones.
-     */
+    /* [batch] in device memory: number of new tokens, and of all tokens including them. */
     const int32_t *q_len, *kv_len;
-    /*
-     * [batch] in device memory, prefill: first row of each request in Q. NULL: decode, Q
-     * [batch][q_pitch].
-     */
+    /* [batch] in device memory: index of each request's first query in Q; NULL in decode. */
     const int32_t *q_start;
     int32_t n_q8;              /* rows of Q in layout BLOCKED; 0 in decode */
     const int32_t *page_table; /* device [batch][max_pages] */
     int32_t max_pages;
-    /* Decode only, [batch] in device memory: RoPE position of the new token; if NULL, kv_len - 1 */
+    /* [batch] on the device: RoPE position of the new token, or NULL for kv_len - 1 (decode). */
     const uint32_t *position;
     /*
-     * Decode only. 1: the launch may read token_start, kv_len, position and page_table before
-     * preceding kernels end. A kernel without programmatic launch must run between the kernel that
-     * writes these arrays and this launch.
+     * If 1, the launch may read token_start, kv_len, position and page_table before preceding
+     * kernels end. Between the kernel that writes them and this launch, a kernel without
+     * programmatic launch must run. Decode only.
      */
     int32_t lists_ready;
     const void *x; /* Device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V before RoPE. */
-    /* If 1, V in x is truncated: x is [n_tokens][(n_heads + n_kv_heads) * d_head + sum of d_v]. */
+    /* If 1, V of each head in `x` has d_v instead of d_head columns. */
     int32_t v_is_cut;
-    /* Device [max position][rope_dim / 2], cosines and sines of RoPE, or NULL without RoPE. */
+    /* [max position][rope_dim / 2] Cosines and sines in device memory, or NULL without RoPE. */
     const float *rope_cos, *rope_sin;
     int32_t rope_dim;         /* leading dims that RoPE rotates; even, at most d_head */
     int32_t rope_interleaved; /* rotated pairs are (i, i + rope_dim/2) if 0, (2i, 2i+1) if 1 */
-    /*
-     * Rotation matrices of Q and K, device, row-major [d_head][d_qk] per KV head. NULL: the first
-     * d_qk dims are kept.
-     */
+    /* Rotation matrices on the device, [d_head][d_qk] per KV head. NULL: the identity. */
     const void *r_qk;
     const void *r_v; /* device, [d_head][d_v] per KV head; if NULL, V is only truncated */
     void *q, *pool;  /* outputs */
-    /*
-     * Decode only, may be NULL. The kernel writes its start and end in ns of %globaltimer. The
-     * caller must zero *ended first.
-     */
+    /* Outputs or NULL: start and end time in ns. The caller zeroes *ended. Decode only. */
     unsigned long long *began, *ended;
 } kvd_append_args;
 

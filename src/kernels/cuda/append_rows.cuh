@@ -1,4 +1,4 @@
-/* Device functions of append.cu that rotate, truncate and store rows of Q, K and V. */
+/* Device functions of append.cu that rotate, truncate and store Q, K and V of tokens. */
 #ifndef KVD_KERNELS_CUDA_APPEND_ROWS_CUH
 #define KVD_KERNELS_CUDA_APPEND_ROWS_CUH
 
@@ -10,9 +10,9 @@ namespace
 
 enum {
     ROWS = 16,
-    /* Bytes of shared memory for 16 rows of two heads up to KVD_WIDTH_NARROW, or of a wider one. */
+    /* Bytes of shared memory in which a warp stages its tokens. */
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_NARROW * 2,
-    /* Number of blocks of 32 columns in heads of up to KVD_WIDTH_NARROW or KVD_WIDTH_MAX dims. */
+    /* Number of blocks of 32 columns in a head of KVD_WIDTH_NARROW dimensions. */
     NARROW_SLABS = KVD_WIDTH_NARROW / 32,
     WIDE_SLABS = KVD_WIDTH_MAX / 32,
     PREFILL_WARPS = 6,
@@ -28,7 +28,7 @@ enum { BOUND_WARPS = PREFILL_WARPS - 2 };
 enum { BOUND_WARPS = PREFILL_WARPS };
 #endif
 
-/* Variants of RoPE, by the place from which a thread gets the other element of a rotated pair. */
+/* Variants of RoPE: where a thread finds the second dimension of each rotation. */
 enum rope_kind {
     ROPE_NONE,
     ROPE_PAIRS,    /* pairs (2i, 2i+1): in one register */
@@ -55,9 +55,9 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
     return unpack<BF>(__ldg(x)).x;
 }
 
-/* Two rows of one head, lane / 4 and lane / 4 + 8 of 16 rows, that one lane of a warp processes. */
+/* Two tokens of one head that one lane processes. */
 struct unit {
-    /* Address of the head in each of two rows of x; NULL for a row without a token. */
+    /* Address of the head in `x` for each of the two tokens; NULL without a token. */
     const uint16_t *x[2];
     uint16_t *to[2];
     int pos[2];
@@ -71,7 +71,7 @@ struct unit {
     bool zero[2]; /* decode: the token starts a group of 8, whose other rows become zero */
 };
 
-/* Lane 4 r + c holds columns 32 s + 8 c .. 32 s + 8 c + 7 of rows r and r + 8 of x, for every s. */
+/* Columns of two tokens: lane 4 r + c holds columns 8 c .. 8 c + 7 of every 32. */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
     __device__ __forceinline__ uint32_t &word(int h, int s, int i, int w)
@@ -86,7 +86,7 @@ template <int ROPE> __device__ __forceinline__ int columns_needed(const params &
     return u.applies_rope || (u.rope && kind == ROPE_HALF_128) ? p.a.d_head : u.d;
 }
 
-/* Starts copying two rows of x to shared memory. Rows without a token become zero. */
+/* Starts copying two tokens to shared memory. Missing tokens become zero. */
 template <int HEADS, int SLABS, int ROPE>
 __device__ __forceinline__ void prefetch(const params &p, const unit &u, int lane, uint32_t stage)
 {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void read8(const float *from, float (&v)[8])
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-/* Applies RoPE to 64 columns of row i, pairing j and j + 64. co [8], si [8]: cosines, sines. */
+/* Applies RoPE to columns j and j + 64, with cosines co [8] and sines si [8]. */
 template <bool BF, int HEADS>
 __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, const float *co,
                                             const float *si)
@@ -177,7 +177,7 @@ __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, con
         }
 }
 
-/* Applies RoPE to the 32 columns of slab s of row i, pairing columns 2j and 2j + 1. */
+/* Applies RoPE to columns 2j and 2j + 1 of a block of 32 columns. */
 template <bool BF, int HEADS, int SLABS>
 __device__ __forceinline__ void turn_pairs(rows<HEADS, SLABS> &a, int s, int i, const float *co,
                                            const float *si)
@@ -276,7 +276,7 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
     }
 }
 
-/* Moves two rows' words into adjacent registers, as mma requires, by a xor the compiler keeps. */
+/* Moves the words of two tokens into adjacent registers, as mma requires. */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
 {
@@ -291,7 +291,7 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
                     a.f[h][s][w][e] ^= p.zero;
 }
 
-/* Stores columns first .. first + n - 1 of rows `a` times the rotation matrix; 16 divides n. */
+/* Stores n columns, a multiple of 16, of the tokens times the rotation matrix. */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
                                        const rows<HEADS, SLABS> &a)
@@ -368,7 +368,7 @@ __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
         }
 }
 
-/* Starts copying columns first .. first + n - 1 of a rotation matrix from `r` to shared memory. */
+/* Starts copying n columns of a rotation matrix, from `first` on, to shared memory. */
 __device__ __forceinline__ void fetch_r(const params &p, const void *r, int columns_before, int d,
                                         int first, int n, uint32_t to)
 {
@@ -387,7 +387,7 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
     }
 }
 
-/* Returns the address of token `pos` of KV head g in a page. `v_after`: offset of V, or 0 for K. */
+/* Returns the address of a token in a cache page. `v_after` is the offset of V, or 0 for K. */
 __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
                                              int v_after, int d)
 {
@@ -466,7 +466,7 @@ __device__ __forceinline__ uint32_t few_r_offset(int row, int piece)
     return (uint32_t)((row * 2 * FEW_COLUMNS + piece * 16) ^ ((row & 8) * 8 + (row & 16)));
 }
 
-/* Starts copying columns first .. first + 15 of the rotation matrix to shared memory. */
+/* Starts copying 16 columns of the rotation matrix to shared memory. */
 __device__ __forceinline__ void few_fetch_r(const kvd_append_args &a, const unit &u, int g,
                                             bool is_v, int first, int lane, uint32_t to)
 {
@@ -536,7 +536,7 @@ __device__ __forceinline__ void few_load(const params &p, const unit &u, int c, 
     }
 }
 
-/* Stores 16 columns of rows `x` times the rotation matrix, whose mma fragments are in `b`. */
+/* Stores 16 columns of the tokens times the rotation matrix, whose mma fragments are in `b`. */
 template <bool BF>
 __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
                                            const rows<1, FEW_SLABS> &x,
@@ -562,7 +562,7 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
     }
 }
 
-/* Rotates, truncates and stores rows of one head. If `there` is false, accesses no memory. */
+/* Rotates, truncates and stores tokens of one head. If `there` is false, accesses no memory. */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,
                                             const float4 (&cos)[4], const float4 (&sin)[4],

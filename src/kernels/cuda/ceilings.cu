@@ -21,7 +21,6 @@ static __device__ __forceinline__ uint32_t mix(uint64_t i)
     return (uint32_t)(i >> 32);
 }
 
-/* Fills memory with random words. If `bf16` is set, each word is two bf16 numbers in (-2, 2). */
 static __global__ void fill_kernel(uint32_t *to, size_t words, int bf16)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;

@@ -1,19 +1,6 @@
 /*
- * Decode attention on a paged cache of heads with different numbers of dimensions.
- *
- *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g], g = h / group
- *
- * Bound by the bytes of K and V: 2 * sum_b ceil8(kv_len[b]) * sum_g (d_qk[g] + d_v[g]).
- *
- * - One persistent CTA per SM computes a list of segments (decode_work.h).
- * - The last warp copies pages into a ring buffer; the others take half pages in turn.
- * - Each warp has its own maximum, sum and O. At a segment's end, warps are merged in the order of
- *   their first half pages.
- * - The last CTA to finish a KV head merges all its CTAs, in their order: results depend only on
- *   the plan.
- *
- * Per half page: S = Q K^T by mma.m16n8k16 with query heads as rows, then O^T = V^T P^T with dims
- * as rows. The packed accumulator of S is the B operand of the second product.
+ * Decode attention on a paged cache whose heads have different numbers of dimensions. A CTA's last
+ * warp copies pages into a ring buffer; the other warps compute.
  */
 #include "common/cuda/launch.cuh"
 #include "common/half.h"
@@ -42,7 +29,6 @@ typedef struct {
     uint32_t *offset; /* [PAGES_IN_FLIGHT] byte offset of each page in the ring */
 } pipes;
 
-/* Work list of the warp that copies pages, with its first segment. */
 typedef struct {
     int n_segments, next;
     kvd_decode_segment segment;
@@ -65,7 +51,7 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns in each lane a page table entry, from the segment's page `from` on; 0 after its end. */
+/* Returns one page table entry per lane, from page `from` of the segment on. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -80,10 +66,7 @@ static __device__ __forceinline__ bool copies_tokens(const params &p)
     return p.log2_pieces > 3;
 }
 
-/*
- * Sets token[i] to the position in the page pool of token 8 i + lane % 8 of a page, or to -1 after
- * the segment.
- */
+/* Sets token[i] to the position of one token in the page pool, or to -1 after the segment's end. */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
                                                    int32_t (&token)[KVD_PAGE_TOKENS / 8])
@@ -101,7 +84,7 @@ static __device__ __forceinline__ void load_tokens(const params &p, const kvd_de
     }
 }
 
-/* Returns the groups of 8 tokens of one piece of a page to copy. A page has 1 << shift pieces. */
+/* Returns the groups of 8 tokens to copy from one piece of a page. */
 static __device__ __forceinline__ piece_groups groups_of(int32_t entry, int piece, int shift,
                                                          int group, int groups)
 {
@@ -132,7 +115,7 @@ static __device__ __forceinline__ first_work load_first(const params &p, int lan
     return w;
 }
 
-/* Waits until pages first .. first + n - 1 were read. All lanes poll all, as racecheck requires. */
+/* Waits until n pages have been read. All lanes poll, because racecheck requires it. */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
     uint32_t all;
@@ -234,7 +217,6 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
                 }
                 const int some = min(batch, (int)(n - oldest));
                 wait_for_room(pipe, oldest, some);
-                /* Makes the offsets in pipe.offset, which one lane wrote, visible to all lanes. */
                 __syncwarp();
                 oldest += (uint32_t)some;
                 if (oldest != n)
@@ -274,7 +256,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
                    q_stride(map, head), map.group, map.d_qk[head], lane);
 }
 
-/* Returns one word of a segment per lane, because all words in one lane would spill registers. */
+/* Returns one word of a segment per lane. All words in one lane would spill registers. */
 static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
 {
     return __ldg(reinterpret_cast<const int32_t *>(at) + lane % 8);
@@ -305,7 +287,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         return;
     uint32_t q[WIDTH16][2 * HALVES];
     uint32_t n0 = 0, n1;
-    /* Bit 0: parity of the barrier area.free. Higher bits: count of KV heads for single warps. */
+    /* Bit 0 is the parity of the barrier area.free. */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
     for (; list.x; list.x--, list.y++, n0 = n1) {

@@ -17,7 +17,7 @@ typedef struct {
     int32_t log2_pieces; /* log2 of the number of page table entries per page */
 } params;
 
-/* Events of a CTA, with times in args.stamps. One warp copies pages, the others compute. */
+/* Events of a CTA whose times are measured. */
 enum {
     AT_ENTRY,
     AT_WORK,       /* the copying warp knows its first tokens */
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
     stamp(p.args.stamps, i);
 }
 
-/* Shared memory for merging the warps of a CTA. `o` holds O [group][o_pitch] of each warp. */
+/* Shared memory for merging the results of a CTA's warps. */
 typedef struct {
     float *o;
     float2 *ml;        /* [warps][KVD_GROUP_MAX] maximum and sum */
@@ -58,13 +58,12 @@ typedef struct {
     uint32_t *is_last; /* 1 in the CTA that finishes last among the CTAs of a KV head */
 } merge_area;
 
-/* Returns the CTA's start time, stored in shared memory 2 words after area.is_last. */
 static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
 {
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
 }
 
-/* Writes a warp's unnormalised output `o`, and its maxima and sums `ml`, to shared memory. */
+/* Writes a warp's unnormalised output, maxima and sums to shared memory. */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &st, float *o,
                                                  float2 *ml, int group, int o_pitch, int d_v,
@@ -105,7 +104,7 @@ static __device__ __forceinline__ const float *sinks_of(const float *sinks, int 
     return sinks && n_sinks ? sinks + request * n_heads % n_sinks : sinks;
 }
 
-/* Returns the softmax result of a query head, with the head's sink unless `sinks` is NULL. */
+/* Returns the softmax result of a query head. Includes its sink unless `sinks` is NULL. */
 static __device__ __forceinline__ row_end end_row(const float *sinks, int head, float max,
                                                   float sum, float scale, float scale_log2)
 {
@@ -117,7 +116,7 @@ static __device__ __forceinline__ row_end end_row(const float *sinks, int head, 
     return {shrink / all, most, all};
 }
 
-/* Writes two dimensions of a query head's output to `row`; pair 0 also writes *lse unless NULL. */
+/* Writes two dimensions of a query head's output and, with the first two, *lse unless NULL. */
 template <bool BF>
 static __device__ __forceinline__ void put_output(uint16_t *row, float *lse, float scale, int pair,
                                                   float2 o, const row_end &end)
@@ -147,10 +146,7 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
                  : "memory");
 }
 
-/*
- * Merges the attention outputs of `places` warps into the final output or, unless is_whole, a
- * partial one.
- */
+/* Merges the outputs of `places` warps into the final output, or a partial one unless is_whole. */
 template <bool BF, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,
@@ -191,7 +187,7 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
     }
 }
 
-/* Merges partial results of a KV head into fewer, in its last CTA. Returns their number. */
+/* Merges partial results of a KV head into fewer ones. Returns their number. */
 template <int WARPS, int WIDTH16>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
                                                   const kvd_decode_segment &s, int warp, int lane)

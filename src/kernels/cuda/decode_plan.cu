@@ -1,20 +1,4 @@
-/*
- * Creates the work lists of decode attention on the device from kv_len, with one CTA per layer.
- *
- * NONE. Task t = (request, KV head) goes to CTA t mod n_ctas.
- *
- * PAPERS. Tasks of weight kv_len * (d_qk + d_v) go, by decreasing weight, to the least loaded CTA,
- * in rounds of up to n_ctas tasks. In a round with loads L_0 <= L_1 <= ... and weights w_0, w_1,
- * ... task k goes to CTA k; the round ends before task k if L_j + w_j < L_k for some j < k.
- *
- * OURS. Intervals (tokens of one KV head of one request) are concatenated and cut into n_ctas parts
- * of equal cost, at half pages, and at interval ends if parts stay nearly equal. The cost in 16
- * bytes is
- *
- *   SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST)
- *
- * where groups8 is the number of groups of 8 tokens that are read.
- */
+/* Divides decode attention among CTAs, on the device, from the lengths of the requests. */
 #include <string.h>
 
 #include "common/cuda/launch.cuh"
@@ -28,21 +12,12 @@ enum {
     N_THREADS = 1024,
     SMEM_KEYS = 16384, /* largest number of sort keys in shared memory */
     CTAS_MAX = 1024,
-    /*
-     * Cost of 8 tokens, expressed as the time to read this number of 16-byte words, measured on an
-     * H200 with heads of 16 dims.
-     */
+    /* Additional cost of 8 tokens, in reads of 16 bytes, measured on an H200. */
     GROUP_COST = 16,
-    /*
-     * Fixed cost of a CTA's work on one KV head, expressed as the time to read this number of
-     * 16-byte words, measured on an H200.
-     */
+    /* Fixed cost of a CTA's work on one KV head, in reads of 16 bytes, measured on an H200. */
     SEGMENT_COST = 2048,
     CUT_TOKENS = KVD_PAGE_TOKENS / 2, /* A KV head's tokens are cut at multiples of this number. */
-    /*
-     * Cost of merging partial results, expressed as 16-byte words: one SM of an H200 reads this
-     * number in about 2 us.
-     */
+    /* Cost of merging partial results, in reads of 16 bytes: about 2 us on an SM of an H200. */
     MERGE_COST = 4096
 };
 
@@ -50,10 +25,10 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /* KV heads from this one on have second_len instead of kv_len tokens (kvd_decode_args). */
+    /* KV heads from this one on have second_len instead of kv_len tokens. */
     int32_t n_first;
     int32_t window;
-    /* [n_kv_heads + 1] Element g: sum of d_qk + d_v + GROUP_COST over KV heads 0 .. g - 1. */
+    /* [n_kv_heads + 1] Cost of 8 tokens, summed over the KV heads before each one. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
 
@@ -107,7 +82,7 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
     at[1] = make_int4(s.first_cta, s.span, s.live, s.skip);
 }
 
-/* Stores CTA c's k-th segment: number 0 in work.cta[c], later ones in work.list. */
+/* Stores the k-th token range of CTA c. */
 static __device__ void put(const params &p, int c, int k, int next_of_cta,
                            const kvd_decode_segment &s)
 {
@@ -240,7 +215,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/* Returns the cost of KV heads first .. end - 1 of request b, which have equally many tokens. */
+/* Returns the cost of KV heads first .. end - 1 of request b, whose lengths are equal. */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *
@@ -254,7 +229,6 @@ static __device__ u64 request_cost(const params &p, int b)
            (p.n_first < p.n_kv_heads ? heads_cost(p, b, p.n_first, p.n_kv_heads) : 0);
 }
 
-/* Sets sum[b] to the cost of requests 0 .. b - 1. */
 static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 {
     __shared__ u64 of_warp[N_THREADS / 32];
@@ -279,10 +253,7 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/*
- * Returns where CTA c starts: request * n_kv_heads + KV head, and index of a block of CUT_TOKENS
- * tokens.
- */
+/* Returns where the work of CTA c starts: KV head of a request, and block of CUT_TOKENS tokens. */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;
@@ -400,7 +371,6 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     }
     __syncthreads();
 
-    /* Element e of the work list is for CTA c and for KV head e - c of all requests. */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         const int c = kvd_last_true(0, n, [&](int i) { return start[i].x + i <= e; });
         const int2 from = start[c], to = start[c + 1];
@@ -408,10 +378,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        /*
-         * The first `half` blocks of CUT_TOKENS tokens are before the sliding window and are not
-         * read.
-         */
+        /* The first `half` blocks of tokens are before the sliding window and are not read. */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;
@@ -498,10 +465,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     return cudaSuccess;
 }
 
-/*
- * Divides the decode attention of layer p among CTAs or, if `layers` is not NULL, that of the
- * n_layers layers in that device array.
- */
+/* Divides the decode attention of one layer, or of each layer in `layers`, among CTAs. */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
 {

@@ -1,8 +1,4 @@
-/*
- * Decode attention of few tokens on Hopper, without a division of the keys computed beforehand
- * (docs/kernels.md). A cluster computes one KV head of one request. Runs of RUN units (16 tokens
- * each) go to its CTAs in turn. Results of warps, then of CTAs, are merged in a fixed order.
- */
+/* Decode attention of few tokens on Hopper, with a cluster of CTAs per KV head and request. */
 #include <string.h>
 
 #include "common/cuda/launch.cuh"
@@ -14,7 +10,7 @@
 
 enum {
     SHORT_WARPS = 8,
-    /* Number of groups of 8 tokens that a warp processes at a time (a unit). */
+    /* Number of groups of 8 tokens that a warp processes at a time. */
     SHORT_GROUPS = 2,
     UNIT = 8 * SHORT_GROUPS,
     PAGE_UNITS = KVD_PAGE_TOKENS / UNIT,
@@ -25,16 +21,13 @@ enum {
     SHORT_WIDTH_MAX = KVD_WIDTH_NARROW,
     CLUSTER_MAX = 16,
     SLOTS_MAX = 16, /* largest number of units (16 tokens) of a warp in shared memory */
-    /* Number of pairs of dimensions of a query head's output that are merged. */
+    /* Half the number of dimensions of the widest head. */
     ROW_PAIRS = SHORT_WIDTH_MAX / 2,
     SHARE = 16, /* number of pairs of dimensions that a CTA merges at a time */
     PAIRS_MAX = SHORT_GROUP_MAX * ROW_PAIRS
 };
 
-/*
- * Largest numbers of pages per CTA at which this kernel runs, without a division of the keys by
- * kvd_decode_plan.
- */
+/* Largest numbers of pages per CTA for which this kernel is used. */
 enum {
     FEW_PAGES = 2,    /* Up to this number of pages, SMs may stay idle. */
     SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
@@ -83,7 +76,7 @@ typedef struct {
     int warp, rank, log2_ctas;
 } warp_place;
 
-/* Returns the index, within the request, of the i-th unit of 16 tokens that a warp computes. */
+/* Returns the index of the i-th block of 16 tokens that a warp computes. */
 static __host__ __device__ __forceinline__ int unit_of(const warp_place &at, int i)
 {
     const unsigned mine = (unsigned)(at.warp + SHORT_WARPS * i);
@@ -100,7 +93,7 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/* Returns in each lane the page number of the warp's unit first + lane, arbitrary at the end. */
+/* Returns in each lane the page of one of the warp's blocks of 16 tokens. */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)
@@ -125,9 +118,7 @@ static __device__ __forceinline__ void copy_unit(const short_params &p, const sh
               v_bytes, full, policy);
 }
 
-/*
- * Initialises a barrier for `bytes` bytes from the cluster's CTAs. Must precede cluster_arrive().
- */
+/* Initialises a barrier for `bytes` bytes from the cluster. Must precede cluster_arrive(). */
 static __device__ __forceinline__ void expect_parts(uint32_t bar, int bytes)
 {
     pipe_init(bar, 1);
@@ -157,7 +148,6 @@ static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int
                  : "memory");
 }
 
-/* Returns the number of shares per CTA. A share is SHARE pairs of dimensions of one query head. */
 static __device__ __forceinline__ int shares_of(int group, int log2_ctas)
 {
     return (group * (ROW_PAIRS / SHARE) + (1 << log2_ctas) - 1) >> log2_ctas;
@@ -169,7 +159,7 @@ static __device__ __forceinline__ float share_of(float part, float max, float sc
     return part == -INFINITY ? 0 : kvd_exp2((part - max) * scale_log2);
 }
 
-/* Merges two dimensions of query head `row`'s output, its maximum and its sum, over the warps. */
+/* Merges two dimensions of a query head's output, its maximum and its sum over the warps. */
 static __device__ __forceinline__ float4 merge_pair(const char *units, const float2 *ml,
                                                     int warp_bytes, int row, int o_pitch, int pair,
                                                     float scale_log2)
@@ -195,10 +185,7 @@ static __device__ __forceinline__ float4 merge_pair(const char *units, const flo
     return r;
 }
 
-/*
- * Returns two dimensions of the output, merged over CTAs. The next CTA's results are at parts +
- * pitch.
- */
+/* Returns two dimensions of the output, merged over CTAs, whose results are `pitch` apart. */
 static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pitch, int n_ctas,
                                                     float scale_log2, int lane)
 {
@@ -238,7 +225,7 @@ static __device__ __forceinline__ void put_short_pair(const short_params &p, con
                            p.scale, p.scale_log2));
 }
 
-/* Copies a warp's units of 16 tokens and adds them to `st`. Lane i passes the page of unit i. */
+/* Copies the warp's tokens to shared memory and adds their attention to `st`. */
 template <bool BF>
 static __device__ __forceinline__ void
 compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDTH_MAX / 16][2],
@@ -528,10 +515,7 @@ static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
     if (each <= FEW_PAGES)
         return true;
-    /*
-     * The other kernel uses all SMs, so this kernel is chosen only if it uses at least three
-     * quarters of them.
-     */
+    /* The general kernel uses all SMs. This one must use at least three quarters of them. */
     if (4 * tasks * ctas < 3 * args->n_ctas)
         return false;
     if (!shortest)

@@ -68,18 +68,15 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
         ;
 }
 
-/*
- * Groups of 8 tokens to copy: first group in the page, first group in the copy, number of groups (0
- * or less: none).
- */
+/* Groups of 8 tokens to copy: first group in the page and in the copy, number of groups. */
 typedef struct {
     int from, to, groups;
 } piece_groups;
 
-/* Number of arrivals that complete the barrier `full` of a page that copy_tokens copies. */
+/* Number of arrivals that complete the barrier of a page copied by copy_tokens. */
 enum { TOKENS_ARRIVALS = 33 };
 
-/* Copies a page by token. Lane l passes in token[i] the pool index of token 8 i + l % 8, or -1. */
+/* Copies a page token by token. token[i] is the pool index of token 8 i + lane % 8, or -1. */
 static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from,
                                                    const int32_t (&token)[KVD_PAGE_TOKENS / 8],
                                                    size_t page_bytes, int k_bytes, int v_bytes,
@@ -104,7 +101,7 @@ static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from
         pipe_arrive(full);
 }
 
-/* Number of arrivals that complete the barrier `full` of a page in shared memory. */
+/* Number of arrivals that complete the barrier of a page in shared memory. */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -117,9 +114,7 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
                  : "memory");
 }
 
-/*
- * Copies `now` pages to shared memory. Each of `pieces` adjacent lanes copies one part of a page.
- */
+/* Copies `now` pages to shared memory. `pieces` adjacent lanes share a page. */
 static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int all,
                                                    uint32_t full, uint64_t policy, int lane,
@@ -139,7 +134,7 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/* Copies pages to shared memory, one in each lane below `now`, without its first `group` groups. */
+/* Copies a page per lane below `now`, without its first `group` groups of 8 tokens. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
@@ -374,10 +369,7 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
 /* The output O is rescaled to a new maximum score only if a softmax weight would exceed 2^LAZY. */
 enum { LAZY = 8 };
 
-/*
- * Softmax state of a warp. A lane has maxima and partial sums of query heads lane/4 and lane/4 + 8,
- * and O^T of dims 16 i + lane/4 and 8 more, for query heads 2 (lane % 4) and 1 more.
- */
+/* Softmax state of a warp: maxima, partial sums and outputs of query heads, divided among lanes. */
 template <int HALVES, int WIDTH16> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][WIDTH16][4];
 };
@@ -404,7 +396,7 @@ static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map,
     return map.group > 1 ? offset[1] - offset[0] : 0;
 }
 
-/* Loads Q as mma operands A: q[i] has dims 16 i .. 16 i + 15 of query heads lane/4, lane/4 + 8. */
+/* Loads Q as mma operands: q[i] has dimensions 16 i .. 16 i + 15. */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES],
                                               const uint16_t *from, int stride, int group, int d_qk,
@@ -423,10 +415,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
     }
 }
 
-/*
- * Adds 8 * GROUPS tokens to the softmax state `st`, but not tokens from n_tokens on or, if WINDOW,
- * the first `older` tokens.
- */
+/* Adds tokens to the softmax state: before n_tokens and, if WINDOW, after the first `older`. */
 template <bool BF, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,

@@ -1,4 +1,7 @@
-/* Work list of decode attention: decode_plan.cu writes it, decode.cu reads it. */
+/*
+ * Token ranges that each CTA reads in decode attention. decode_plan.cu writes them, decode.cu reads
+ * them.
+ */
 #ifndef KVD_KERNELS_CUDA_DECODE_WORK_H
 #define KVD_KERNELS_CUDA_DECODE_WORK_H
 
@@ -8,17 +11,14 @@
 extern "C" {
 #endif
 
-/*
- * Segment: tokens of one KV head of one request that one CTA reads. CTAs first_cta .. first_cta +
- * span - 1 share the KV head.
- */
+/* Range of tokens of one KV head that one CTA reads (a segment). `span` CTAs share the KV head. */
 typedef struct {
     int32_t request, head;
     int32_t page; /* index of the first page in the request */
-    /* Number of tokens from the start of the segment's first page to the end of the segment. */
+    /* Number of tokens from the start of the first page to the end of the range. */
     int32_t n_tokens;
     int32_t first_cta, span, live;
-    /* Number of tokens of the first page before the segment; without a window, 32 divides it. */
+    /* Number of tokens of the first page before the range. */
     int32_t skip;
 } kvd_decode_segment;
 
@@ -28,18 +28,12 @@ typedef struct {
     kvd_decode_segment first_segment;
 } kvd_decode_cta;
 
-/*
- * Parts of the device workspace. CTA c stores its partial result at index 2 c + 1 for a KV head
- * that begins in CTA c, else at 2 c.
- */
+/* Parts of the device workspace. CTA c stores partial results at indices 2 c and 2 c + 1. */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
-    /* Number of finished CTAs of a KV head, [n_ctas], at its first CTA; 0 between launches. */
+    /* [n_ctas] Number of finished CTAs of a KV head, at its first CTA; 0 between launches. */
     uint32_t *arrived;
-    /*
-     * [batch * n_kv_heads + n_ctas] Segments (ranges of a KV head's tokens) that CTAs read, except
-     * the first one of each CTA.
-     */
+    /* [batch * n_kv_heads + n_ctas] Token ranges of the CTAs, except the first of each. */
     kvd_decode_segment *list;
     /* Partial results [2 n_ctas][group][2]: largest raw score and sum of exponentials. */
     float *slot_ml;
@@ -97,10 +91,7 @@ static inline void kvd_decode_work_lay(const kvd_attn_map *map, int batch, int n
 }
 
 cudaError_t kvd_decode_check(const kvd_decode_args *args);
-/*
- * Computes decode attention with args->ctas_per_task CTAs per KV head and request, without
- * kvd_decode_plan.
- */
+/* Computes decode attention with args->ctas_per_task CTAs per KV head and request. */
 cudaError_t kvd_decode_short(const kvd_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

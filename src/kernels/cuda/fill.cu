@@ -155,7 +155,7 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
     return cudaGetLastError();
 }
 
-/* Fills latents. blockIdx.y is 2 g for the K latents of head group g, 2 g + 1 for its V latents. */
+/* Fills pages with generated latent vectors. blockIdx.y is 2 g for K, 2 g + 1 for V of group g. */
 __global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape,
                                            uint16_t *pool)
 {

@@ -17,10 +17,7 @@ typedef struct {
     uint64_t seed;
     kvd_attn_map map;
     int32_t batch;
-    /*
-     * [batch] in device memory: first row of each request in Q (NULL in decode), its queries and
-     * its keys.
-     */
+    /* [batch] in device memory: index of the first query in Q (NULL in decode), queries, keys. */
     const int32_t *q_start, *q_len, *kv_len;
     int32_t n_q8;    /* number of rows of blocked Q */
     int32_t longest; /* Largest q_len (kvd_fill_q) or kv_len (kvd_fill_kv) of a request. */
@@ -36,27 +33,27 @@ cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t str
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);
 
 /*
- * Arguments for strided K and V: request b, head j, token t, dim i is at b * stride_batch + j *
- * stride_head + t * stride_token + i. Columns width .. padded - 1 are zero.
+ * Arguments for strided K and V. Request b, head j, token t, dimension i is at b * stride_batch + j
+ * * stride_head + t * stride_token + i. Columns from `width` on are zero.
  */
 typedef struct {
     int dtype, sharp;
     uint64_t seed;
     int tensor; /* a kvd_operand */
     int32_t batch, n_heads;
-    /* [n] query heads (for Q) or KV heads (for K and V) to fill, and their dimensions */
+    /* [n] Query heads (for Q) or KV heads (for K and V) to fill, and their dimensions. */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
     int32_t padded; /* number of columns that are written, a multiple of 8 */
     /* [batch] in device memory: rows of each request in the tensor, and keys of the request. */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
-    /* distances in elements of `to`, multiples of 8 */
+    /* Distances in elements of `to`, multiples of 8. */
     int64_t stride_batch, stride_head, stride_token;
 } kvd_fill_strided_args;
 
 cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaStream_t stream);
 
-/* Fills pages with generated latents (kernels/rivals/palu_layout.h). Ignores args->map, q_start. */
+/* Fills pages with generated latent vectors. Ignores args->map and q_start. */
 cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
                              cudaStream_t stream);
 

@@ -1,7 +1,4 @@
-/*
- * Packing of 16-bit pairs, mma.sync m16n8k16, ldmatrix and cp.async (sm_80 and later). In an 8 x 8
- * fragment, lane l has columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
- */
+/* Wrappers of mma.sync m16n8k16, ldmatrix and cp.async (sm_80 and later). */
 #ifndef KVD_KERNELS_CUDA_MMA_CUH
 #define KVD_KERNELS_CUDA_MMA_CUH
 
@@ -26,16 +23,12 @@ template <bool BF> __device__ __forceinline__ uint32_t pack(float lo, float hi)
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
-/* Returns the bits of x rounded to bf16. */
 __device__ __forceinline__ uint16_t kvd_bf16_bits(float x)
 {
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-/*
- * Returns 2^x. Results below the smallest normal number become 0. The compiler may move kvd_exp2;
- * kvd_exp2_in_order keeps its place among other volatile instructions.
- */
+/* Returns 2^x, or 0 below the smallest normal number. The compiler may move the instruction. */
 __device__ __forceinline__ float kvd_exp2(float x)
 {
     float y;
@@ -58,23 +51,19 @@ __device__ __forceinline__ unsigned long long now_ns()
     return t;
 }
 
-/* Starts to write 16 bytes to shared memory: `bytes` bytes, 16 or 0, of `from`, then zeros. */
+/* Starts copying 16 bytes to shared memory: `bytes` bytes (16 or 0) of `from`, then zeros. */
 __device__ __forceinline__ void kvd_copy_16(uint32_t to, const void *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                  : "memory");
 }
 
-/* Waits until the thread's copies to shared memory are complete. */
 __device__ __forceinline__ void kvd_copies_done()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/*
- * Adds the product of two fragments to d. The compiler may move or remove mma_pure; mma_in_order
- * keeps its place among other volatile instructions.
- */
+/* Adds the product of two mma fragments to d. The compiler may move or remove it. */
 template <bool BF>
 __device__ __forceinline__ void mma_pure(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)
@@ -118,7 +107,6 @@ __device__ inline void ldmatrix(uint32_t from, uint32_t (&r)[4])
                  : "memory");
 }
 
-/* Loads four 8 x 8 fragments from shared memory, each transposed. */
 __device__ inline void ldmatrix_trans(uint32_t from, uint32_t (&r)[4])
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

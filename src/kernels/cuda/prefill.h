@@ -1,7 +1,4 @@
-/*
- * Prefill attention in CUDA on bf16 or fp16 matrices of 8 x 8 blocks (layout BLOCKED of
- * kernels/layout.h). Functions never wait or allocate.
- */
+/* Prefill attention in CUDA on bf16 or fp16 matrices of 8 x 8 blocks. Never waits or allocates. */
 #ifndef KVD_KERNELS_CUDA_PREFILL_H
 #define KVD_KERNELS_CUDA_PREFILL_H
 
@@ -16,7 +13,7 @@ extern "C" {
 
 enum {
     KVD_PREFILL_ROWS = 192, /* largest number of rows of a tile: 3 warpgroups of 64 */
-    /* Largest number of rows of a tile in layers that have a head wider than KVD_WIDTH_NARROW. */
+    /* Most query rows of a tile in layers with a head wider than KVD_WIDTH_NARROW. */
     KVD_PREFILL_WIDE_ROWS = 128
 };
 
@@ -26,13 +23,12 @@ typedef struct {
     int32_t row, n_rows; /* first row in the request, a multiple of 64, and number of rows */
 } kvd_prefill_tile;
 
-/* Assignment of tiles (query rows of one head) to CTAs, filled on the device by prefill_plan.h. */
+/* Assignment of tiles (query rows of one head) to CTAs, filled on the device. */
 typedef struct {
     const kvd_prefill_tile *tile; /* device [n_tiles] */
     int32_t n_tiles;
     /*
-     * [n_ctas + 1] in device memory: CTA c has tiles first[c] .. first[c+1]-1. NULL: *next is the
-     * counter.
+     * [n_ctas + 1] on the device: first tile of each CTA. NULL: CTAs take the tiles from *next on.
      */
     const int32_t *first;
     int32_t *next;  /* Device [1]: index of the next tile, 0 at launch; used if `first` is NULL. */
@@ -43,29 +39,17 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_attn_map map;
     int32_t batch, max_pages, n_q8;
-    /*
-     * [batch] in device memory: first row of each request in Q, number of queries, and number of
-     * keys.
-     */
+    /* [batch] on the device: first row of each request in Q, number of queries, of keys. */
     const int32_t *q_start, *q_len, *kv_len;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* blocked Q on the device */
     const void *pool;          /* pages of K and V on the device */
-    /*
-     * [n_heads] in device memory: logits of attention sinks, which join the softmax denominators,
-     * or NULL.
-     */
+    /* [n_heads] on the device, or NULL: logits of attention sinks. */
     const float *sinks;
     void *o; /* Output, device [n_q8][o_pitch]. */
-    /*
-     * Output, [n_heads][n_q8] in device memory, natural logs of the softmax denominators. May be
-     * NULL.
-     */
+    /* Output, [n_heads][n_q8] on the device, or NULL: logs of the softmax denominators. */
     float *lse;
-    /*
-     * Output, [n_ctas] in device memory: nanoseconds from first to last tile of each CTA. May be
-     * NULL.
-     */
+    /* Output, [n_ctas] in device memory, or NULL: nanoseconds that each CTA worked. */
     unsigned long long *busy;
     kvd_prefill_work work;
 } kvd_prefill_args;
@@ -74,8 +58,8 @@ typedef struct {
 bool kvd_prefill_valid(const kvd_prefill_args *args);
 
 /*
- * Computes prefill attention on sm_90a; on other GPUs returns cudaErrorNotSupported. Layers with
- * heads wider than KVD_WIDTH_NARROW in fp16 are computed by kvd_prefill_mma.
+ * Computes prefill attention on sm_90a; on other GPUs returns cudaErrorNotSupported. Calls
+ * kvd_prefill_mma for fp16 heads wider than KVD_WIDTH_NARROW.
  */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 

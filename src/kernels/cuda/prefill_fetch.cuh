@@ -1,4 +1,4 @@
-/* Shared memory of prefill_sm90.cu, and its warps that announce tiles and fetch Q, K and V. */
+/* Shared memory of prefill_sm90.cu, and the warps that copy Q, K and V into it. */
 #ifndef KVD_KERNELS_CUDA_PREFILL_FETCH_CUH
 #define KVD_KERNELS_CUDA_PREFILL_FETCH_CUH
 
@@ -26,13 +26,13 @@ enum {
     SLOT_BYTES = WIDE ? 80 * KVD_WIDTH_MAX * 2 : 128 * KVD_WIDTH_NARROW * 2,
     Q_BYTES = 64 * (WIDE ? KVD_WIDTH_MAX : KVD_WIDTH_NARROW) * 2,
     TILES = 3, /* number of tiles that may be announced before they are computed */
-    /* first of WARPGROUPS named barriers at which warpgroups wait for their turn */
+    /* First of the barriers at which warpgroups wait for their turn. */
     BAR_TURN = 1,
     BAR_END = BAR_TURN + WARPGROUPS,
     BAR_FETCH /* named barrier in place of __syncwarp, which racecheck does not follow */
 };
 
-/* If a thread's softmax weights of a key block sum to more, the rows' maxima are raised. */
+/* If a thread's softmax weights sum to more, the maximum of the scores is raised. */
 #define SUM_LIMIT 16384.0f
 
 struct tile_info {
@@ -62,7 +62,7 @@ struct shared {
 };
 
 extern __shared__ __align__(1024) unsigned char memory[];
-/* Shared memory. It is a macro, because a pointer's value, a symbol's address, takes a register. */
+/* A macro, because a pointer to shared memory would take a register. */
 #define SH (*(shared *)memory)
 
 /* Returns the number of keys per block, so few that S, P and O of a thread fit in its registers. */
@@ -83,7 +83,7 @@ template <int N> __device__ __forceinline__ void step(ring &r)
     }
 }
 
-/* Waits for the next tile. All lanes must call tile_done() after their last read of the tile. */
+/* Waits for the next tile. All lanes must call tile_done() after their last read of it. */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
     mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
@@ -99,7 +99,7 @@ __device__ __forceinline__ int uniform(int x)
     return __shfl_sync(~0u, x, 0);
 }
 
-/* Takes tiles from the work list and announces them in shared memory. Runs in one thread. */
+/* Takes the CTA's tiles of query rows and announces them in shared memory. */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
@@ -146,7 +146,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
 __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
-    /* Bit g: parity for the barrier q_empty of warpgroup g. At parity 1 the first wait passes. */
+    /* Bit g: parity for the barrier q_empty of warpgroup g. */
     uint32_t parities = 7;
     for (;;) {
         wait_tile(tiles);
@@ -171,10 +171,7 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
     }
 }
 
-/*
- * Copies K or V of keys first .. end - 1 into a ring buffer element of n keys. Lane i copies the
- * i-th page.
- */
+/* Copies K or V of keys first .. end - 1 into a ring buffer. Lane i copies the i-th page. */
 template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
                                             int offset, int d, int begin, int first, int end, int n,
@@ -218,7 +215,7 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /* Each lane l keeps element held + l of the page table in `ids`. */
+        /* Lane l keeps entry held + l of the page table in `ids`. */
         int held = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
             const int begin = j * n, end = min(begin + n, t.kv_len8),

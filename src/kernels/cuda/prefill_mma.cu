@@ -1,14 +1,4 @@
-/*
- * Causal prefill attention for sm_80 and later: mma.sync, ldmatrix, cp.async.
- *
- *   S = Q K^T / sqrt(d_head)   P = exp(S - m)   O = P V / sum(P)   lse = m + log(sum(P))
- *
- * - A worker is 4 warps with own shared memory, barrier and tiles; a CTA has two workers.
- * - A tile is computed in passes of 128 rows, 32 per warp, with pages of 64 keys in two stages.
- * - Four variants, each for two values of d_v; more would not fit the instruction cache.
- * - Rows are rescaled only if their maximum grows by more than 2^8.
- * - WIDE (a head wider than KVD_WIDTH_NARROW): passes of 64 rows, d_v known only at run time.
- */
+/* Causal prefill attention for sm_80 and later, by mma.sync, ldmatrix and cp.async. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill.h"
@@ -80,7 +70,7 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
     }
 }
 
-/* Adds P V of 64 keys and 16 * N16 dims to o. `v_at`: shared-memory address of V for the lane. */
+/* Adds P V of 64 keys to o. `v_at` is the lane's address of V in shared memory. */
 template <bool BF, int ROWS16, int N16, int TILES>
 __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
                                            float (&o)[ROWS16][TILES][4])
@@ -108,7 +98,6 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
     }
 }
 
-/* Adds P V of 64 keys to the output `o` for a d_v known only at run time. */
 template <bool BF, int ROWS16, int TILES>
 __device__ __forceinline__ void
 add_values_any(uint32_t v_at, int d_v, const float (&s)[ROWS16][8][4], float (&o)[ROWS16][TILES][4])
@@ -150,7 +139,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
-    /* If FULL, O and S take nearly all registers, so rarely used values are computed again. */
+    /* O and S take nearly all registers, so rarely used values are computed again. */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
     const float kept_scale = w.scale_log2;
@@ -158,7 +147,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
     const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    /* Waits until all warps have read the query rows of the previous pass from shared memory. */
+    /* Waits until all warps have read the previous query rows from shared memory. */
     worker_barrier(thread() / WORKER_THREADS);
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
@@ -179,9 +168,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 o[t][n][e] = 0;
-        /*
-         * With a window, a row's first block may be masked out, and -inf minus -inf would be NaN.
-         */
+        /* With a window, a whole key block may be masked, and -inf minus -inf would be NaN. */
         m[t][0] = m[t][1] = WINDOW ? -1e30f : -INFINITY;
         l[t][0] = l[t][1] = 0;
     }

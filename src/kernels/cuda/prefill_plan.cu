@@ -1,21 +1,4 @@
-/*
- * Schedulers of prefill: one CTA of 1024 threads assigns tiles (query rows of one head of one
- * request) to CTAs.
- *
- * NONE. Tile i in the order (request, head, row) goes to CTA i mod n_ctas.
- *
- * PAPERS (papers ZACK, section 5, and FDC, 4.3; Z-6, Z-20, Z-21 in docs/readings.md).
- *
- * - d_sum = d_qk + d_v + 1 of a head. A task of head i has B_r = rows * d_sum_max / d_sum_i
- *   rows, rounded to a multiple of `rows`, and goes to CTA i mod n_ctas.
- * - If the last n_ctas tasks at most do not occupy every CTA, they are cut into tiles of wl /
- *   (d_sum * s_kv) rows, rounded to a multiple of 64, each to the CTA with the least load.
- * - wl: mean load per CTA, sum of rows * d_sum * s_kv over tasks / n_ctas. s_kv: mean
- *   number of keys per row.
- *
- * OURS. Tiles by decreasing cost, in sections of KV heads whose K and V fit in 32 MB of L2; CTAs
- * take them dynamically.
- */
+/* Divides the query rows of a batch into tiles and assigns the tiles to CTAs. */
 #include "kernels/cuda/prefill_plan.h"
 
 #include <string.h>
@@ -27,16 +10,16 @@ enum {
     WARPS = THREADS / 32,
     KEYS = 128,           /* number of keys per block in the cost model */
     LENGTHS_SHARED = 512, /* largest number of requests whose lengths fit into shared memory */
-    /* largest number of (request, query head) pairs whose prefix sums fit into shared memory */
+    /* Most (request, query head) combinations whose prefix sums fit into shared memory. */
     UNITS_SHARED = 2048,
     /* Largest number of CTAs whose loads (modelled work) fit into shared memory. */
     CTAS_MAX = 1024,
     BUCKETS = 2048,
-    /* Tiles are sorted in sections of at most this many bytes of K and V, which stay in L2. */
+    /* Bytes of K and V that stay in L2. Tiles that share them are sorted together. */
     L2_SECTION = 32 << 20
 };
 
-/* Cost in SM clocks, fitted to 16384 tokens at widths 128, 64, 32 on an H200 (docs/kernels.md). */
+/* Cost in SM clocks, fitted to measurements on an H200 (docs/kernels.md). */
 extern "C" const kvd_prefill_cost kvd_prefill_cost_sm90 = {KVD_PREFILL_ROWS, 1600.f, 8.4f, 3000.f};
 extern "C" const kvd_prefill_cost kvd_prefill_cost_mma = {128, 1700.f, 16.4f, 3000.f};
 
@@ -46,21 +29,15 @@ namespace
 typedef struct {
     kvd_attn_map map;
     kvd_prefill_cost cost;
-    /*
-     * Sizes of the batch and rule by which tiles are given to CTAs (`schedule`). `widest` is the
-     * largest d_qk + d_v of a KV head.
-     */
+    /* Sizes of the batch, and rule for assigning tiles. `widest` is the largest d_qk + d_v. */
     int32_t batch, n_ctas, n_tiles, schedule, widest;
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
-    /*
-     * [batch * n_heads + 1]: number of tasks before each (request, query head). Used by
-     * KVD_SCHEDULE_PAPERS.
-     */
+    /* [batch * n_heads + 1] Number of tasks before each query head of each request. */
     int32_t *prefix;
-    /* [max_pieces]: tiles into which KVD_SCHEDULE_PAPERS cuts the last round of tasks. */
+    /* [max_pieces] Tiles into which KVD_SCHEDULE_PAPERS cuts the last round of tasks. */
     kvd_prefill_tile *piece;
     int32_t *owner; /* [max_pieces] CTA of each tile in `piece` */
 } plan_args;
@@ -93,7 +70,7 @@ __device__ int oldest_key(const plan_args &p, int position)
     return p.map.window ? max(0, position - p.map.window + 1) : 0;
 }
 
-/* Calls visit(tile, number of the tile, modelled time of KEYS keys) for every tile. */
+/* Calls visit(tile, index of the tile, modelled time of KEYS keys) for every tile. */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
     const int n_units = p.batch * p.map.n_heads, mean = ceil_div(p.n_tiles, n_units);
@@ -217,7 +194,7 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);
     const float width = (float)(widths_of(p, x.head) + 1), rows = (float)x.n_rows;
     if (p.map.window) {
-        /* The first `rising` rows attend up to their position, later rows to `window` keys. */
+        /* The first `rising` queries attend to all keys so far, later ones to `window` keys. */
         const float window = (float)p.map.window, rising = fminf(rows, fmaxf(0.f, window - before));
         return width * (rising * (before + 0.5f * (rising + 1)) + (rows - rising) * window);
     }

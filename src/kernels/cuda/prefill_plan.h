@@ -12,13 +12,13 @@ typedef enum {
     /* CTA c computes tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
     KVD_SCHEDULE_PAPERS, /* schedule of the ZACK (section 5) and FDC (section 4.3) papers */
-    /* CTAs take tiles when free, by falling cost in sections of KV heads that fit in L2. */
+    /* CTAs take tiles when free, the most expensive first, in sections that fit in L2. */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 
 /*
- * Cost model of a prefill kernel with tiles of `rows` query rows, a multiple of 64. A tile with
- * `blocks` key blocks takes blocks * (per_block + per_dim * (d_qk + d_v)) + per_tile SM clocks.
+ * Cost model of a prefill kernel with `rows` query rows per tile. A tile takes blocks * (per_block
+ * + per_dim * (d_qk + d_v)) + per_tile SM clocks.
  */
 typedef struct {
     int32_t rows;
@@ -42,8 +42,8 @@ cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch
                              cudaStream_t stream);
 
 /*
- * Assign the tiles of several layers to CTAs in one launch. Describe each layer in host memory,
- * copy the descriptions to one device array, then pass it to kvd_prefill_plan_layers.
+ * Bytes of one layer's description for kvd_prefill_plan_layers, which assigns the tiles of several
+ * layers in one launch. The caller copies the descriptions to one device array.
  */
 size_t kvd_prefill_plan_layer_bytes(void);
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,

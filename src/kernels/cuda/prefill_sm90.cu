@@ -1,19 +1,8 @@
 /*
- * Prefill attention on Hopper: O = softmax(scale Q K^T + causal mask) V, each head with its own
- * d_qk and d_v.
+ * Prefill attention on Hopper. Three warpgroups of a CTA compute 64 query rows each; the fourth
+ * copies Q, K and V.
  *
- * A tile of 192 rows x 128 keys takes 12 (d_qk + d_v) clocks of the tensor cores and 1536 of the
- * exponential units, which work at the same time.
- *
- * - One CTA per SM takes tiles from a list. Three warpgroups compute 64 rows each; the fourth has
- *   the warps take_tiles, fetch_q and fetch_kv (K and V through a ring of slots, across tiles).
- * - Warpgroups take turns at the tensor cores. Key blocks go from the diagonal down to key 0.
- * - Softmax subtracts m, set from the masked blocks, which come first. m changes, and S is computed
- *   again, only if P exceeds the range of its 16-bit type.
- *
- * prefill_window_sm90.cu includes this file with KVD_PREFILL_WINDOW; prefill_wide_sm90.cu with
- * KVD_PREFILL_WIDE, for heads wider than KVD_WIDTH_NARROW: two warpgroups, tiles of 128 rows,
- * blocks of 80 keys, O of 128, 192 or 256 columns, those from d_v on arbitrary and not stored.
+ * prefill_window_sm90.cu and prefill_wide_sm90.cu include this file.
  */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/prefill_fetch.cuh"
@@ -21,8 +10,8 @@
 namespace
 {
 /*
- * State of a warpgroup. Bits 0-3: slot of K and V, 4: parity of its barrier, 5-6: index in SH.tile,
- * 7: parity of its barrier, 8: parity of Q's barrier, 9-10: number of the warpgroup.
+ * State of a warpgroup. Bits 0-3: slot of K and V, 4: its parity, 5-6: index of the tile, 7: its
+ * parity, 8: parity of Q, 9-10: number of the warpgroup.
  */
 struct worker {
     uint32_t bits;
@@ -55,7 +44,7 @@ __device__ __forceinline__ void wait_slot(const worker &w)
 {
     mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
 }
-/* Marks a part of shared memory as read by the warp, whose reads were all by wgmma. */
+/* Marks a part of shared memory as read by the warp. */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
     __syncwarp();
@@ -183,7 +172,7 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
-/* Replaces each score s by exp2(c s - m[r]), r being its row. sums[r]: sum over this thread's. */
+/* Replaces each score s by exp2(c s - m[r]). sums[r] gets this thread's sum. */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
                                              float (&sums)[2])

@@ -1,8 +1,4 @@
-/*
- * Wrappers of Hopper instructions. wgmma operands are core matrices of 8 x 16 bytes, 128 contiguous
- * bytes each, without swizzle; a descriptor has the address and two strides: `lead` along the sum,
- * `stride` along M or N.
- */
+/* Wrappers of Hopper instructions. wgmma operands are blocks of 8 x 16 bytes without swizzle. */
 #ifndef KVD_KERNELS_CUDA_SM90_CUH
 #define KVD_KERNELS_CUDA_SM90_CUH
 
@@ -40,7 +36,7 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/* Waits at a barrier, asleep between polls, which would take issue slots from computing warps. */
+/* Waits at a barrier and sleeps between polls, which leaves issue slots to computing warps. */
 __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
 {
     for (;;) {
@@ -128,7 +124,7 @@ template <int N> __device__ __forceinline__ void registers_down(void)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* Returns a wgmma descriptor; `lead` and `stride` are in bytes, multiples of 16. */
+/* Returns a wgmma descriptor. `lead` and `stride` are bytes between 8 x 16 byte blocks. */
 __device__ __forceinline__ uint64_t wgmma_desc(uint32_t smem, uint32_t lead, uint32_t stride)
 {
     return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 |
@@ -223,10 +219,7 @@ KVD_WGMMA_SS(112, KVD_D6, KVD_F6, "%56", "%57", "%58")
 KVD_WGMMA_SS(128, KVD_D7, KVD_F7, "%64", "%65", "%66")
 KVD_WGMMA_SS(256, KVD_D15, KVD_F15, "%128", "%129", "%130")
 
-/*
- * Computes x [64][N] += A [64][16] B [16][N] for A in registers and B in shared memory. In B, the
- * summed index is contiguous.
- */
+/* Computes x [64][N] += A [64][16] B [16][N] for A in registers and B in shared memory. */
 #define KVD_WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                  \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_rs(float(&x)[N / 2], uint32_t a0, uint32_t a1,           \

@@ -31,16 +31,10 @@ struct kvdim_plan {
     void *state;          /* private data of the backend, owned by the plan */
 };
 
-/*
- * Functions of the CPU or CUDA implementation. They return KVDIM_OK, or another status with *err
- * filled. `stream` is a cudaStream_t.
- */
+/* The CPU or CUDA implementation. Functions return KVDIM_OK, or a status and fill *err. */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
-    /*
-     * Sets *bytes to the device memory that the division of a batch's attention needs. Called
-     * before p->state exists.
-     */
+    /* Sets *bytes to the device memory needed to divide a batch's attention among CTAs. */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
     /* Creates p->state on first use, and divides the batch's attention among CTAs. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);

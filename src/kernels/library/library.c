@@ -1,4 +1,4 @@
-/* libkvdim-attention: checks of arguments, and calls of the CPU or GPU code (kvdim/attention.h). */
+/* libkvdim-attention: checks arguments and calls the CPU or GPU code. */
 #include "kvdim/attention.h"
 
 #include <stdlib.h>
@@ -30,10 +30,7 @@ const char *kvdim_last_error(void)
     return last.msg;
 }
 
-/*
- * Returns false and sets the error message if a pointer is NULL, or if struct_size, the first
- * member of *s, is wrong: the caller was compiled with another version of the header.
- */
+/* Returns false and sets the error message if a pointer is NULL or struct_size is wrong. */
 static bool is_given(const char *object, const void *o, const char *name, const char *type,
                      const void *s, size_t expected)
 {
@@ -193,10 +190,7 @@ static void place_rows(kvdim_plan *p)
         p->row[i] = i;
 }
 
-/*
- * Creates the plan (division of a batch's attention among processors) with `state` NULL. On failure
- * returns NULL and sets the last error message.
- */
+/* Creates the division of a batch's attention among processors. On failure returns NULL. */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
     const size_t n = (size_t)b->n_requests;

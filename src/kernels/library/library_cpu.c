@@ -1,4 +1,4 @@
-/* CPU backend of kvdim/attention.h in float32, for development: calls convert the whole cache. */
+/* CPU implementation of kvdim/attention.h, for development. Every call converts the whole cache. */
 #include <string.h>
 
 #include "common/half.h"
@@ -42,7 +42,7 @@ static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t,
     return (uint16_t *)(uintptr_t)pool + (size_t)page * (size_t)p->layer->map.page_elements;
 }
 
-/* Stores `row` as token t of a matrix of 8 x 8 blocks. Zeros later tokens in its group of 8. */
+/* Stores `row` as token t of a matrix of 8 x 8 blocks, and zeros the rest of its block. */
 static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];
@@ -120,7 +120,6 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
     return status;
 }
 
-/* Converts the 16-bit Q of a batch to float32, one row-major matrix per query head. */
 static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
 {
     const kvd_attn_map *const map = &p->layer->map;
@@ -140,7 +139,7 @@ static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
     }
 }
 
-/* Converts K (side 0) or V (side 1) of all requests from cache pages to row-major float32. */
+/* Converts K (side 0) or V (side 1) from cache pages to row-major float32. */
 static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, float *to,
                                kvd_err *err)
 {
@@ -163,7 +162,7 @@ static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, 
     return KVDIM_OK;
 }
 
-/* Writes O and lse. a->lse is [n_heads][rows] in prefill and [rows][n_heads] in decode. */
+/* Writes the attention output, and the logs of softmax denominators unless NULL. */
 static void write_rows(const kvdim_plan *p, const float *o, const double *lse,
                        const kvdim_attend_args *a)
 {

@@ -1,4 +1,4 @@
-/* cuDNN's fused attention through its backend API, loaded at run time. */
+/* Attention by cuDNN's backend API, loaded at run time. */
 #include "kernels/rivals/cudnn.h"
 
 #include <string.h>
@@ -94,7 +94,7 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
     }
 }
 
-/* Adds the (engine, knobs) that cuDNN's heuristics propose for graph fi to the candidates. */
+/* Adds the engines that cuDNN's heuristics propose for graph fi to the candidates. */
 static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B,
@@ -132,10 +132,7 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
     }
 }
 
-/*
- * Creates cuDNN's execution plan (compiled kernels) of the candidate unless it exists. cuDNN may
- * compile for a long time.
- */
+/* Compiles the candidate unless that was done. cuDNN may need a long time. */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
     if (c->plan)
@@ -205,7 +202,7 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/* Fills p->rows_dev with each graph's number of query rows, which it reads in place of q_len. */
+/* Fills p->rows_dev with the number of query rows per request that each graph reads. */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;
@@ -400,7 +397,7 @@ static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const sto
     return 0;
 }
 
-/* Allocates one workspace for all candidates. If memory is short, excludes those that need most. */
+/* Allocates one workspace for all candidates. If memory is short, drops those that need most. */
 static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
 {
     for (int i = 0; i < p->n_list; i++)

@@ -1,11 +1,8 @@
 /*
- * cuDNN's fused attention, a comparison for kvdim: O = softmax(scale Q K^T + mask) V, one d_qk and
- * d_v per call, bf16 or fp16.
+ * cuDNN's fused attention, for comparison: O = softmax(scale Q K^T + mask) V in bf16 or fp16.
  *
- * - libcudnn.so.9 is loaded on kvd_cudnn_open, which fails without it, CUDA or cuDNN's headers.
- * - Candidates: every (graph, engine, knobs) of cuDNN's heuristics. Graphs are the standard one and
- *   (without a mask) one of a single operation; in decode, also both with query heads as rows.
- * - A plan is used by one thread at a time, on the device that was current when it was opened.
+ * libcudnn.so.9 is loaded by kvd_cudnn_open, which fails without cuDNN. A kvd_cudnn_plan is for one
+ * thread at a time, on the device that was current when it was opened.
  */
 #ifndef KVD_KERNELS_RIVALS_CUDNN_H
 #define KVD_KERNELS_RIVALS_CUDNN_H
@@ -25,8 +22,7 @@ typedef struct kvd_cudnn_plan kvd_cudnn_plan;
 
 /*
  * Strides of a tensor in elements: dimension i of token t of head h of request b is at b * batch +
- * h * head + t * token + i. Multiples of 8 unless the dimension has size 1; addresses are multiples
- * of 16 bytes.
+ * h * head + t * token + i. Strides are multiples of 8, addresses of 16 bytes.
  */
 typedef struct {
     int64_t batch, head, token;
@@ -39,7 +35,7 @@ typedef struct {
     int q_len, kv_len; /* lengths of every request, or the largest if ragged */
     /* If 1, query t attends to positions up to kv_len - q_len + t; if 0, to all keys. */
     int causal;
-    /* If 1, runs read each request's lengths from the device; if 0, all have q_len and kv_len. */
+    /* If 1, runs read the requests' lengths from the device. If 0, lengths are equal. */
     int ragged;
     float scale; /* factor of scores, 1/sqrt(d_head of the uncompressed head) */
     /* q and o are [batch][n_heads][q_len][d], k and v [batch][n_kv_heads][kv_len][d]. */
@@ -49,15 +45,9 @@ typedef struct {
 typedef struct {
     const void *q, *k, *v;
     void *o; /* output; if ragged, rows from q_len on are unspecified */
-    /*
-     * Device memory, kvd_cudnn_workspace() bytes, aligned to 256 bytes; may be NULL if the size is
-     * 0.
-     */
+    /* Device memory, kvd_cudnn_workspace() bytes, aligned to 256 bytes. NULL for 0 bytes. */
     void *workspace;
-    /*
-     * [batch] in device memory: numbers of queries, 1 .. shape.q_len; read if ragged and
-     * shape.q_len > 1.
-     */
+    /* [batch] on the device: number of queries. Read if ragged and shape.q_len > 1. */
     const int32_t *q_len;
     const int32_t *kv_len; /* [batch] lengths 1 .. shape.kv_len, read only if ragged */
 } kvd_cudnn_io;
@@ -68,10 +58,7 @@ void kvd_cudnn_packed(kvd_cudnn_shape *shape);
 /* Stores cuDNN's version, such as 91900 for 9.19.0. Fails if cuDNN is not available. */
 int kvd_cudnn_version(int *version, kvd_err *err);
 
-/*
- * Opens cuDNN attention for a shape, which may take seconds. Fails if cuDNN is missing or refuses
- * the shape.
- */
+/* Opens cuDNN attention for a shape, which may take seconds. Fails without cuDNN. */
 int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err *err);
 void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */
 
@@ -90,8 +77,8 @@ int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kv
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
 /*
- * Count, describe and choose cuDNN's engines. *us: measured time in microseconds, NaN if unknown,
- * negative if refused.
+ * Count, describe and choose cuDNN's engines. *us is the measured time in microseconds, NaN if
+ * unknown, negative if refused.
  */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);

@@ -1,4 +1,4 @@
-/* Builds attention as cudnn-frontend's graphs, by which cuDNN's engines recognise attention. */
+/* Builds attention as a graph of operations that cuDNN's engines recognise. */
 #include "kernels/rivals/cudnn_form.h"
 
 #include <dlfcn.h>
@@ -71,7 +71,7 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/* Tensors inside graph i have the 100 ids from UID_INNER + 100 * i on. */
+/* Tensors inside graph i have 100 ids, from UID_INNER + 100 * i on. */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {
@@ -106,7 +106,7 @@ static desc tensor(builder *b, int64_t uid, cudnnDataType_t type, const int64_t 
     return d;
 }
 
-/* Adds an intermediate tensor, with one element per row of scores if `per_row`, else per score. */
+/* Adds an intermediate tensor with one element per score, or per row of scores if `per_row`. */
 static desc inner(builder *b, cudnnDataType_t type, int per_row)
 {
     return tensor(b, b->uid++, type, per_row ? b->row : b->score,
@@ -132,7 +132,7 @@ static void add_op(builder *b, desc op, const char *what)
     b->ops[b->n_ops++] = op;
 }
 
-/* Adds a pointwise operation to the graph and returns its output. `other`, `select` may be NULL. */
+/* Adds a pointwise operation and returns its output. `other` and `select` may be NULL. */
 static desc pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
                       desc x, desc other, desc select, desc y)
 {

@@ -99,7 +99,6 @@ static inline void set(kvd_cudnn_steps *b, desc d, cudnnBackendAttributeName_t n
         note(b, kvd_cudnn_lib.set(d, name, type, n, values), what);
 }
 
-/* Reads up to n values of an attribute of descriptor d. *got receives their number. */
 static inline void get(kvd_cudnn_steps *b, desc d, cudnnBackendAttributeName_t name,
                        cudnnBackendAttributeType_t type, int64_t n, int64_t *got, void *values,
                        const char *what)
@@ -120,7 +119,7 @@ static inline void finish(kvd_cudnn_steps *b, desc d, const char *what)
         note(b, kvd_cudnn_lib.finalize(d), what);
 }
 
-/* Ids of the tensors that are supplied when a graph runs. */
+/* Ids of the input and output tensors of a graph. */
 enum {
     UID_Q = 1,
     UID_K,
@@ -137,9 +136,7 @@ enum {
 typedef struct {
     const char *name;
     desc graph;
-    /*
-     * Number of query rows per head: q_len or, if `folded`, the number of query heads per KV head.
-     */
+    /* Query rows per head: q_len or, if `folded`, the number of query heads per KV head. */
     int64_t rows;
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;
@@ -147,9 +144,8 @@ typedef struct {
 /*
  * Builds one graph of attention for a checked shape and adds its descriptors to `heap`.
  *
- * - `number`: index of the graph in kvd_cudnn_plan.
- * - `folded` 1: query heads of a KV head are rows of one head (requires q_len 1).
- * - `whole` 1: attention as one operation (requires q_len 1 or causal 0).
+ * `folded`: query heads of a KV head are rows of one head, which requires q_len 1. `whole`:
+ * attention is one operation, which requires q_len 1 or causal 0.
  */
 int kvd_cudnn_form_build(const kvd_cudnn_shape *shape, cudnnHandle_t handle, int number, int folded,
                          int whole, kvd_cudnn_heap *heap, kvd_cudnn_form *form, kvd_err *err);

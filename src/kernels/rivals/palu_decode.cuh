@@ -1,22 +1,7 @@
 /*
- * Palu's decode attention on Hopper: s = q . RoPE(L U_h), o = softmax(s) V, latents L and V shared
- * by 4 KV heads.
+ * Palu's decode attention on Hopper: rebuilds K from latent vectors that 4 KV heads share.
  *
- * A cluster of two CTAs processes a run of pages (64 tokens) of one latent group; each CTA has two
- * of the KV heads and their U (rank_k x 256) in shared memory. Latents arrive in pieces of 64 ranks
- * through a ring. Two warpgroups take pages in turn. Per page:
- *
- * - K [64 tokens][2 heads x 128] = L U by wgmma m64n256k16.
- * - RoPE at position 64 j + t: q is rotated back by 64 j, the accumulators by t.
- * - S [64][8 queries] = K q by mma.sync, K rounded to 16 bits; columns 0 .. 3 first head, 4 .. 7
- *   second.
- * - Online softmax, then O^T [rank_v][8] += V^T P by mma.sync.
- *
- * Time is bound by tokens * n_groups * (rank_k + rank_v) * 2 bytes and by the rebuild of K, tokens
- * * n_kv_heads * rank_k * 128 * 2 FLOP (results/h200/rivals/palu_decode.csv).
- *
- * Grid: clusters of 2 CTAs of 384 threads (2 x 128 compute, 1 thread copies). A second launch
- * merges the unnormalised sums of the runs.
+ * A cluster of two CTAs processes a range of pages. A second launch merges the ranges.
  */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_CUH
 #define KVD_KERNELS_RIVALS_PALU_DECODE_CUH
@@ -37,7 +22,7 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    /* Bytes of a piece of latents in shared memory: 64 ranks of 64 tokens. */
+    /* Bytes of 64 latent dimensions of 64 tokens in shared memory. */
     PIECE_BYTES = PIECE_RANKS * TOKENS * 2,
     PLACES_MAX = 24,
     QUERIES = 8, /* number of columns of S: 2 KV heads x 4 query heads */
@@ -52,7 +37,7 @@ enum {
     OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    /* Byte offset of the barriers `full` and `free` of the up-projections in shared memory. */
+    /* Byte offset of the barriers of the projection matrices in shared memory. */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
     /* Byte offset in shared memory of the RoPE cosines and sines that are not kept in registers. */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
@@ -61,7 +46,9 @@ enum {
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/* Returns how many pieces of latents fit in shared memory next to the up-projections U. */
+/*
+ * Returns how many pieces of latent vectors fit in shared memory next to the projection matrices.
+ */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -71,13 +58,10 @@ __host__ __device__ constexpr int places_for(int rank_k)
 
 struct params {
     const uint16_t *pool, *up, *q;
-    /* Prefix sums `prefix` [batch + 1]: number of pages before each request. */
+    /* `prefix` [batch + 1] has the number of pages before each request. */
     const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
-    /*
-     * Partial results [run of pages][CTA of cluster][warpgroup]: unnormalised outputs `part`
-     * [8][rank_v], and maxima and sums `part_ml` [8][2].
-     */
+    /* Partial results of each warpgroup: outputs [8][rank_v], maxima and sums [8][2]. */
     float *part, *part_ml;
     uint16_t *o;
     /* Sizes of the batch. `group` is the number of query heads per KV head. */
@@ -125,7 +109,7 @@ template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int 
                              : __half2float(__ushort_as_half(static_cast<uint16_t>(x)));
 }
 
-/* index in a ring buffer, and parity for waiting until the element is filled */
+/* Index in a ring buffer, and parity for waiting until the element is filled. */
 struct place {
     uint32_t at, parity;
 };
@@ -155,7 +139,7 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /* This cluster's pages are begin .. end - 1; each latent group has per_group pages. */
+    /* This cluster computes pages begin .. end - 1, counted over all groups of heads. */
     int begin, end, per_group, cluster;
 };
 
@@ -175,7 +159,7 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
     return kvd_last_true(0, batch, [=](int i) { return __ldg(prefix + i) <= x; });
 }
 
-/* Copies U and latents to shared memory, in one thread; K latents one page ahead of V latents. */
+/* Copies projections and latent vectors to shared memory, in one thread, K one page ahead of V. */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
     const run mine = my_run(p);
@@ -259,7 +243,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     char *const weights = base + OFF_P + w * TOKENS * QUERIES * 2;
     float *const tops = reinterpret_cast<float *>(base + OFF_MAX) + w * 4 * QUERIES;
     const int my_query = tid >> 4,
-              /* This thread rotates pairs (i, i + 64) of dims, i = my_pair .. my_pair + 3. */
+              /* This thread rotates dimensions i and i + 64, for i = my_pair .. my_pair + 3. */
         my_pair = (tid & 15) * 4;
 
     /* Cosines and sines, as 16-bit numbers, of the RoPE rotations by 0 .. 63 positions. */
@@ -281,7 +265,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     bar_sync(5, 256);
 
     float d[128];
-    /* Number of pieces of latents copied before this latent group. */
+    /* Number of pieces copied before this group of heads. */
     uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {
@@ -313,7 +297,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 float4 c4 = __ldg(reinterpret_cast<const float4 *>(p.cosine + turned));
                 float4 s4 = __ldg(reinterpret_cast<const float4 *>(p.sine + turned));
 
-                /* Rebuilds the keys of a page from latents, K = L U. */
+                /* Rebuilds the keys of a page: latent vectors times the projection matrix. */
                 place at = place_of(
                     sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
                 uint32_t before = 0;

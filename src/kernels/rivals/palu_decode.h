@@ -1,7 +1,4 @@
-/*
- * Decode attention of Palu in CUDA (sm_90a), on pages of low-rank latents (layout PAGED of
- * palu_layout.h). Equal lengths give equal bits.
- */
+/* Decode attention of Palu in CUDA (sm_90a), on pages of low-rank latent vectors. */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_H
 #define KVD_KERNELS_RIVALS_PALU_DECODE_H
 
@@ -22,25 +19,19 @@ typedef struct {
     const void *q;             /* queries after RoPE, device [batch][n_heads * 128] */
     const void *pool;          /* pages of latents, on the device */
     const void *up;            /* packed matrices U, on the device */
-    /*
-     * RoPE tables, [max position][64] in device memory, at least 64 rows; angles linear in the
-     * position.
-     */
+    /* RoPE tables, [max position][64] in device memory, with at least 64 positions. */
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* return value of kvd_palu_decode_clusters() */
-    /*
-     * Device memory, kvd_palu_decode_workspace_bytes() bytes. The division of work that
-     * kvd_palu_decode_plan writes must stay unchanged until the decode.
-     */
+    /* Device memory of kvd_palu_decode_workspace_bytes(), kept from the plan to the decode. */
     void *workspace;
 } kvd_palu_decode_args;
 
-/* Returns the number of clusters of two CTAs that run at once, or -1 on other GPUs than Hopper. */
+/* Returns the number of clusters of two CTAs that run at once, or -1 if the GPU is not a Hopper. */
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
-/* Divides pages among clusters, in args->workspace, for all layers with the same kv_len. */
+/* Divides the pages among clusters, for all layers with the same kv_len. */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
 /* Computes Palu's decode attention. Returns cudaErrorNotSupported on other GPUs than Hopper. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);

@@ -1,29 +1,20 @@
 /*
- * Layouts of Palu (Chang et al., ICLR 2025): groups of KV heads share low-rank latents of K and V,
- * which the cache holds.
+ * Layouts of Palu (Chang et al., ICLR 2025): 4 KV heads share low-rank latent vectors of K and V.
  *
- * Decode rebuilds K from latents; V's up-projection is folded into W_O.
+ * Head h of group g has K_h = L_g U_h, with L_g [tokens][rank_k] and U_h [rank_k][128]. The output
+ * is softmax(q . RoPE(K_h) / sqrt(128)) V_g, with V_g [tokens][rank_v].
  *
- * - K_h[t] = L_g[t] U_h, L_g [tokens][rank_k], U_h [rank_k][128], KV head h in group g = h / 4.
- * - s[t] = q . RoPE_t(K_h[t]) / sqrt(128).
- * - o = softmax(s) V_g, V_g [tokens][rank_v].
- *
- * PLAIN (reference): row-major float32, group after group (head after head for U); n_kv: sum of
- * kv_len.
- *
- * - K latents [n_kv][rank_k], V latents [n_kv][rank_v], U [n_kv_heads][rank_k][128].
+ * PLAIN, for the reference: row-major float32, one group after another. n_kv is the sum of kv_len.
+ * - K [n_kv][rank_k] and V [n_kv][rank_v] of each group, U [n_kv_heads][rank_k][128].
  * - Q [batch][n_heads * 128] after RoPE, O [batch][n_heads * rank_v].
  *
- * PAGED (kernel): 16-bit, blocks of 8 x 8, 128 contiguous bytes. Page p has 64 tokens and starts at
- * element p * kvd_palu_page_elements(): per group, K latents, then V latents, element (t, r) at
- *
+ * PAGED, for the kernel: 16-bit. Page p of 64 tokens starts at element p *
+ * kvd_palu_page_elements(), with K, then V of each group. Element (token t, rank r) has the index
  *   (r/8) * 512 + (t/8) * 64 + (t%8) * 8 + r%8
+ * page_table is [batch][max_pages]. V of the last page must be finite from kv_len on; K may hold
+ * anything.
  *
- * so ranks 8 i .. 8 j - 1 of a page are contiguous. page_table is [batch][max_pages]. V rows of a
- * last page at and after kv_len must be finite; K rows may hold anything.
- *
- * U is packed per pair of KV heads: element (r, n), n = 128 * (head % 2) + dim, is at
- *
+ * U has the element (r, n), with n = 128 * (head % 2) + dimension, of two KV heads at the index
  *   (r/8) * 2048 + (n/8) * 64 + (n%8) * 8 + r%8
  */
 #ifndef KVD_KERNELS_RIVALS_PALU_LAYOUT_H
@@ -43,7 +34,7 @@ enum {
     KVD_PALU_GROUP = 4, /* number of KV heads that share one latent of K and one of V */
     KVD_PALU_PAGE_TOKENS = 64,
     KVD_PALU_RANK_STEP = 16, /* Ranks are multiples of this number. */
-    /* Smallest rank of the K latents for which rebuilding K dominates the work. */
+    /* Smallest rank of the latent vectors of K for which rebuilding K dominates the work. */
     KVD_PALU_RANK_K_MIN = 80,
     KVD_PALU_RANK_MAX = 256,
     KVD_PALU_QUERIES_MAX = 4 /* largest number of query heads per KV head */
@@ -57,11 +48,11 @@ typedef struct {
 /* Returns 0 if kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/* Return the number of 16-bit elements of a page of latents, and of a layer's up-projections U. */
+/* Return the 16-bit elements of a page of latent vectors, and of a layer's projection matrices. */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
-/* Convert row-major float32 to 16-bit pages of latents, with zeros in V after the last token. */
+/* Convert float32 latent vectors and projection matrices to the 16-bit layout of the kernel. */
 void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, int dtype,
                            const float *k_latent, const float *v_latent, const int32_t *page_table,
                            int max_pages, uint16_t *pool);
@@ -70,11 +61,9 @@ void kvd_palu_pack_up(const kvd_palu_shape *shape, int dtype, const float *up, u
 /*
  * Computes Palu's decode attention on host arrays with float64 sums. n_kv is the sum of kv_len.
  *
- * - `q` [batch][n_heads * 128]: input, after RoPE.
- * - `k_latent` [n_groups][n_kv][rank_k], `v_latent` [n_groups][n_kv][rank_v]: inputs.
- * - `up` [n_kv_heads][rank_k][128]: input.
- * - `cos`, `sin` [at least the largest kv_len][64]: inputs, for dims (i, i + 64).
- * - `out` [batch][n_heads * rank_v]: output, float64.
+ * `q` [batch][n_heads * 128] is after RoPE. `k_latent` and `v_latent` are [n_groups][n_kv][rank].
+ * `up` is [n_kv_heads][rank_k][128]. `cos` and `sin` are [position][64]. `out` [batch][n_heads *
+ * rank_v] is float64.
  */
 int kvd_palu_ref(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, const float *q,
                  const float *k_latent, const float *v_latent, const float *up, const float *cos,

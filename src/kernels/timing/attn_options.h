@@ -13,28 +13,22 @@ typedef struct {
     kvd_attn_heads heads;
 } kvd_width_list;
 
-/* Functions that set kept dimensions. Lists shorter than n_kv_heads repeat, longer ones fail. */
+/* Lists of kept dimensions shorter than n_kv_heads repeat; longer ones fail. */
 
-/*
- * Parses kept dimensions: "64", "64:48" (d_qk:d_v), a list with an item per KV head, or a CSV file.
- * "FILE.csv:NAME" selects rows by the first column. Dimensions are 1 .. d_head.
- */
+/* Parses kept dimensions: "64", "64:48" (d_qk:d_v), a list of these, or a CSV file. */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
 /* Returns the path in an option value such as "FILE.csv:NAME", which the caller frees, or NULL. */
 char *kvd_width_list_path(const char *text);
 
 /*
- * Sets each head's kept dimensions to those of entry `point` of a kvdim/rates file, from layer
- * `layer` on, rounded up to multiples of 16. d_head must be equal in both.
+ * Sets kept dimensions to those of entry `point` of a rates file, from layer `layer` on, in
+ * multiples of 16. d_head must be equal in both.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
-/*
- * Finds the set of kept dimensions in a kvdim/rates file whose removed fraction is nearest to `p`,
- * at most 0.01 away, or fails.
- */
+/* Finds the entry of a rates file with a removed fraction within 0.01 of `p`, or fails. */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
 
@@ -47,7 +41,7 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    /* Removed fractions to time, [n_overall_p]; if NULL, all fractions in the rates file. */
+    /* [n_overall_p] Removed fractions to time; NULL means all fractions in the rates file. */
     double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
@@ -96,7 +90,7 @@ typedef struct {
     const kvd_rate_ceilings *cpu, *gpu;
 } kvd_attn_case;
 
-/* Checks and times one case, and adds a row per implementation to *out, wrong rows to *n_wrong. */
+/* Checks and times one case. Adds a row per implementation to *out, and failures to *n_wrong. */
 int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
                       void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong,
                       kvd_err *err);

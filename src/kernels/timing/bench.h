@@ -1,7 +1,4 @@
-/*
- * Times several implementations (rivals), each once per round in shuffled order; on the GPU by CUDA
- * events.
- */
+/* Times several implementations, each once per round in shuffled order. */
 #ifndef KVD_KERNELS_TIMING_BENCH_H
 #define KVD_KERNELS_TIMING_BENCH_H
 
@@ -23,7 +20,7 @@ typedef struct {
     /* Runs before each launch, and its time is not counted. May be NULL. */
     int (*prepare)(void *ctx, void *stream, kvd_err *err);
     void *ctx;
-    /* [samples] microseconds per launch, owned by the caller; NaN if the GPU was throttled */
+    /* [samples] Microseconds per launch, owned by the caller; NaN if the GPU was throttled. */
     double *us;
     bool graph; /* true if launches were replayed as a CUDA graph */
     /* Samples dropped because the GPU was throttled, and launches at the power limit. */
@@ -37,7 +34,6 @@ typedef struct kvd_bench kvd_bench;
 /* Opens *bench, which the caller must close. If `cuda`, GPU launches can be timed. */
 int kvd_bench_open(bool cuda, kvd_bench **bench, kvd_err *err);
 void kvd_bench_close(kvd_bench *bench);
-/* Returns the stream on which the benchmark launches, a cudaStream_t. */
 void *kvd_bench_stream(const kvd_bench *bench);
 /* Waits for all launches of the benchmark and reports errors of its stream. */
 int kvd_bench_wait(kvd_bench *bench, kvd_err *err);
@@ -45,19 +41,14 @@ int kvd_bench_wait(kvd_bench *bench, kvd_err *err);
 /* Returns the version of the GPU driver, or "" if unknown. */
 const char *kvd_bench_driver(const kvd_bench *bench);
 
-/*
- * Times the implementations with the rounds and repetitions of `plan`. After an interrupt, fails at
- * the end of the round.
- */
+/* Times the implementations in rounds. After an interrupt, fails at the end of the round. */
 int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                   kvd_err *err);
 
 typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
-    /*
-     * Any of: slow-first, outliers, noise, short (near the resolution), throttled (samples lost).
-     */
+    /* Any of: slow-first, outliers, noise, short (near the resolution), throttled. */
     char warnings[96];
 } kvd_bench_stats;
 

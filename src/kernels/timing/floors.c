@@ -1,7 +1,4 @@
-/*
- * Computes lower bounds on the time of attention from its bytes and operations, and measures the
- * device's peak rates (impl.h).
- */
+/* Computes lower bounds on the time of attention, and measures the device's peak rates. */
 #include "kernels/timing/impl.h"
 
 #include <cblas.h>

@@ -34,14 +34,10 @@ typedef struct {
     size_t rows;
 } kvd_row_error;
 
-/* Generates rows of Q, K or V, as kvd_problem_rows does. */
 typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_operand tensor, int request, int head,
                               size_t first, size_t n, int d, float *rows);
 
-/*
- * Chooses query rows and computes their reference outputs. KVD_CHECK_AUTO takes all rows if there
- * are up to 2^26 pairs of query and key, else a sample.
- */
+/* Chooses query rows and computes their references. KVD_CHECK_AUTO samples large cases. */
 int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                        kvd_row_maker make, kvd_check_mode mode, kvd_err *err);
 void kvd_row_check_release(kvd_row_check *c);
@@ -55,19 +51,15 @@ int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const v
                           kvd_row_error *out, kvd_err *err);
 
 /*
- * Returns the largest relative error over all rows that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5
- * for float32. A single row may have 3 times this error.
+ * Returns the largest relative error that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5 for float32. A
+ * single output row may have 3 times this error.
  */
 double kvd_row_tolerance(kvd_dtype dtype);
 
 /*
- * Lower bounds on a case's time: bytes, FLOP and exponentials divided by the machine's measured
- * rates.
- *
- * - pairs: sum over query heads and queries t of min(kv_len - q_len + t + 1, window).
- * - flop: sum over query heads of 2 (d_qk + d_v) pairs, without softmax.
- * - exps: equal to pairs.
- * - bytes: Q, K and V read once, O written once, without keys older than the first query's window.
+ * Lower bounds on a case's time: bytes, FLOP and exponentials divided by the machine's peak rates.
+ * Q, K and V are read once and O is written once. A query and key take 2 (d_qk + d_v) FLOP and one
+ * exponential.
  */
 
 typedef struct {
@@ -77,7 +69,7 @@ typedef struct {
     double us; /* largest of bytes_us, flop_us and exps_us */
 } kvd_floors;
 
-/* Counts a case's bytes, FLOP and exponentials at the dimensions in `heads`, at least its own. */
+/* Counts a case's bytes, FLOP and exponentials with the numbers of dimensions in `heads`. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
 /* Sets the times of *f to its counts divided by peak rates. In decode, prefers the read rate. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
@@ -93,10 +85,9 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
 
 /* Returns the largest q_len of a request if `queries`, else the largest kv_len. */
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
-/* Returns true if the requests differ in kv_len. */
 bool kvd_problem_ragged(const kvd_problem *p);
 
-/* Ways to divide attention among CTAs, as in kvd_schedule. KVD_BY_ITSELF: there is no choice. */
+/* Ways to divide attention among CTAs. KVD_BY_ITSELF means that there is no choice. */
 typedef enum {
     KVD_BY_NONE,
     KVD_BY_PAPERS,
@@ -118,7 +109,7 @@ typedef enum {
 extern const char *const kvd_width_use_name[KVD_N_RUNS]; /* "own", "padded", "dense", "latent" */
 
 typedef struct {
-    /* Busy time of each CTA in microseconds, [n], owned by the implementation. */
+    /* [n] Busy time of each CTA in microseconds, owned by the implementation. */
     const double *us;
     size_t n;
 } kvd_busy;
@@ -139,16 +130,11 @@ struct kvd_impl {
     bool cuda;
     unsigned phases; /* supported phases, bits 1 << kvd_attn_phase */
     unsigned dtypes; /* supported types, bits 1 << kvd_dtype */
-    /*
-     * Ways to divide attention among CTAs that the implementation supports, as bits 1 <<
-     * kvd_scheduler.
-     */
+    /* Ways to divide attention among CTAs that are supported, as bits 1 << kvd_scheduler. */
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
-    /*
-     * For KVD_WIDTH_USE_LATENT, else NULL: stored dimensions, dimensions of O, inputs, work count.
-     */
+    /* Functions of implementations that store latent vectors instead of K and V, else NULL. */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
     kvd_row_maker make_rows;
@@ -157,19 +143,16 @@ struct kvd_impl {
     /* Fails with the reason in *why if the implementation cannot compute the case. */
     int (*can)(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
     /*
-     * Creates *self with the inputs of case *p, which must outlive it. `stream` is a cudaStream_t,
-     * or NULL on the CPU. Writes a description of the code that runs, such as "avx512, 16 threads",
-     * to `engine`.
+     * Creates *self for case *p, which must outlive it. `stream` is a cudaStream_t, or NULL on the
+     * CPU. `engine` gets a description of the code that runs.
      */
     int (*open)(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler, void *stream,
                 char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err);
     void (*close)(void *self);
-    /* Assigns the attention of plan_layers[phase] layers to CTAs. Timed separately. May be NULL. */
+    /* Assigns the attention of several layers to CTAs. Timed separately. May be NULL. */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
-    /*
-     * Restores the counters in the division of work that a launch uses up. Not timed. May be NULL.
-     */
+    /* Restores the counters that a launch uses up. Not timed. May be NULL. */
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
@@ -198,7 +181,6 @@ int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
 /* Returns the dimensions without padding: d_head for KVD_WIDTH_USE_DENSE, else the case's own. */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
-/* Sets bytes, FLOP and exponentials of *f to the work that the implementation does in this case. */
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
 /* Fills the implementation's output with NaN, so that unwritten elements are found. */
 int kvd_impl_poison(const kvd_impl *impl, void *self, void *stream, kvd_err *err);

@@ -1,7 +1,4 @@
-/*
- * Implementations of attention in CUDA for kvdim-attn: `cuda`, `cuda-mma` (before Hopper),
- * `cuda-dense` (every head at d_head).
- */
+/* CUDA attention kernels of kvdim, as implementations for kvdim-attn. */
 #ifdef KVD_CUDA
 
 #include <stdio.h>
@@ -116,7 +113,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
                       kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err));
 }
 
-/* Describes LAYERS equal layers to time their planning. Attention is computed only for layer 0. */
+/* Describes LAYERS equal layers, to time the division of their attention among CTAs. */
 static int describe_prefill_plans(state *s, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);

@@ -1,11 +1,4 @@
-/*
- * Implementations of attention by cuDNN's fused attention, each with the fastest engine for the
- * shape.
- *
- * - cudnn: every head at d_head; speed-ups are relative to it.
- * - cudnn-padded: one launch, every head padded with zeros to the widest.
- * - cudnn-grouped: one launch per distinct (d_qk, d_v), on parallel streams.
- */
+/* cuDNN's fused attention as implementations for kvdim-attn. */
 #ifdef KVD_CUDA
 
 #include <math.h>

@@ -1,7 +1,4 @@
-/*
- * Implementation `palu` for kvdim-attn: Palu's decode attention, with ranks that give the same
- * cache size as the case.
- */
+/* Palu's decode attention as an implementation for kvdim-attn, at the case's cache size. */
 #ifdef KVD_CUDA
 
 #include <math.h>
@@ -77,7 +74,7 @@ static kvd_attn_heads answer(const kvd_problem *p)
     return h;
 }
 
-/* Counts Palu's least work: K is rebuilt once per KV head, the rest is done per query head. */
+/* Counts the least work of Palu's attention, which rebuilds K once per KV head. */
 static void count(const kvd_problem *p, kvd_floors *f)
 {
     const kvd_palu_shape s = shape_of(p);
@@ -90,7 +87,9 @@ static void count(const kvd_problem *p, kvd_floors *f)
     f->exps = keys * s.n_heads;
 }
 
-/* Generates U [rank][128] of a KV head; a factor 1 / sqrt(rank) keeps K nearly standard normal. */
+/*
+ * Generates the projection [rank][128] of a KV head, scaled such that K is nearly standard normal.
+ */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {
     const float scale = (float)(1 / sqrt((double)rank));
@@ -105,7 +104,7 @@ static void up_rows(const kvd_problem *p, int head, int rank, float *up)
     }
 }
 
-/* Returns the RoPE angle of dims i, i + 64 at position t, as in Hugging Face Llama, theta 10000. */
+/* Returns the RoPE angle of dimensions i and i + 64 at position t, with theta 10000. */
 static double angle(size_t t, int i)
 {
     return (double)t * pow(10000, -2.0 * i / D);

@@ -61,10 +61,7 @@ kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows);
 
-/*
- * Returns generated Q, K or V of all requests as float32 row-major matrices, head after head, which
- * the caller frees, or NULL with *err filled.
- */
+/* Returns generated Q, K or V, one float32 matrix per head, which the caller frees, or NULL. */
 float *kvd_problem_plain(const kvd_problem *p, kvd_operand tensor, kvd_err *err);
 
 #endif

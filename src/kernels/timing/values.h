@@ -1,13 +1,4 @@
-/*
- * Test data from a counter-based generator: an element depends on seed, tensor, request, head,
- * token and dim alone.
- *
- * A value is the sum of the 8 bytes of a 64-bit hash, minus its mean, over its standard deviation:
- * nearly normal, mean 0, variance 1, the same bits on host and device.
- *
- * `sharp` data have outliers: every 16th dim of Q and K is 4 times as large, one K vector in 61 is
- * 8 times as large. Scores then have a standard deviation of about 4, or 33 for those keys.
- */
+/* Generates test data from indices: nearly normal numbers, with equal bits on host and device. */
 #ifndef KVD_KERNELS_TIMING_VALUES_H
 #define KVD_KERNELS_TIMING_VALUES_H
 
@@ -29,10 +20,7 @@ KVD_ANYWHERE static inline uint64_t kvd_value_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/*
- * Returns the hash key from which the elements of Q, K or V of one head and request are computed.
- * `head`: query head for Q, KV head for K and V.
- */
+/* Returns the hash key for one head and request. `head` is a query head for Q, else a KV head. */
 KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uint32_t request,
                                                   uint32_t head)
 {
@@ -41,8 +29,8 @@ KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uin
 }
 
 /*
- * Returns one pseudo-random element of Q, K or V, computed from its indices. `token` is the index
- * of the key or the position of the query. `dim` is below 256.
+ * Returns one pseudo-random element of Q, K or V. `token` is the index of a key or the position of
+ * a query; `dim` is below 256.
  */
 KVD_ANYWHERE static inline float kvd_value(uint64_t key, int tensor, int sharp, uint32_t token,
                                            uint32_t dim)

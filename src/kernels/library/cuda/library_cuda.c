@@ -1,7 +1,4 @@
-/*
- * Implements include/kvdim/attention.h on CUDA by the kernels of kernels/cuda/, which
- * divide the work of a launch equally among the thread blocks.
- */
+/* Implements include/kvdim/attention.h with the CUDA kernels of kernels/cuda/. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +11,7 @@
 
 enum { Q_LEN, KV_LEN, ROW, FIRST_TOKEN, N_LENGTHS };
 
-/* Byte offsets of the parts of the workspace that kvdim_plan_create receives, multiples of 256. */
+/* Byte offsets of the parts of the caller's workspace, multiples of 256. */
 typedef struct {
     size_t lengths, plan, first, next, tiles, total;
 } parts;
