@@ -1,8 +1,4 @@
-/*
- * Method allot: bits per dimension by reverse water-filling (Shannon 1949; Huang and Schultheiss
- * 1963). Cost of b bits = (squared error at standard deviation 1) * variance. After projection by
- * method `balanced` or `fisher` the cost is multiplied by (squared singular value) / (mean square).
- */
+/* Method allot: each dimension has its own number of bits, by reverse water-filling (Shannon). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +36,7 @@ typedef struct {
     /* Weighted squared error of dimensions at 0 bits, [n_layers][n_kv_heads][KVD_N_SIDES][wide]. */
     double *cost;
     size_t *width;
-    /* [n_layers][KVD_N_SIDES] squared error at each number of bits, at standard deviation 1 */
+    /* [n_layers][KVD_N_SIDES] Squared error at each number of bits, at standard deviation 1. */
     double (*loss)[MOST_BITS + 1];
 } making;
 
@@ -63,7 +59,7 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the factor of dimension j's cost; it is 1 unless a dims method balances Q and K. */
+/* Returns the weight of dimension j's error; 1 unless a dims method balances Q and K. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -150,10 +146,7 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/*
- * Without calibration data, sets the levels of a normal distribution and made-up standard
- * deviations, which decrease over the dimensions.
- */
+/* Without calibration data, uses a normal distribution with made-up standard deviations. */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {
     const size_t places = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES;
@@ -180,7 +173,7 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/* Gives each dimension bits while one more lowers its cost by `price`. Returns their sum. */
+/* Gives each dimension bits while one more lowers its error by `price`. Returns their sum. */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,
@@ -198,7 +191,7 @@ static double give(allot *a, const making *m, size_t at, double price)
     return sum;
 }
 
-/* Finds the lowest price per bit at which heads first .. last - 1 stay within their total bits. */
+/* Finds the lowest cost per bit at which heads first .. last - 1 stay within their total bits. */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {
     double most = 0, budget = 0, lo = -700, hi = 700;

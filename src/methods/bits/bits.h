@@ -5,7 +5,7 @@
 #include "common/quantise.h"
 #include "methods/axis.h"
 
-/* Block: K or V of some tokens that are quantised together, of one KV head, layer and sequence. */
+/* K or V of some tokens of one KV head, quantised together. */
 typedef struct {
     kvd_side side;
     int layer, kv_head;
@@ -16,12 +16,12 @@ typedef struct {
     const float *input;
     const uint8_t *level; /* [n] KVD_LEVEL_LOW or KVD_LEVEL_HIGH */
     const uint32_t *position;
-    /* Attention that each token received [n], over query heads, if KVD_NEEDS_PROBABILITIES. */
+    /* [n] Attention that each token received, if KVD_NEEDS_PROBABILITIES is set. */
     const double *mass;
     const double *seen;
-    /* Factors that multiply the key channels [d] (kvd_bits_method.balances), or NULL. */
+    /* [d] Factors that multiply the key channels, or NULL. */
     const float *balance;
-    /* [kvd_bits_method.states] entropy coder's state, 0 at first; NULL: blocks share no state */
+    /* State of the entropy coder, 0 at first. NULL if blocks share no state. */
     uint32_t *state;
     bool prompt;
 } kvd_bits_block;
@@ -34,22 +34,19 @@ typedef struct {
 typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     kvd_method_info info;
-    /* Key of a parameter whose default is 1, not 0, if squared gradients are given; or NULL. */
+    /* Name of a parameter whose default is 1, not 0, if squared gradients are given; or NULL. */
     const char *fisher_key;
-    /* True if random numbers can replace the calibration data (setup.drawn, for timing). */
+    /* True if random numbers can replace the calibration data, for timing. */
     bool drawn;
     /* True if keys are quantised before RoPE. */
     bool keys_before_rope;
-    /* Returns true if tokens at low precision (KVD_LEVEL_LOW) take fewer bits. NULL: never. */
+    /* Returns true if tokens at low precision take fewer bits. NULL: never. */
     bool (*two_levels)(const kvd_parameter_values *v);
-    /* Key of the parameter with the number of first tokens that are stored exactly, or NULL. */
+    /* Name of the parameter with the number of first tokens that are stored exactly, or NULL. */
     const char *exact_key;
-    /* Keys of the parameters that apply to tokens at low precision (KVD_LEVEL_LOW), then NULL. */
+    /* Names of the parameters that apply to tokens at low precision, then NULL. */
     const char *low_key[4];
-    /*
-     * True if the method quantises the numbers of all KV heads together. Methods that drop tokens,
-     * dimensions or layers are then refused.
-     */
+    /* True if all KV heads are quantised together. Excludes methods on other axes. */
     bool all_heads;
     /* True if decoding must start at the first token, so that no token may be dropped. */
     bool stream;
@@ -63,10 +60,7 @@ struct kvd_bits_method {
      * NULL: window 0, block 1.
      */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
-    /*
-     * Returns true if key channels are multiplied by sqrt(max |q| / max |k|) over the prompt
-     * (MiKV's balancer). NULL: never.
-     */
+    /* Returns true if key channels are scaled by sqrt(max |q| / max |k|). NULL: never. */
     bool (*balances)(const kvd_parameter_values *v);
     /* Fails for parameters that a method without `open` cannot use. May be NULL. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
@@ -75,8 +69,8 @@ struct kvd_bits_method {
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Quantises a block of finite numbers. `decoded` [n][d] receives the decoded numbers, *count
-     * the bits. Must handle constant vectors and incomplete groups. Thread-safe.
+     * Quantises a block of finite numbers. `decoded` [n][d] gets the decoded numbers, *count the
+     * bits. Must accept constant vectors and incomplete groups. Thread-safe.
      */
     int (*code)(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err);
@@ -93,8 +87,8 @@ int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,
 void kvd_bits_close(const kvd_bits_method *m, void *self);
 
 /*
- * Quantises x [n][d] with kvd_quantise_group, `group` channels of a token or, if by_channel, tokens
- * of a channel per scale. y may be x. Adds the bits to *count.
+ * Quantises x [n][d]. A scale is shared by `group` channels of a token or, if by_channel, by tokens
+ * of a channel. y may be x. Adds the bits to *count.
  */
 void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, size_t group,
                           int bits, float *y, kvd_bits_count *count);
@@ -102,9 +96,8 @@ void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, s
 kvd_bits_count kvd_bits_of_groups(size_t n, size_t d, bool by_channel, size_t group, int bits);
 
 /*
- * kvd_bits_take_rows stores tokens before position `sink` exactly in `decoded`, counts their bits,
- * and copies the others minus mean [d] to rows [n][d]. Returns n.
- * kvd_bits_give_rows writes rows + mean to `decoded`.
+ * kvd_bits_take_rows copies tokens from position `sink` on, minus mean [d], to rows [n][d] and
+ * returns n. Earlier tokens are stored exactly. kvd_bits_give_rows writes rows + mean to `decoded`.
  */
 size_t kvd_bits_take_rows(const kvd_bits_block *b, size_t sink, const float *mean, float *decoded,
                           float *rows, uint32_t *position, kvd_bits_count *count);
@@ -112,8 +105,8 @@ void kvd_bits_give_rows(const kvd_bits_block *b, size_t sink, const float *mean,
                         float *decoded);
 
 /*
- * Matrices of xquant for K or V of one layer with inputs X. The cache stores Y = X down^T. V is
- * restored as Y up^T + bias, K as the RMS norm of this sum.
+ * Matrices of method xquant for K or V of one layer. The cache stores layer inputs times `down`
+ * transposed. V is restored by `up`, K by `up` and an RMS norm.
  */
 typedef struct {
     const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */
@@ -129,13 +122,13 @@ typedef struct {
     uint8_t bits;
 } kvd_kvtc_group;
 
-/* Returns the number of component groups of K or V in one layer. The open method owns *groups. */
+/* Returns the number of groups of principal components in one layer. The method owns *groups. */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
-/* Returns a basis [wide][wide], component j in column j. *mean [wide]: subtract it first. */
+/* Returns the principal components [wide][wide] in columns. *mean [wide] is subtracted before. */
 const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean);
 /*
- * Adds to *bits the DEFLATE-compressed size of n tokens' codes. `packed` has the codes group by
- * group, [n][size * bits / 8] bytes each, lowest bits first, and room for n_groups more bytes.
+ * Adds to *bits the DEFLATE-compressed size of n tokens. `packed` has [n][size * bits / 8] bytes of
+ * each group, lowest bits first, and room for n_groups more bytes.
  */
 int kvd_kvtc_deflate(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
                      double *bits, kvd_err *err);
@@ -151,22 +144,21 @@ typedef struct {
 } kvd_scales;
 
 /*
- * Serves `open`: *self becomes a kvd_scales. Parameter `key` is the kvd_scale_of, the next one the
- * number of calibration tokens. scale = (their largest magnitude) / `largest`, for K and for V.
+ * Opens a method with calibrated scales: *self becomes a kvd_scales. scale = (largest magnitude) /
+ * `largest`, for K and for V. Parameter `key` is the kvd_scale_of, the next one the number of
+ * calibration tokens.
  */
 int kvd_scales_open(const kvd_parameter_values *v, int key, const kvd_method_setup *s,
                     float largest, void **self, kvd_err *err);
 void kvd_scales_close(void *self);
 float kvd_scales_at(const kvd_scales *scales, kvd_side side, int layer, int kv_head);
 
-/* GPU code of the packed methods (kivi, kvquant, fp8, ...). Address NULL without CUDA. */
+/* GPU code of methods with packed pages (kivi, kvquant, fp8, ...). Address NULL without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
 /* GPU code of waterfill, kvtc and cachegen. Address NULL without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_streams KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_cachegen KVD_IF_LINKED;
-/*
- * Text generation on a GPU: the CPU quantises rows after each iteration; pages hold decoded bf16.
- */
+/* GPU code that lets the CPU quantise after each iteration. Pages hold decoded bf16 numbers. */
 extern const struct kvd_gpu_kind kvd_gpu_host_codes KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_xquant KVD_IF_LINKED;
 

@@ -1,6 +1,6 @@
 /*
- * Method cachegen: entropy-coded differences of tokens from an anchor, the first of every `group`
- * tokens (Liu et al. 2024, CacheGen, arXiv 2310.07240, section 5.1).
+ * Method cachegen: entropy-coded differences of tokens from the first of every `group` tokens (Liu
+ * et al. 2024, CacheGen, arXiv 2310.07240, section 5.1).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -37,14 +37,10 @@ typedef struct {
     bool drawn;
     /* Quantisation steps [n_layers][n_kv_heads][KVD_N_SIDES][wide]; NULL if `own` is 1. */
     float *step;
-    /*
-     * Frequency tables [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] of anchors, then of each
-     * channel; NULL if parameter `own` is 1.
-     */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables; NULL if `own` is 1. */
     kvd_rans_table *table;
     /*
-     * Frequency tables of each channel [wide], for anchors and for differences; NULL unless
-     * parameter `lanes` is 1.
+     * [wide] Tables for the first token of a group and for differences; NULL unless `lanes` is 1.
      */
     kvd_stream_component *anchor, *difference;
 } cachegen;
@@ -72,8 +68,8 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /*
- * Adds the squared differences of tokens from their anchor to square [d]. If `count` is not NULL,
- * counts the quantised differences instead. Returns the number of differences per channel.
+ * Adds the squared differences of tokens from the first one of their group to square [d], or counts
+ * them if `count` is not NULL. Returns the differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -189,7 +185,7 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = (size_t)v->value[GROUPS] * (size_t)v->value[GROUP];
 }
 
-/* Sets the offset of each channel's frequency table from the first table of K or V. */
+/* Sets the index of each channel's frequency table among those of K or V. */
 static int place_codes(cachegen *c, kvd_err *err)
 {
     c->anchor = kvd_pool_new(&c->pool, c->wide * sizeof *c->anchor);

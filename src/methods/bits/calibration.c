@@ -21,7 +21,7 @@ size_t kvd_calibration_tokens(const kvd_method_setup *s, double most)
     return n < (size_t)most ? n : (size_t)most;
 }
 
-/* Returns the number of KV heads that share one latent (method palu). */
+/* Returns the number of KV heads that share one latent vector (method palu). */
 static size_t heads_of(const kvd_method_setup *s)
 {
     return s->dims && s->dims->rebuild ? (size_t)s->dims->heads : 1;

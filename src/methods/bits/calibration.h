@@ -1,7 +1,4 @@
-/*
- * Reads K or V of calibration tokens in the form that is quantised: before or after RoPE, in the
- * dimensions that the cache keeps.
- */
+/* Reads K or V of calibration tokens in the form that is quantised. */
 #ifndef KVD_METHODS_BITS_CALIBRATION_H
 #define KVD_METHODS_BITS_CALIBRATION_H
 
@@ -19,10 +16,7 @@ typedef struct {
 size_t kvd_calibration_tokens(const kvd_method_setup *s, double most);
 /* Fails unless the calibration data contain all layers and, if `pre`, keys before RoPE. */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
-/*
- * Allocates memory to read n tokens of one KV head. The caller must call
- * kvd_calibration_rows_close, also after a failure.
- */
+/* Allocates memory for n tokens. kvd_calibration_rows_close must follow, even after a failure. */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
 /* Reads K or V of the first r->n tokens of a KV head into r->cut [n][*width]. */
@@ -31,13 +25,13 @@ int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer,
 void kvd_calibration_rows_close(kvd_calibration_rows *r);
 
 /*
- * Reads the first n calibration tokens of all heads into rows [n][n_kv_heads * d_head], without the
- * first `sink` tokens of every sequence. scratch [2 * n * d_head]. Returns the number of tokens, 0
- * on failure.
+ * Reads n calibration tokens of all heads into rows [n][n_kv_heads * d_head], without the first
+ * `sink` tokens of every sequence. scratch [2 * n * d_head]. Returns the number of tokens, 0 on
+ * failure.
  */
 size_t kvd_calibration_all_heads(const kvd_method_setup *s, kvd_x what, int layer, size_t n,
                                  size_t sink, float *scratch, float *rows, kvd_err *err);
-/* Subtracts from x [n][d] the mean of every column, which it writes to mean [d]. */
+/* Subtracts the mean of every column from x [n][d], and writes it to mean [d]. */
 void kvd_subtract_means(float *x, size_t n, size_t d, float *mean);
 
 #endif

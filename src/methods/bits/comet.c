@@ -1,6 +1,6 @@
 /*
- * Method comet: per channel s = max |x| / (2^(b - 1) - 1), x^ = s round(x / s) (Liu et al. 2024,
- * COMET, arXiv 2410.12168, section 3).
+ * Method comet: symmetric quantisation with one scale per channel, s = max |x| / (2^(b - 1) - 1)
+ * (Liu et al. 2024, COMET, arXiv 2410.12168, section 3).
  */
 #include <math.h>
 

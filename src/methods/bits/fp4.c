@@ -1,20 +1,15 @@
 /*
- * Methods mxfp4 and nvfp4: blocks of numbers in E2M1. The last block is zero-padded.
+ * Methods mxfp4 and nvfp4: blocks of 4-bit floating-point numbers (E2M1) with a scale per block.
  *
- * mxfp4: blocks of 32 with a power of two as scale (OCP Microscaling Formats Specification 1.0,
- * 2023, sections 5.2, 5.3.3, 5.4.1 and 6.3).
- *
- * nvfp4: blocks of 16, scale s per block, scale t per tensor (NVIDIA, "Pretraining Large Language
- * Models with NVFP4", 2025, arXiv 2509.25149, appendix B):
- *   s = E4M3(max |x| / 6 / t), x^ = E2M1(x / (s t)) s t, t = 1 or (largest calibration magnitude) /
- *   (6 * 448)
+ * mxfp4 follows the OCP Microscaling Formats Specification 1.0 (2023); nvfp4 follows NVIDIA, arXiv
+ * 2509.25149, appendix B.
  */
 #include <math.h>
 
 #include "methods/bits/bits.h"
 #include "methods/bits/minifloat.h"
 
-/* Quantises blocks of `size` numbers. scale_of gets the scale for the largest magnitude `most`. */
+/* Quantises blocks of `size` numbers. scale_of returns the scale for the largest magnitude. */
 static void code_blocks(const kvd_bits_block *b, size_t size,
                         float (*scale_of)(float most, float t), float t, float *decoded,
                         kvd_bits_count *count)

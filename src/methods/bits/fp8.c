@@ -1,7 +1,4 @@
-/*
- * Method fp8: keys and values in E4M3 or E5M2 (OCP 8-bit Floating Point Specification 1.0, 2023;
- * Micikevicius et al. 2022, arXiv 2209.05433).
- */
+/* Method fp8: keys and values in E4M3 or E5M2 (OCP 8-bit floating point, 2023). */
 #include "methods/bits/bits.h"
 #include "methods/bits/minifloat.h"
 

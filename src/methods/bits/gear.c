@@ -1,10 +1,4 @@
-/*
- * Method gear (Kang et al. 2024, "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless
- * Generative Inference of LLM", section 3): X = S + D + L + rest
- * S: outliers, the smallest and largest numbers of a key channel or of a token's values
- * D: the other numbers, quantised as in kivi
- * L: low-rank matrix from the power method on X - S - D
- */
+/* Method gear: outliers, quantised numbers, and a low-rank part of the error (Kang 2024). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +46,7 @@ double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool promp
            (double)(n + d) * kvd_gear_rank(s, n, d, prompt) * 16;
 }
 
-/* Replaces the k smallest and k largest of n numbers by the mean of the others. */
+/* Replaces the k smallest and k largest of n numbers by the mean of the rest. */
 static void take_outliers(float *x, size_t n, size_t stride, size_t k, kvd_ranked *order,
                           float *exact)
 {
@@ -70,7 +64,7 @@ static void take_outliers(float *x, size_t n, size_t stride, size_t k, kvd_ranke
         }
 }
 
-/* Makes the columns of a [n][r] orthonormal by Gram-Schmidt. Linearly dependent ones become 0. */
+/* Makes the columns of a [n][r] orthonormal. Linearly dependent columns become 0. */
 static void orthonormalise(float *a, size_t n, size_t r)
 {
     for (size_t c = 0; c < r; c++) {

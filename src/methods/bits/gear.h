@@ -28,7 +28,7 @@
 
 struct kvd_parameter_values;
 
-/* Largest rank on a GPU, and largest number of tokens of a block (outlier places have 16 bits). */
+/* Largest rank on a GPU, and largest number of tokens of a block. */
 enum { KVD_GEAR_RANK = 8, KVD_GEAR_TOKENS = 65536 };
 
 typedef struct {
@@ -51,7 +51,7 @@ KVD_PACKED_INLINE int kvd_gear_rank(const kvd_gear *s, int n, int d, bool prompt
     return wanted < least ? wanted : least;
 }
 
-/* Returns the bits of scales, outliers and factors of K or V, for n tokens of d channels. */
+/* Returns the bits of scales, outliers and low-rank factors, for n tokens of d channels. */
 double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool prompt);
 
 KVD_PACKED_INLINE int kvd_gear_pieces(int n, int piece)
@@ -68,11 +68,11 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    /* Columns of the prompt's right factors, of right factors of later blocks, of left factors. */
+    /* Columns of low-rank factors: right of the prompt, right of later blocks, left. */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
-/* Returns the layout of a page. k_room: number of outliers of a prompt's key channel per page. */
+/* Returns the layout of a page. `k_room` is the number of outliers per key channel of a prompt. */
 KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, int d_qk, int d_v)
 {
     kvd_gear_page p;
@@ -95,7 +95,7 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
     return p;
 }
 
-/* Returns the offset from kvd_gear_page.area of the record of the block that begins at `first`. */
+/* Returns the offset of the data of the block that begins at token `first`. */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
 {
@@ -105,7 +105,7 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
            (first / s->buffer - kvd_gear_pieces(from, s->buffer)) * p->record;
 }
 
-/* Returns the index of the group at token `first` among the groups that begin in its page. */
+/* Returns the index of the group at token `first` among those that begin in its page. */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {
     return first / s->group - kvd_gear_pieces(first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, s->group);

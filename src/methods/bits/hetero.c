@@ -1,7 +1,4 @@
-/*
- * Method hetero: LeanKV's Hetero-KV (section 4 and Eq. 2). The newest `window` tokens have the bits
- * of KVD_LEVEL_HIGH (reading L-10 in docs/readings.md).
- */
+/* Method hetero: LeanKV's Hetero-KV (section 4). The newest `window` tokens have more bits. */
 #include <math.h>
 
 #include "methods/bits/bits.h"

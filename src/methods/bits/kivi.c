@@ -1,7 +1,6 @@
 /*
- * Method kivi: keys per channel, `residual` tokens at a time; values per token; the newest
- * `residual` tokens stay exact (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization
- * for KV Cache", section 3, and its public code).
+ * Method kivi: keys are quantised per channel, values per token, and the newest `residual` tokens
+ * stay exact (Liu et al. 2024, KIVI, section 3).
  */
 #include "methods/bits/bits.h"
 

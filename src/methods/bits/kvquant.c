@@ -1,8 +1,6 @@
 /*
- * Method kvquant: keys per channel before RoPE, values per token, calibrated non-uniform levels,
- * outliers (Hooper et al. 2024, "KVQuant: Towards 10 Million Context Length LLM Inference with KV
- * Cache Quantization", sections 3.1 to 3.5).
- * Quantises vectors of one head; the paper, of all heads.
+ * Method kvquant: keys per channel before RoPE, values per token, calibrated quantisation levels,
+ * outliers (Hooper et al. 2024, KVQuant, sections 3.1 to 3.5).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -34,12 +32,9 @@ typedef struct {
     kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
     int n_layers, n_kv_heads, d_head, range_width;
-    /* Middle and half width of each key channel's range, [n_layers][n_kv_heads][range_width][2]. */
+    /* [n_layers][n_kv_heads][range_width][2] Middle and half width of each key channel's range. */
     float *range;
-    /*
-     * Quantisation levels [n_layers][KVD_N_SIDES][2][2^bits], ascending: first those compared with
-     * a number, then the decoded numbers.
-     */
+    /* [n_layers][KVD_N_SIDES][2][2^bits] Ascending levels: first to compare with, then decoded. */
     float *levels;
 } kvquant;
 
@@ -77,7 +72,7 @@ typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
-/* Adds a normalised number to the histograms. gradient2: its weight, or NULL for 1. */
+/* Adds a normalised number to the histograms. Its weight is `gradient2`, or 1 if that is NULL. */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
 {
@@ -101,7 +96,7 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
     return 2 * k < n ? k : (n - 1) / 2;
 }
 
-/* Marks the k smallest and k largest numbers. Writes the others' middle and half width. */
+/* Marks the k smallest and k largest numbers. Writes the middle and half width of the rest. */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
 {
@@ -131,7 +126,7 @@ static float quantile(const float *sorted, size_t n, double share)
                    (at - (double)i) * ((double)sorted[next] - (double)sorted[i]));
 }
 
-/* Computes a head's key ranges from calibration keys cut [n][width], and adds these to `to`. */
+/* Computes a head's key ranges from calibration keys cut [n][width], and adds the keys to `to`. */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
 {
@@ -318,10 +313,7 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/*
- * Returns x after quantisation and decoding. level [2][n]: n numbers to compare with, then n
- * decoded numbers.
- */
+/* Returns x quantised and decoded. level [2][n]: levels to compare with, then decoded. */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

@@ -1,7 +1,6 @@
 /*
- * Method kvtc: codes groups of principal components of all KV heads with 0, 2, 4 or 8 bits and
- * DEFLATE (Staniszewski and Lancucki 2025, "KV Cache Transform Coding for Compact Storage in LLM
- * Inference", arXiv 2511.01815).
+ * Method kvtc: quantises groups of principal components with 0, 2, 4 or 8 bits, and compresses them
+ * with DEFLATE (Staniszewski and Lancucki 2025, arXiv 2511.01815).
  */
 #include <cblas.h>
 #include <math.h>
@@ -30,7 +29,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/* Groups have up to UNIT << k components. SAMPLES: calibration tokens to measure errors on. */
+/* Groups have up to UNIT << k components. Errors are measured on SAMPLES calibration tokens. */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
@@ -38,9 +37,9 @@ typedef struct {
     float *mean;  /* [wide] mean of the calibration data */
     float *basis; /* [wide][wide], column j is the j-th principal component */
     kvd_kvtc_group *groups;
-    /* Number of groups, and number `kept` of components up to the last group that is stored. */
+    /* Number of groups, and number of components up to the last group that is stored. */
     size_t n, kept;
-    /* Tables of the entropy coder with 32 GPU lanes (parameter lanes=1). */
+    /* Tables of the entropy coder for the 32 lanes of a warp. */
     kvd_stream_coder lanes;
 } coder;
 
@@ -52,17 +51,11 @@ typedef struct {
     coder *coder;
 } kvtc;
 
-/*
- * Mean squared errors of all possible groups over calibration tokens. Groups begin at multiples of
- * UNIT components (a unit).
- */
+/* Mean squared errors of all possible groups over calibration tokens. */
 typedef struct {
-    /*
-     * Squared error of a group that begins at a unit (UNIT components), by group size and bits,
-     * [units].
-     */
+    /* [units] Squared error of the group that begins at each unit, by group size and bits. */
     double (*coded)[N_SIZES][N_KINDS];
-    /* Squared error of each unit (UNIT components) if it is not stored, [units]. */
+    /* [units] Squared error of each unit if it is not stored. */
     double *variance;
     float *c; /* [n][wide] components of the calibration tokens */
     size_t n;
@@ -73,10 +66,7 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/*
- * Returns the number of components of a group that begins at component unit * UNIT: UNIT << k, or
- * fewer at the end.
- */
+/* Returns the number of components of a group of size k, fewer at the end. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -141,7 +131,7 @@ static double divide(const costs *from, size_t wide, double price, double *least
     return bits;
 }
 
-/* Chooses the groups of K or V in all layers at the lowest price per bit within the budget. */
+/* Chooses the groups of K or V in all layers that give the least error within the bits. */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
     const double budget = t->v->value[BITS] * (double)t->wide * t->n_layers;
@@ -219,10 +209,7 @@ static int new_making(const kvtc *t, const kvd_method_setup *s, size_t n, kvd_po
     return kvd_pool_check(pool, "calibration rows", err);
 }
 
-/*
- * Counts how often each integer occurs in group g of n quantised calibration tokens, components c
- * [n][wide].
- */
+/* Counts how often each integer occurs in group g of n calibration tokens. */
 static void count_codes(const float *c, size_t n, size_t wide, const kvd_kvtc_group *g,
                         uint64_t *count)
 {
@@ -242,7 +229,7 @@ typedef struct {
     float *to, *from;
 } lane_arrays;
 
-/* Appends the frequency tables of the components of group g to c->lanes. Overwrites `count`. */
+/* Appends the frequency tables of group g to c->lanes. Overwrites `count`. */
 static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t wide,
                       const lane_arrays *a)
 {
@@ -265,10 +252,7 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     l->n_starts += codes + 1;
 }
 
-/*
- * Builds c->lanes for c's groups from calibration components cost->c. NULL: all integers are
- * equally frequent.
- */
+/* Creates the entropy coder from calibration data, or with equal frequencies if NULL. */
 static int make_lanes(kvtc *t, coder *c, const costs *cost, kvd_err *err)
 {
     const size_t wide = t->wide;
@@ -327,7 +311,7 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = v->value[LANES] > 0 ? 1 : (size_t)v->value[BLOCK];
 }
 
-/* Creates a coder with random tables for timing. Its basis is a reflection I - 2 v v^T. */
+/* Creates a coder with random tables for timing. */
 static int draw(kvtc *t, coder *c, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
@@ -403,7 +387,7 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 typedef struct {
     float *x; /* [n][wide] numbers minus their mean, then the decoded numbers */
     float *c; /* [n][wide] principal components */
-    /* Scale and shift of each group for each token, [groups][n][2]. */
+    /* [groups][n][2] Scale and shift of each group for each token. */
     float *scale;
     uint8_t *codes;
     uint8_t *packed;
@@ -523,10 +507,7 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
     return status;
 }
 
-/*
- * Encodes and decodes n tokens in place (w->x): with DEFLATE if `state` is NULL, else as a GPU
- * does.
- */
+/* Encodes and decodes n tokens: DEFLATE if `state` is NULL, else the GPU's entropy coder. */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

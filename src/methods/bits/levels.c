@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Prefix sums over histogram bins: element i is the sum over the first i bins. */
+/* Sums over the first bins of a histogram. */
 typedef struct {
-    /* Sums of weight, weight * middle, and weight * middle^2 over the first bins, [bins + 1]. */
+    /* [bins + 1] Sums of weight, weight * middle, and weight * middle^2 over the first bins. */
     double *weight, *first, *second;
 } prefixes;
 
@@ -23,10 +23,7 @@ static double lost(const prefixes *s, int from, int to)
     return w > 0 ? fmax(0, s->second[to] - s->second[from] - x * x / w) : 0;
 }
 
-/*
- * Adds one quantisation level to a quantiser whose squared errors are `before`. least[e] receives
- * the smallest squared error of bins 0 .. e - 1, begin[e] the first bin of its last level.
- */
+/* Adds one level. least[e]: smallest error of e bins; begin[e]: first bin of its last level. */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)
 {

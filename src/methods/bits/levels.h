@@ -1,4 +1,4 @@
-/* Levels of a non-uniform quantiser from a histogram, and tables of opened methods for GPU code. */
+/* Levels of a non-uniform quantiser from a histogram, and method tables for GPU code. */
 #ifndef KVD_METHODS_BITS_LEVELS_H
 #define KVD_METHODS_BITS_LEVELS_H
 
@@ -14,26 +14,24 @@ enum { KVD_LEVELS_BINS = 65535 };
 double kvd_level_bin(int bin, int bins);
 
 /*
- * Writes n ascending quantisation levels that minimise the sum of histogram * (middle - nearest
- * level)^2 over `bins` equal bins of [-1, 1] (Wang and Song 2011, "Ckmeans.1d.dp"). Levels that are
- * not needed repeat a neighbour. If the histogram is empty, all are NaN.
+ * Writes n ascending levels that minimise the squared error of a histogram over [-1, 1] (Wang and
+ * Song 2011, Ckmeans.1d.dp). Unused levels repeat a neighbour. If the histogram is empty, all are
+ * NaN.
  */
 int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd_err *err);
 
-/*
- * Returns the index of the nearest of n ascending quantisation levels; ties go to the lower level.
- */
+/* Returns the index of the nearest of n ascending levels; on ties, the lower one. */
 int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 };
 
-/* Tables of an open method allot, which owns the arrays. wide: dimensions of the widest head. */
+/* Tables of an open method allot, which owns the arrays. */
 typedef struct {
     size_t n_kv_heads, wide;
     size_t sink;
     const float *scale;   /* [n_layers][n_kv_heads][2][wide][2]: mean, standard deviation */
     const uint8_t *given; /* [n_layers][n_kv_heads][2][wide] bits of each dimension */
-    /* Levels for each number of bits, [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS]. */
+    /* [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS] Levels for each number of bits. */
     const float *levels;
 } kvd_allot_tables;
 
@@ -44,7 +42,7 @@ typedef struct {
     size_t wide;
     size_t heads; /* number of adjacent KV heads whose keys are rotated together */
     float clip;
-    /* Original channel of each number of the rotated keys, [n_layers][wide]. */
+    /* [n_layers][wide] Original channel of each number of the rotated keys. */
     const uint32_t *order;
 } kvd_rotatekv_tables;
 
@@ -53,34 +51,31 @@ void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 /* Tables of an open method turboquant for vectors of d numbers. The method owns the arrays. */
 typedef struct {
     const float *rotation; /* matrix P [d][d]; x is stored as the code of P x / |x| */
-    /* Matrix S [d][d] by which residuals of keys are multiplied; NULL without parameter `qjl`. */
+    /* [d][d] Random matrix that multiplies errors of keys; NULL without parameter `qjl`. */
     const float *sketch;
-    /* Ascending quantisation levels, [2^bits], with `bits` rounded down. */
+    /* [2^bits] Ascending quantisation levels, with `bits` rounded down. */
     const float *level;
-    /* Ascending quantisation levels of keys: [2^(bits - 1)] with parameter `qjl`, else [2^bits]. */
+    /* Ascending quantisation levels of keys, [2^(bits - 1)] with parameter `qjl`, else [2^bits]. */
     const float *key_level;
-    /* Levels for bits - 1, bits and bits + 1 bits, [3][256]; set only if `bits` is fractional. */
+    /* [3][256] Levels for bits - 1, bits and bits + 1 bits, if `bits` is fractional. */
     const float *levels;
 } kvd_turboquant_tables;
 
-/* Sets *t to turboquant's tables for vectors of d numbers, which the first call computes. */
+/* Sets *t to turboquant's tables for vectors of d numbers. The first call computes them. */
 int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *t, kvd_err *err);
 int kvd_turboquant_d_head(const void *self);
 
 /* Calibrated tables of an open method kvquant, which owns the arrays. */
 typedef struct {
-    /* Middle and half width of each key channel's range, [n_layers][n_kv_heads][range_width][2]. */
+    /* [n_layers][n_kv_heads][range_width][2] Middle and half width of each key channel's range. */
     const float *range;
     size_t range_width;
-    /*
-     * Quantisation levels [n_layers][KVD_N_SIDES][2][2^bits], ascending: first those compared with
-     * a number, then the decoded numbers.
-     */
+    /* [n_layers][KVD_N_SIDES][2][2^bits] Ascending levels: first to compare with, then decoded. */
     const float *levels;
 } kvd_kvquant_tables;
 
 void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t);
-/* Returns how many of n numbers are outliers at each end; it is less than n / 2. */
+/* Returns how many of n numbers are outliers at each end, less than n / 2. */
 size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n);
 
 #endif

@@ -1,7 +1,4 @@
-/*
- * Rounds to E4M3 and E5M2 (OCP 8-bit Floating Point Specification 1.0) and E2M1 (OCP Microscaling
- * Formats Specification 1.0).
- */
+/* Rounds to the floating-point formats E4M3, E5M2 and E2M1. */
 #ifndef KVD_METHODS_BITS_MINIFLOAT_H
 #define KVD_METHODS_BITS_MINIFLOAT_H
 

@@ -54,36 +54,33 @@
 
 typedef struct {
     int32_t bits;
-    /* Number of tokens of a key channel that share a scale: 16, 32, 64; 0: keys have no scales. */
+    /* Tokens of a key channel that share a scale: 16, 32 or 64; 0: keys have no scales. */
     int32_t k_group;
-    /* Number of channels of a token that share a scale of values; KVD_WIDTH_NARROW: all. */
+    /* Number of channels of a token that share a scale of values; KVD_WIDTH_NARROW means all. */
     int32_t v_group;
     int32_t v_apart; /* number of outliers per value vector */
     /* Number of key outliers for which a page has room, a multiple of 4. */
     int32_t k_apart;
-    /*
-     * Number of exponent bits of stored floating-point numbers, which have 1 sign bit. 0: integers
-     * are stored.
-     */
+    /* Number of exponent bits of floating-point numbers, or 0 for integers. */
     int32_t exponent;
     /* Number of channels of a token per floating-point scale: 32 (E8M0), 16 (E4M3), 0 (none). */
     int32_t block;
-    /* true: vectors are rotated and divided by norms, stored as scales (turboquant) */
+    /* True if vectors are rotated and divided by their norms (turboquant). */
     bool norms;
-    /* true: keys also store signs of random projections of residuals (turboquant, qjl=1) */
+    /* True if keys also store signs of random projections of their errors (turboquant, qjl=1). */
     bool sketch;
-    /* True: values are stored like keys, with one scale per channel for k_group tokens (comet). */
+    /* True if values are stored like keys, with one scale per channel (comet). */
     bool v_channels;
     /* True if there is no zero point: x = s (code - (2^(bits - 1) - 1)). */
     bool symmetric;
     /*
-     * True: each dimension has its own number of bits n (allot). The codes of a dimension begin at
-     * a new word, token t at bit t * n. Dimensions of K precede those of V.
+     * True if each dimension has its own number of bits (allot). The numbers of a dimension begin
+     * at a new word; those of K precede those of V.
      */
     bool allotted;
-    /* True if pages have the layout of gear.h; other members are then unset. */
+    /* True if pages have the layout of gear.h. The other members are then unset. */
     bool low_rank;
-    /* True if pages have the layout of kvd_packed_rows; other members are then unset. */
+    /* True if pages have the layout of kvd_packed_rows. The other members are then unset. */
     bool rows;
     bool classes; /* true: layout of kvd_packed_classes; other members unset */
     bool split;   /* true: layout of kvd_packed_split; other members unset */
@@ -96,9 +93,10 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 }
 
 /*
- * Codes of single tokens (hetero, rotatekv). A vector takes kvd_packed_row_words words. For each 32
- * numbers, word j has bit j of their codes; words of scales follow. A page holds vector after
- * vector, each for 64 tokens.
+ * Page layout of single tokens (hetero, rotatekv). For each 32 numbers, word j has bit j of them;
+ * words with scales follow.
+ *
+ * A page holds each vector for 64 tokens, vector after vector.
  */
 typedef struct {
     /* Bits of keys and of values, at most 16. With 16, numbers are float16 without scales. */
@@ -135,7 +133,7 @@ typedef struct {
     double share; /* fraction of a block's tokens that are salient */
 } kvd_packed_classes;
 
-/* Returns share * n rounded to nearest, alike on CPU and GPU. */
+/* Returns share * n rounded to nearest, equally on CPU and GPU. */
 KVD_PACKED_INLINE int kvd_packed_share(double share, int n)
 {
 #ifdef __CUDA_ARCH__
@@ -150,7 +148,7 @@ KVD_PACKED_INLINE int kvd_packed_salient(const kvd_packed_classes *c, int n)
     return kvd_packed_share(c->share, n);
 }
 
-/* Returns the number of salient tokens before token `first`; the first `prompt` are one block. */
+/* Returns the number of tokens with more bits before token `first`. */
 KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int first, int prompt)
 {
     return first ? kvd_packed_salient(c, prompt) +
@@ -158,9 +156,9 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
                  : 0;
 }
 
-/* Byte offsets of the parts of a zipcache page (multiples of 16), and words per record. */
+/* Byte offsets of the parts of a zipcache page, multiples of 16, and words per token. */
 typedef struct {
-    /* Offset of the codes, and number of words per record, by [side][class]. */
+    /* [side][class] Offset of the quantised numbers, and words per token. */
     int32_t codes[2][2], words[2][2];
     int32_t area, area_bytes, bytes;
 } kvd_packed_class_page;
@@ -182,7 +180,7 @@ KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packe
     return p;
 }
 
-/* Returns the offset, in its page, of the data of the block whose first token is `first`. */
+/* Returns the offset in its page of the scales of the block whose first token is `first`. */
 KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
                                             const kvd_packed_class_page *p, int first)
 {
@@ -215,7 +213,7 @@ typedef struct {
     bool sketch;
 } kvd_packed_split;
 
-/* Layout of a record, by [keys 0, values 1][chosen channels 0, other channels 1]. */
+/* Layout of a record, by [keys 0, values 1][channels with more bits 0, with fewer bits 1]. */
 typedef struct {
     int32_t channels[2][2], planes[2][2];
     int32_t v_mask; /* offset of the mask of chosen value channels */
@@ -223,7 +221,7 @@ typedef struct {
     int32_t bytes;
 } kvd_packed_split_record;
 
-/* Returns how many of d channels are chosen channels, which get more bits. */
+/* Returns how many of d channels get more bits. */
 KVD_PACKED_INLINE int kvd_packed_chosen(const kvd_packed_split *s, int side, int d)
 {
     return s->bits ? kvd_packed_share(s->share, d) : side ? 0 : (int)(s->share * (double)d);
@@ -257,10 +255,10 @@ KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_p
     return r;
 }
 
-/* Stored norms are divided by this power of two, so that probability times norm fits in float16. */
+/* Norms are divided by this power of two, so that probability times norm fits in float16. */
 #define KVD_PACKED_NORM 8.0f
 
-/* Byte offsets of the parts of a page, multiples of 16. Codes of keys are at offset 0. */
+/* Byte offsets of the parts of a page, multiples of 16. Quantised keys are at offset 0. */
 typedef struct {
     int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
 } kvd_packed_parts;
@@ -320,7 +318,7 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
 }
 
-/* Returns the index of scale x % 16 in a block of float16 numbers; its zero point is 4 later. */
+/* Returns the index of scale x % 16 in a block of float16 numbers. Its zero point is 4 later. */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;
@@ -332,9 +330,7 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
     return side ? t % 8 / 2 * 16 + t / 8 * 2 + t % 2 : t % 8 * 8 + t / 8;
 }
 
-/*
- * Part of a quantised number that is in one word: `width` bits, from bit `shift` of words[word] on.
- */
+/* Part of a number that is in one word: `width` bits of words[word], from bit `shift` on. */
 typedef struct {
     int word, shift, width;
 } kvd_packed_piece;

@@ -80,8 +80,8 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * Format of a table: last symbol of frequency above 0 (8 bits), then per symbol the bit length of
- * its frequency (4 bits) and the frequency without the highest bit.
+ * Format of a table: last symbol (8 bits), then per symbol the bit length of its frequency (4 bits)
+ * and the frequency without the highest bit.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
@@ -134,7 +134,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 {
     uint8_t *const end = out + kvd_rans_room(n), *at = end;
     uint32_t x = *state ? *state : LEAST;
-    /* Symbols are encoded from the last to the first, because decoding reverses the order. */
+    /* Symbols are encoded from last to first, because decoding reverses the order. */
     for (size_t i = n; i-- > 0;) {
         const kvd_rans_table *const t = &table[context ? context[i] : 0];
         const uint32_t f = frequency(t, symbol[i]);
@@ -232,7 +232,7 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
             }
 }
 
-/* Decodes a symbol in each lane. Then each lane whose coder state became too small takes a word. */
+/* Decodes a symbol in each lane. Lanes whose coder state became too small then take a word. */
 static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
                      uint32_t *n, int32_t *q)
 {
@@ -296,7 +296,6 @@ double kvd_streams_begin(int32_t kept, uint32_t *state)
     return (double)n * KVD_STREAM_HEADER_BITS;
 }
 
-/* Returns the size of the scratch memory of kvd_streams_token, in elements of uint32_t. */
 static size_t scratch_numbers(int32_t kept)
 {
     return (size_t)kvd_stream_count(kept) * (2 * KVD_LANES + 1) + (size_t)kept;
@@ -344,7 +343,7 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Returns how many coder numbers of a component are beyond the first two rows of their bucket. */
+/* Returns how many numbers need a search beyond the first two entries of their bucket. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;
@@ -366,7 +365,7 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns log2 of a lookup table's bucket size, the largest for which searches are rare. */
+/* Returns log2 of the bucket size of a lookup table: the largest for which searches are rare. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
@@ -394,7 +393,7 @@ static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to,
     }
 }
 
-/* Lookup tables being written, an image per stream. If `to` is NULL, only sizes are computed. */
+/* Lookup tables of all streams. If `to` is NULL, only sizes are computed. */
 typedef struct {
     uint32_t *to;
     size_t room, bytes;
@@ -406,7 +405,7 @@ static char *image_of(const lookup_images *m)
     return m->to ? (char *)(m->to + m->size.words) : NULL;
 }
 
-/* Appends the lookup table of group k to the image, unless the image would exceed m->room. */
+/* Appends the lookup table of group k, unless its stream would exceed m->room. */
 static void add_group(lookup_images *m, const lookup_group *g, int k)
 {
     int least = INT16_MAX, end = INT16_MIN;

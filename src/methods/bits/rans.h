@@ -1,7 +1,4 @@
-/*
- * Entropy coder with given frequencies: rANS (Duda 2013, arXiv 1311.2540), renormalised by bytes
- * (Giesen 2014, arXiv 1402.3392). Functions fill *err on failure.
- */
+/* Entropy coder with given frequencies: rANS (Duda 2013, arXiv 1311.2540). */
 #ifndef KVD_METHODS_BITS_RANS_H
 #define KVD_METHODS_BITS_RANS_H
 
@@ -12,16 +9,16 @@
 #include "methods/bits/streams.h"
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
-/* Number of ranges of coder numbers. Each has its first symbol, where decoding begins to search. */
+/* Number of ranges of coder numbers, each with the symbol where a search begins. */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
 /*
  * Frequency table of symbols 0 .. 255, total KVD_RANS_TOTAL. Symbol s has the frequency f = start[s
- * + 1] - start[s] and costs KVD_RANS_BITS - log2(f) bits.
+ * + 1] - start[s] and takes KVD_RANS_BITS - log2(f) bits.
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    /* Symbol to which the lowest number of each range belongs. */
+    /* First symbol of each range of coder numbers, where decoding begins to search. */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 
@@ -34,40 +31,38 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n);
 enum { KVD_RANS_TABLE_ROOM = (KVD_RANS_SYMBOLS * 18 + 8 + 7) / 8 };
 /* Writes a frequency table to `out`, of KVD_RANS_TABLE_ROOM bytes. Returns the bytes written. */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out);
-/* Reads a frequency table from in [n]; *used: bytes read. Fails for an invalid table. */
+/* Reads a frequency table from in [n]. *used gets the bytes read. Fails for an invalid table. */
 int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *used, kvd_err *err);
 
 size_t kvd_rans_room(size_t n);
 
 /*
- * Encodes symbol [n] to `out` [kvd_rans_room(n)] with table[context[i]] (NULL: table[0]). *bytes:
- * bytes written. Fails for a symbol of frequency 0.
+ * Encodes symbol [n] to `out` [kvd_rans_room(n)] with table[context[i]], or with table[0] if
+ * `context` is NULL. Fails for a symbol of frequency 0.
  */
 int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                     size_t n, uint8_t *out, size_t *bytes, kvd_err *err);
 
-/*
- * Decodes n symbols of in [bytes] with the encoder's tables and contexts. Fails if `in` is invalid.
- */
+/* Decodes n symbols of in [bytes] with the encoder's tables. Fails if `in` is invalid. */
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 
 /*
- * Appends n symbols to a stream; out [kvd_rans_room(n)] receives the added *bytes. *state: 0 for a
- * new stream, then the result of the previous push. The decoder needs the last state, and starts at
- * the stream's end.
+ * Appends n symbols to a stream; out [kvd_rans_room(n)] gets the added *bytes. *state is 0 for a
+ * new stream, then the result of the previous call. The decoder starts at the stream's end with the
+ * last state.
  */
 int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                   size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);
 
 /*
- * Decodes the n symbols of the last kvd_rans_push from its bytes. *state, never 0, becomes the
- * state before that push. Fails if `in` is invalid.
+ * Decodes the n symbols of the last kvd_rans_push from its bytes. *state becomes the state before
+ * that call. Fails if `in` is invalid.
  */
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                  size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);
 
-/* Streams of an entropy-coded block (streams.h). n_streams is kvd_stream_count(kept). */
+/* Streams of an entropy-coded block. n_streams is kvd_stream_count(kept). */
 typedef struct {
     uint32_t *state; /* [n_streams][KVD_LANES] */
     uint16_t *word;  /* [n_streams][pitch] stacks of words */
@@ -75,17 +70,15 @@ typedef struct {
     uint32_t *n; /* [n_streams] number of words of each stack */
 } kvd_stream_block;
 
-/* Encodes a token's q [t->kept]. Stacks need room for KVD_STREAM_GROUPS * KVD_LANES more words. */
+/* Encodes the integers q [t->kept] of a token. Streams must have room for its words. */
 void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_block *b);
-/* Decodes and removes the token pushed last. Fails if a stack has too few words. */
+/* Decodes and removes the newest token. Fails if a stream has too few words. */
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
 /*
  * kvd_streams_begin sets state [kvd_stream_count(kept)][KVD_LANES] for a new block, and returns the
- * bits of the block's header.
- * kvd_streams_token codes q [t->kept] of the next token, and adds the bits of its code to *bits.
- * Fails if decoding the code does not return q. scratch: kvd_streams_scratch(t->kept) bytes,
- * aligned for uint32_t.
+ * bits of its header. kvd_streams_token encodes q [t->kept] of the next token and adds its bits to
+ * *bits. It fails if decoding does not return q. scratch has kvd_streams_scratch(t->kept) bytes.
  */
 double kvd_streams_begin(int32_t kept, uint32_t *state);
 size_t kvd_streams_scratch(int32_t kept);

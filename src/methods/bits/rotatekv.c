@@ -1,9 +1,6 @@
 /*
- * Method rotatekv: rotates keys over several heads before RoPE and sorts their channels; rotates
- * values per head (Su et al. 2025, "RotateKV: Accurate and Robust 2-Bit KV Cache Quantization for
- * LLMs via Outlier-Aware Adaptive Rotations", section 4, and its public code).
- * s = clip (max - min) / (2^b - 1), z = round(-clip min / s), x^ = s (clamp(round(x / s) + z) - z)
- * Exact tokens: the first `sink`; in the paper those with the largest hidden activations.
+ * Method rotatekv: rotates keys over several heads before RoPE, and values per head, then quantises
+ * (Su et al. 2025, RotateKV, section 4). The first `sink` tokens stay exact.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -36,7 +33,7 @@ typedef struct {
     uint32_t *order; /* [n_layers][n_kv_heads * d] channels of keys in sorted order */
 } rotatekv;
 
-/* Multiplies x [n], n a power of two, by the normalised Walsh-Hadamard matrix, its own inverse. */
+/* Multiplies x [n] by the normalised Walsh-Hadamard matrix, its own inverse. */
 static void rotate(float *x, size_t n)
 {
     for (size_t half = 1; half < n; half *= 2)
@@ -57,7 +54,7 @@ static void rotate_all(float *x, size_t n, size_t each)
         rotate(x + i, each);
 }
 
-/* Sorts a layer's key channels by the sums, over n calibration tokens, of their rotated numbers. */
+/* Sorts a layer's key channels by the sums of their rotated numbers over calibration tokens. */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
                       float *rows, float *sum, kvd_ranked *sorted, kvd_err *err)
 {

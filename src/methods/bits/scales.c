@@ -1,6 +1,4 @@
-/*
- * Computes scales of floating-point codes, per tensor or per head, from calibration data (bits.h).
- */
+/* Computes scales of floating-point numbers, per tensor or per head, from calibration data. */
 #include "methods/bits/bits.h"
 
 #include <math.h>

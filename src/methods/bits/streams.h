@@ -34,7 +34,7 @@ enum {
     KVD_LANES = 32,
     KVD_STREAM_GROUPS = 8,
     KVD_STREAM_SHIFT = 14, /* frequencies of a component add up to 2^14 */
-    /* Number of positions of a kvtc block, equal to the tokens of a page of the CUDA engine. */
+    /* Number of tokens of a kvtc block, equal to the tokens of a page. */
     KVD_STREAM_POSITIONS = 64,
     KVD_STREAM_WORD_BITS = 16,
     KVD_STREAM_EXCEPTION_BITS = 64,
@@ -56,16 +56,13 @@ typedef struct {
     const uint16_t *start;
 } kvd_stream_tables;
 
-/*
- * Exception: an integer that the frequency table does not contain, and its index component + 2^16 *
- * (token in the block).
- */
+/* An integer without a frequency, at index component + 2^16 * (token in the block). */
 typedef struct {
     uint32_t place;
     int32_t q;
 } kvd_stream_exception;
 
-/* Number added to |y| / step before rounding towards 0. Below 1/2, so more numbers become 0. */
+/* Added to |y| / step before rounding towards 0. It is below 1/2, so more numbers become 0. */
 #define KVD_STREAM_ROUND 0.4
 
 /* Returns the multiple of `step` to which y is rounded, with a dead zone around 0. */
@@ -106,7 +103,7 @@ KVD_STREAM_INLINE uint32_t kvd_stream_put(uint32_t x, uint32_t start, uint32_t f
     return ((x / f) << KVD_STREAM_SHIFT) + x % f + start;
 }
 
-/* Returns the state after decoding frequency f. Below KVD_STREAM_LEAST, a word must be popped. */
+/* Returns the decoder's next state. Below KVD_STREAM_LEAST, a word must be popped. */
 KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t f)
 {
     return f * (x >> KVD_STREAM_SHIFT) + (x & ((1u << KVD_STREAM_SHIFT) - 1)) - start;
@@ -128,19 +125,15 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 }
 
 /*
- * Lookup table of a group of lanes, which gives the integer that a coder state encodes. A bucket of
- * 2^shift cumulative frequencies has the row where the search begins. Row i is integer least + i.
- * lanes: 1 if all lanes share a table, else KVD_LANES.
+ * Lookup table that gives the integer of a coder state. A bucket of 2^shift cumulative frequencies
+ * has the entry where the search begins. `lanes` is 1 if all lanes share a table, else KVD_LANES.
  */
 typedef struct {
-    /*
-     * Byte offset of the buckets, uint16_t [buckets][lanes], each 4 * lanes * (its first row); 0:
-     * no table.
-     */
+    /* Byte offset of the buckets, uint16_t [buckets][lanes]; 0 means no table. */
     uint32_t bucket;
-    /* Byte offset of rows, uint32_t [rows][lanes], each start + 2^16 * end of frequencies. */
+    /* Byte offset of the entries, uint32_t [entries][lanes]: start + 2^16 * end. */
     uint32_t row;
-    /* Bits 0 .. 7: log2 of the bucket size; bits above: index of the last row. */
+    /* Bits 0 .. 7: log2 of the bucket size. Higher bits: index of the last entry. */
     uint32_t shift;
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
@@ -179,10 +172,7 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #define KVD_STREAM_KEY(number) ((number) << 16 | 0xffff)
 #endif
 
-/*
- * Searches a lookup table from byte `offset` on: returns the byte offset of the first row with a
- * word above `key`, or `last`.
- */
+/* Returns the offset of the first entry, from `offset` on, with a word above `key`. */
 #ifdef __CUDACC__
 __noinline__
 #endif
@@ -193,7 +183,7 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* Every row has at least one number, so at most `rows` rows follow. */
+    /* Every entry has at least one number, so at most `rows` entries follow. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -214,7 +204,7 @@ KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lo
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* A row's word exceeds `key` if and only if its last number is at least `number`. */
+    /* An entry's word exceeds `key` if and only if its last number is at least `number`. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -235,22 +225,22 @@ typedef struct {
 } kvd_stream_lookup_size;
 
 /*
- * Writes an index [n + 1] of offsets, then the lookup tables of n = kvd_stream_count(kept) streams,
- * at most `room` bytes per stream. Tables that do not fit are omitted. If `to` is NULL, only
- * returns the size.
+ * Writes the lookup tables of kvd_stream_count(kept) streams after an index of their offsets.
+ * Tables beyond `room` bytes per stream are omitted. If `to` is NULL, only returns the size.
  */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
-/* Adjacent components that share a scale and a zero point; codes are 0 .. top. */
+/* Adjacent components that share a scale and a zero point. Quantised numbers are 0 .. top. */
 typedef struct {
     uint16_t first, size, top;
 } kvd_stream_group;
 
 /*
- * Coder of K or V of one layer. Integers q code y = (x - mean) * to, and x is restored as mean + y
- * * from. The open method owns the arrays.
- * waterfill  q are multiples of `step`: y_j = (q_j + sign(q_j) offset) step. n_groups is 0.
- * kvtc       q are codes of groups: y_j = scale q_j + zero.
+ * Coder of K or V of one layer: y = (x - mean) * to is quantised, and x is restored as mean + y *
+ * from. The open method owns the arrays.
+ *
+ * Method waterfill rounds y to multiples of `step`; kvtc gives each group of components a scale and
+ * a zero point.
  */
 typedef struct {
     size_t wide;       /* n_kv_heads * d_head */
@@ -263,21 +253,15 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
-    /*
-     * Sixteenths of a bit by which an integer without a frequency is longer than 0, [wide], in one
-     * stream of all tokens, where all `wide` components have codes. NULL: there is no such stream.
-     */
+    /* [wide] Additional bits, in sixteenths, of an integer without a frequency, or NULL. */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
 
-/*
- * Fill *to with the entropy coder of an open method waterfill or kvtc (lanes=1). `side` is KVD_KEYS
- * or KVD_VALUES.
- */
+/* Fills *to with the entropy coder of an open method waterfill, or kvtc with lanes=1. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
-/* Returns a block's bits as frequencies predict, without states, exceptions and scales. */
+/* Returns a block's expected bits, without states, exceptions and scales. */
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
 enum {
@@ -288,23 +272,19 @@ enum {
 };
 
 /*
- * Quantisation steps and frequencies of method cachegen. The first of every `group` tokens (anchor)
- * is encoded with 256 symbols, the others as differences from it with KVD_CACHEGEN_CODES symbols.
- * Blocks are encoded newest token first.
+ * Quantisation steps and frequencies of method cachegen. The first of every `group` tokens has 256
+ * symbols; later ones are differences from it with KVD_CACHEGEN_CODES symbols.
  */
 typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */
-    /*
-     * Cumulative frequencies of anchors, then of each channel, [n_layers][n_kv_heads][2][1 +
-     * wide][KVD_STREAM_TABLE].
-     */
+    /* [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies. */
     const uint16_t *table;
     bool drawn;
 } kvd_cachegen_coder;
 
 enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* lookup table of anchor tokens */ };
-/* Writes the lookup tables of cachegen's frequency tables, as kvd_stream_lookups does. */
+/* Writes the lookup tables of cachegen, as kvd_stream_lookups does. */
 kvd_stream_lookup_size kvd_cachegen_lookups(const uint16_t *table, size_t n, size_t wide,
                                             size_t room, uint32_t *to);
 void kvd_cachegen_coder_of(const void *self, kvd_cachegen_coder *to);

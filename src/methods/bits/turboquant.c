@@ -1,11 +1,9 @@
 /*
- * Method turboquant: random rotation, then the best scalar quantiser per coordinate (Zandieh,
- * Daliri, Hadian and Mirrokni 2025, arXiv 2504.19874, Algorithms 1 and 2).
- * x^ = |x| P^T y^ with code y^ of y = P x / |x|, P random orthogonal. Coordinates t of y have
- * density c (1 - t^2)^((d - 3) / 2).
- * `qjl`: keys also store r = y - y^ as |r| and sign(S r), S standard normal; y^ + sqrt(pi / 2) / d
- * |r| S^T sign(S r) has an unbiased inner product with any query (QJL: Zandieh et al. 2024, arXiv
- * 2406.03482).
+ * Method turboquant: rotates vectors randomly, then quantises each coordinate of x / |x| (Zandieh
+ * et al. 2025, arXiv 2504.19874).
+ *
+ * With `qjl`, keys also store random signs that make inner products unbiased (Zandieh et al. 2024,
+ * arXiv 2406.03482).
  */
 #include <cblas.h>
 #include <lapacke.h>
@@ -42,14 +40,14 @@ typedef struct {
 } tables;
 
 typedef struct {
-    /* Bits per coordinate; the largest channels (`outliers`) have one more. */
+    /* Bits per coordinate. The largest channels have one more. */
     int bits;
     double outliers;
     bool qjl;
     uint64_t seed;
     int d_head;
     size_t widest;
-    /* Tables for each vector width, [widest + 1], computed when first needed. */
+    /* [widest + 1] Tables for each vector width, computed when first needed. */
     _Atomic(tables *) *of;
 } turboquant;
 
@@ -62,7 +60,7 @@ static void free_tables(tables *t)
     free(t);
 }
 
-/* Turns a [n][n], standard normal, into a uniformly distributed rotation (Mezzadri 2007). */
+/* Replaces a standard normal matrix a [n][n] by a uniformly distributed rotation. */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
     double *const tau = malloc(2 * n * sizeof *tau), *const sign = tau ? tau + n : NULL;
@@ -207,10 +205,7 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
                 (blasint)d, (blasint)d, 1, x, (blasint)d, a, (blasint)d, 0, y, (blasint)d);
 }
 
-/*
- * Adds to the decoded unit vectors y an estimate of their quantisation error. Overwrites u, the
- * exact vectors.
- */
+/* Adds an estimate of their quantisation error to the decoded unit vectors y. Overwrites u. */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
     float *const signs = work, *const read = work + n * d;
@@ -263,7 +258,7 @@ static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d,
     return 0;
 }
 
-/* Orders channels: `outliers` with the largest sums of squares, then others; both parts ascend. */
+/* Orders channels: first `outliers` channels with the largest sums of squares, then the rest. */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {
@@ -276,7 +271,7 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
     qsort(order + outliers, d - outliers, sizeof *order, kvd_by_index);
 }
 
-/* Copies the first m channels of `order` from x to part [n][m] or, if `back`, from `part` to x. */
+/* Copies the first m channels of `order` from x to part [n][m] or, if `back`, back to x. */
 static void move_channels(float *x, size_t n, size_t d, const kvd_ranked *order, size_t m,
                           float *part, bool back)
 {

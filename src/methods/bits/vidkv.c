@@ -1,7 +1,6 @@
 /*
- * Method vidkv: key channels with 2 bits (large range) or 1 bit (sign of the Fourier transform over
- * channels), ternary values (Tao et al. 2025, "Plug-and-Play 1.x-Bit KV Cache Quantization for
- * Video Large Language Models", arXiv 2503.16257, section 3, and its public code).
+ * Method vidkv: key channels with 2 bits or 1 bit, ternary values (Tao et al. 2025, arXiv
+ * 2503.16257, section 3). The 1-bit channels store signs of a Fourier transform.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -71,11 +70,7 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
     return groups;
 }
 
-/*
- * Writes the discrete Fourier transform of x [m]: the sum; real and imaginary part of each
- * frequency below m / 2; if m is even, the real part of frequency m / 2. wave [2][m]: cosines and
- * sines of 2 pi i / m.
- */
+/* Writes the Fourier transform of x [m] as real numbers. wave [2][m]: cosines and sines. */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {
     for (size_t k = 0; 2 * k <= m; k++) {
@@ -108,7 +103,7 @@ static void transform_back(const float *y, size_t m, const double *wave, float *
     }
 }
 
-/* Sorts channels: first the `two` channels with the largest ranges, then the others, ascending. */
+/* Sorts channels: first `two` channels with the largest ranges, then the rest. */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {

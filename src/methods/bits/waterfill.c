@@ -1,15 +1,10 @@
 /*
- * Method waterfill: transform coding of all KV heads of a layer, with one step for the whole cache.
+ * Method waterfill: transform coding of all KV heads of a layer, with one quantisation step for the
+ * whole cache.
  *
- * x: K (before RoPE) or V of all heads of a token; mean m, covariance C; F = E[g^T g] = A^T A:
- * second moment of the loss gradient g. An error e costs (1/2) e F e^T nats. With the eigenvectors
- * U of A C A^T
- *
- *   y = (x - m) A^T U,   x^ = m + y^ U^T A^{-T},   e F e^T = |y^ - y|^2
- *
- * (reverse water-filling: Cover and Thomas, Elements of Information Theory, section 10.3.3). y is
- * rounded to multiples of `step` with a dead zone (Goyal, "Theoretical foundations of transform
- * coding", 2001), entropy-coded (rans.h).
+ * The transform decorrelates x and weights errors by the gradients of the loss (reverse
+ * water-filling: Cover and Thomas, section 10.3.3). Components are rounded to multiples of `step`
+ * and entropy-coded.
  */
 #include <cblas.h>
 #include <lapacke.h>
@@ -34,16 +29,16 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Symbol ZERO + q is the multiple q. ESCAPE precedes any other multiple, which takes 4 bytes. */
+/* Symbol ZERO + q encodes q. ESCAPE precedes any other integer, which takes 4 bytes. */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/* Addition to the diagonal of the gradients' second moment, as a fraction of its mean. */
+/* Added to the diagonal of the gradients' second moment, as a fraction of its mean. */
 static const double RIDGE = 1e-3;
 
 typedef struct {
     float *mean; /* [wide] mean of the calibration data */
-    /* Transforms [wide][wide] to components and back: y = (x - mean) * to; x = mean + y * from. */
+    /* [wide][wide] Transforms to components, y = (x - mean) * to, and back, x = mean + y * from. */
     float *to, *from;
-    /* Frequency table of each component, then of the bytes after ESCAPE, [wide + 1]. */
+    /* [wide + 1] Frequency table of each component, then of the bytes after ESCAPE. */
     kvd_rans_table *table;
     /* Mean of |y| / step - |q| over calibration components that are rounded to q != 0. */
     double offset;
@@ -66,7 +61,7 @@ typedef struct {
 typedef struct {
     /* Calibration data and their components [n][wide], and data of one head [2][n][d_head]. */
     float *x, *y, *head;
-    /* [wide][wide]: Cholesky factor A, covariance C, eigenvectors U of A C A^T, a product */
+    /* [wide][wide] Matrices: Cholesky factor, covariance, eigenvectors, and a product. */
     double *a, *c, *u, *product;
     double *sigma, *scratch;
 } making;
@@ -78,7 +73,7 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
                 (blasint)n);
 }
 
-/* Computes the transforms to->to and to->from. moment [d][d]: second moment of the gradients. */
+/* Computes the transforms. moment [d][d] is the second moment of the gradients. */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
 {
@@ -116,10 +111,7 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
     return 0;
 }
 
-/*
- * Makes component j's frequency table from `count`, which is overwritten. Symbols least .. most and
- * ESCAPE get frequencies above 0.
- */
+/* Makes the frequency table of component j from `count`, which is overwritten. */
 static void make_component(coder *to, size_t j, uint64_t *count, int least, int most)
 {
     const size_t n = (size_t)(most - least + 1);
@@ -147,7 +139,7 @@ static void begin_tables(coder *to, size_t d)
     to->n_starts = 0;
 }
 
-/* Makes frequency tables from calibration data. Multiples absent there become escapes. */
+/* Makes frequency tables from calibration data. Multiples that do not occur become escapes. */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
     double sum = 0, others = 0;
@@ -208,7 +200,7 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/* Standard deviations, in steps, of the first and last component without calibration data. */
+/* Standard deviations of the first and last component, in steps, without calibration data. */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 
@@ -224,7 +216,7 @@ static void draw_component(coder *to, size_t j, double sigma)
     make_component(to, j, count, ZERO - most, ZERO + most);
 }
 
-/* Creates a coder for timing, whose transform is a random reflection I - 2 v v^T times a scale. */
+/* Creates a coder for timing, whose transform is a random reflection times a scale. */
 static void draw(coder *to, size_t d, double step, kvd_rng *r)
 {
     float *const v = to->mean; /* vector v of the reflection, temporarily stored as the mean */
@@ -318,7 +310,7 @@ static bool plain(const coder *c, size_t j, double q)
     return start[1] > start[0];
 }
 
-/* Writes symbols of n tokens' components to `w`. Fails if a multiple exceeds 4 bytes. */
+/* Writes the symbols of n tokens to `w`. Fails if a multiple exceeds 4 bytes. */
 static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
 {
     w->n = 0;

@@ -1,7 +1,6 @@
 /*
  * Method xquant: quantises the layer's input X, and computes K and V from it (Tomar et al. 2025,
- * XQuant, arXiv 2508.10395, sections 3.1 and 3.3.1). latent=1 stores X U_K and X U_V, with W_K =
- * U_K S_K B_K^T and W_V = U_V S_V B_V^T.
+ * arXiv 2508.10395). With latent=1, X is projected by singular vectors of the weights first.
  */
 #include <lapacke.h>
 #include <stdlib.h>
@@ -23,9 +22,9 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Left singular vectors U of W_K or W_V, transposed, [rank][d_model]; NULL if X is stored. */
+    /* [rank][d_model] Left singular vectors of W_K or W_V, transposed; NULL if X is stored. */
     float *down;
-    /* Matrix [wide][rank] that gives K or V from X U; if `down` is NULL, W_K or W_V. */
+    /* [wide][rank] Matrix that gives K or V. If `down` is NULL, it is W_K or W_V. */
     float *up;
     float *bias; /* [wide], or NULL */
     float *norm;
@@ -34,7 +33,7 @@ typedef struct {
 typedef struct {
     const kvd_config *config;
     int bits;
-    /* wide: n_kv_heads * d_head. rank: numbers stored per token for K, and again for V. */
+    /* wide = n_kv_heads * d_head. rank: numbers stored per token for K, and again for V. */
     size_t group, wide, rank;
     bool latent;
     matrices *of; /* [n_layers][KVD_N_SIDES] */
@@ -53,7 +52,7 @@ static void close(void *self)
     free(q);
 }
 
-/* Reads weights or a bias into `*to`, allocated; NULL if the model lacks them. */
+/* Reads weights or a bias into `*to`, which it allocates; NULL if the model lacks them. */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, float **to,
                      kvd_err *err)
 {
@@ -68,7 +67,7 @@ static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int laye
     return 0;
 }
 
-/* Replaces the weights m->up by factors m->down and m->up of a singular value decomposition. */
+/* Replaces the weights m->up by the factors m->down and m->up of their SVD. */
 static int decompose(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide, r = q->rank;
@@ -103,7 +102,7 @@ static void set_unit(float *x, size_t n)
         x[i] = i % (n + 1) ? 0 : 1;
 }
 
-/* Replaces the weights by two random factors of rank `rank` for timing. */
+/* Replaces the weights by two random factors, for timing. */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide;

@@ -1,8 +1,4 @@
-/*
- * Method zipcache: more bits for salient tokens, by mean attention probability received (He et al.
- * 2024, "ZipCache: Accurate and Efficient KV Cache Quantization with Salient Token Identification",
- * sections 4.1 to 4.3).
- */
+/* Method zipcache: more bits for tokens that receive much attention (He et al. 2024). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,10 +30,7 @@ static int check(const kvd_parameter_values *v, kvd_err *err)
                : 0;
 }
 
-/*
- * Sets salient [n] to KVD_LEVEL_HIGH for the most salient tokens, and to KVD_LEVEL_DROPPED for
- * tokens quantised with fewer bits.
- */
+/* Sets salient [n] to KVD_LEVEL_HIGH for tokens with much attention, else to KVD_LEVEL_DROPPED. */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)
 {
@@ -53,7 +46,7 @@ static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, 
     return status;
 }
 
-/* Quantises each key channel in two groups, salient and other tokens. */
+/* Quantises each key channel in two groups, tokens with more and with fewer bits. */
 static void code_keys(const kvd_parameter_values *v, const kvd_bits_block *b,
                       const uint8_t *salient, float *gathered, float *decoded,
                       kvd_bits_count *count)

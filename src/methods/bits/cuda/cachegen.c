@@ -1,8 +1,4 @@
-/*
- * Method cachegen in the CUDA engine: entropy codes of full pages, bf16 of each request's newest
- * page. Text generation also takes other groups, whose decoded numbers replace K and V in the bf16
- * pages, and counts the bits of their codes.
- */
+/* Method cachegen on the GPU: entropy codes of full pages, bf16 for newer tokens. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,12 +11,9 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_gpu_method method;
     kvd_cachegen_layer *layer;
-    /*
-     * Page table of the ring buffers with the newest tokens, [max_slices][max_pages] in device
-     * memory.
-     */
+    /* [max_slices][max_pages] on the device: page table of the newest tokens' ring buffers. */
     int32_t *table;
-    /* True if the frequency tables are random (for timing), so codes may exceed their memory. */
+    /* True if the frequency tables are random, so that compressed data may exceed their memory. */
     bool drawn;
     bool replaces; /* true: pages hold decoded numbers, and no codes are stored */
     kvd_stream_slots slots;
@@ -46,10 +39,7 @@ void kvd_stream_slots_release(kvd_stream_slots *s)
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err)
 {
-    /*
-     * For each running request (slot), zeroes the number of 16-bit words of its compressed blocks
-     * and, n + 1 elements later, the number of sixteenths of a bit that remain.
-     */
+    /* Zeroes the counters of compressed words and bits of each new prompt. */
     for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
         if (kvd_cuda_check(cudaMemset2DAsync(s->units + b->host.slot[r->steps + i],
                                              (s->n + 1) * sizeof *s->units, 0, sizeof *s->units, 2,
@@ -140,10 +130,7 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
                     16.0 * m->cache->config->d_head * (n - pages * KVD_PAGE_TOKENS));
 }
 
-/*
- * Returns the bits of a running request (slot): those of complete entropy-coded blocks, and of the
- * exact tokens after them.
- */
+/* Returns the bits of the request in a slot: compressed blocks, and exact tokens after them. */
 static double replaced_bits(const kvd_gpu_method *m, size_t slot)
 {
     const cachegen *const k = of(m);
@@ -248,9 +235,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/*
- * Returns how many bits K or V of one KV head is predicted to take per page after entropy coding.
- */
+/* Returns the expected bits per page of K or V of one KV head after entropy coding. */
 static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
 {
     const size_t anchors = KVD_PAGE_TOKENS / c->group;
@@ -336,10 +321,7 @@ static bool fits(const kvd_plan *plan)
                 KVD_PAGE_TOKENS) < 0.5;
 }
 
-/*
- * Returns true if pages hold decoded numbers in bf16, and the bits of the entropy code are only
- * counted.
- */
+/* Returns true if pages hold decoded bf16 numbers, and compressed bits are only counted. */
 static bool replaces(const kvd_plan *plan)
 {
     return !(kvd_stream_value(plan, "lanes") > 0) && !(kvd_stream_value(plan, "own") > 0);
@@ -382,7 +364,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         k->method.bits = replaced_bits;
         k->method.append = k->method.appended = NULL;
     }
-    /* From here on, the cache releases the method, also after a failure. */
+    /* From here on, the cache frees the method, also after a failure. */
     *m = &k->method;
     return describe(k, err);
 }

@@ -10,23 +10,16 @@ static const char what[] = "coded cache";
 
 typedef struct {
     kvd_gpu_method method;
-    /* Arguments of each layer [n_layers] that stay equal in all iterations. */
+    /* [n_layers] Arguments that stay equal in all iterations. */
     kvd_packed_args *layer;
-    /*
-     * Page table of the ring buffers with the newest tokens, [max_slices][max_pages] in device
-     * memory.
-     */
+    /* [max_slices][max_pages] on the device: page table of the newest tokens' ring buffers. */
     int32_t *table;
     /*
-     * [slots + 1] in device memory: number of key outliers of each running request (slot), then the
-     * largest number for which a page's outlier list had no room.
+     * [slots + 1] on the device: key outliers per request, then the most that did not fit a page.
      */
     uint32_t *counts;
     uint32_t *host_counts;
-    /*
-     * Prefix sums of page counts, [max_slices + 1] in device memory, for layers without a window
-     * (0) and with a window (1).
-     */
+    /* [max_slices + 1] on the device: sums of page counts, without (0) and with (1) a window. */
     int32_t *pages_before[2];
     float *partial;
     void *sketched;
@@ -56,10 +49,7 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return window && n > window ? (n - window) / block * block : 0;
 }
 
-/*
- * Returns the bits of tokens from .. n - 1 of a running request (slot) in KV head g, without key
- * outliers.
- */
+/* Returns the bits of tokens from .. n - 1 of a request in KV head g, without key outliers. */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
@@ -356,7 +346,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     k->prompt = calloc(slots, sizeof *k->prompt);
     if (!codes || !rings || !k->tokens || !k->prompt)
         return codes && rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
-    /* Zeros are valid outlier positions (method gear), random numbers are not. */
+    /* Zeros are valid outlier positions (method gear), but random numbers are not. */
     if (kvd_packed_in_blocks(&k->layer->form) &&
         kvd_cuda_check(cudaMemsetAsync(codes, 0, bytes, stream), what, err))
         return -1;
@@ -404,7 +394,6 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns true if keys are quantised before RoPE. */
 static bool codes_before_rope(const kvd_plan *plan, const kvd_paged_cache *c)
 {
     return plan->bits->keys_before_rope && c->cosine && !plan->dims;
@@ -502,10 +491,7 @@ static bool runs(const kvd_plan *plan)
     return !plan->layers && !plan->tokens && !plan->maker && !plan->channels && !plan->dims_low;
 }
 
-/*
- * Returns true if the GPU engine can generate text with the plan's compression methods, not only
- * time it.
- */
+/* Returns true if the GPU engine can generate text with these methods, not only time them. */
 static bool generates(const kvd_plan *plan)
 {
     if (!runs(plan))
@@ -516,7 +502,6 @@ static bool generates(const kvd_plan *plan)
     return !plan->dims && plan->bits_self && kvd_turboquant_d_head(plan->bits_self) % 32 == 0;
 }
 
-/* Selects the attention kernel on quantised pages if it supports all layers. */
 static int choose_attention(packed *k, kvd_err *err)
 {
     kvd_gpu_method *const m = &k->method;
@@ -576,7 +561,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    /* With codes in blocks, timing runs must not read slots that were never written. */
+    /* Timing runs must not read blocks that were never written. */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&
          kvd_gpu_packed_salience_make(&k->method, &k->salience, &k->memory, err)) ||

@@ -1,6 +1,6 @@
 /*
- * Quantised KV caches of the CUDA engine: pages of codes (packed_layout.h, gear.h), and the newest
- * tokens in bf16 ring buffers. Functions return nonzero and fill *err on failure.
+ * Quantised KV caches on the GPU: pages of quantised tokens, and the newest tokens in bf16 ring
+ * buffers. Functions return nonzero and fill *err on failure.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_H
 #define KVD_METHODS_BITS_CUDA_PACKED_H
@@ -22,59 +22,42 @@ bool kvd_gpu_packed_takes_wide(const kvd_plan *plan);
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
 /* Returns the bits of tokens from .. m - 1 (of m tokens) in KV head g, without key outliers. */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m);
-/*
- * Returns the bits of tokens from .. m - 1 if tokens are quantised in blocks, whose bits are spread
- * evenly over their tokens. `prompt`: number of tokens of the request's prompt.
- */
+/* Returns the bits of tokens from .. m - 1 after quantisation in blocks. */
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
                                  size_t prompt);
 /*
- * For method allot, sets the sizes in *a that depend on the bits of each dimension. If `word` is
- * not NULL, also fills the table kvd_packed_allot.word. first_kv_head: number of this GPU's KV head
- * 0 in the whole model.
+ * For method allot, sets the sizes in *a that depend on the bits of each dimension. If not NULL,
+ * `word` gets the table kvd_packed_allot.word. first_kv_head is the index of this GPU's first KV
+ * head in the model.
  */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
 /* Returns true if the method is turboquant with a whole number of bits. */
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
-/* Returns true if the method is turboquant with a fractional number of bits (two channel sets). */
+/* Returns true if the method is turboquant with a fractional number of bits. */
 bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
 
 /* Fails if an iteration has only a part of a prompt. Serves as kvd_gpu_method.begin. */
 int kvd_gpu_packed_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-/*
- * Sets each running request's number of tokens after an iteration, and *held to the bytes of all
- * running requests (slots).
- */
+/* Sets each running request's number of tokens after an iteration, and *held to their bytes. */
 void kvd_gpu_packed_count(const kvd_gpu_method *m, const kvd_iteration *it, size_t slots,
                           uint32_t *tokens, double *held);
-/*
- * In layer 0, queues the fill of the page table of the decode steps' ring buffers, table
- * [max_slices][max_pages].
- */
+/* In layer 0, starts filling table [max_slices][max_pages], the page table of the ring buffers. */
 int kvd_gpu_packed_rings(const kvd_paged_cache *c, const kvd_paged_rows *r, int32_t ring_pages,
                          int32_t *table, kvd_err *err);
 
-/*
- * Fills host memory [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] with the cosines and sines of
- * kvd_packed_split_codes.wave.
- */
+/* Fills wave [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] with cosines and sines for a Fourier transform. */
 void kvd_gpu_packed_waves(double *wave);
 
-/* Tables of method turboquant in host memory: quantisation levels, ranges, rotation matrices. */
+/* Tables of method turboquant in host memory. */
 typedef struct {
     float *level, *range, *turn_rows, *turn_outputs;
     float *sketch_rows, *sketch_back;
-    /*
-     * Number of elements of `level` (quantisation levels), of `range`, and of each rotation matrix.
-     */
+    /* Number of elements of `level`, of `range`, and of each rotation matrix. */
     size_t n_level, n_range, n_matrix;
 } kvd_packed_turned;
 
-/*
- * Computes the tables of an open turboquant. The caller must call kvd_gpu_packed_turned_free, also
- * after a failure.
- */
+/* Computes turboquant's tables. kvd_gpu_packed_turned_free must follow, even after a failure. */
 int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, kvd_packed_turned *t,
                                kvd_err *err);
 void kvd_gpu_packed_turned_free(kvd_packed_turned *t);
@@ -86,22 +69,15 @@ typedef struct {
     float *score;
 } kvd_packed_salience;
 
-/*
- * Allocates *s, m->lse and m->lse_steps (logarithms of softmax denominators). Adds their bytes to
- * *memory.
- */
+/* Allocates *s and the logarithms of softmax denominators of `m`. Adds their bytes to *memory. */
 int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
                                  kvd_device_memory *memory, kvd_err *err);
-/*
- * Computes the attention probabilities that prompt tokens received, which kvd_packed_code reads.
- * `*a` must hold no requests but the prompts of `r`.
- */
+/* Computes the attention that prompt tokens received. `*a` must hold only prompts. */
 int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salience *s,
                                  const kvd_paged_rows *r, kvd_packed_args *a, kvd_err *err);
 /*
- * Sets the page layout of `*a`, and zeroes the other members. head [n_kv_heads]: stored dimensions;
- * if NULL, those of `map` are used. room: key outliers per page; 0: four times the expected number,
- * plus 64.
+ * Sets the page layout of `*a`, and zeroes its other members. head [n_kv_heads] has the stored
+ * dimensions, or is NULL for those of `map`. `room` is the number of key outliers per page, or 0.
  */
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
                              const kvd_dims_head *head, size_t room, kvd_packed_args *a);

@@ -1,23 +1,11 @@
-/*
- * Restores pages of allot and gear in shared memory, for attention of decode steps or as bf16 rows.
- * Keys that were quantised before RoPE are rotated by RoPE.
- *
- * own bits (allot)  x = mean + deviation * level[code]
- * low rank (gear)   x = s code + zero + element of the low-rank matrix
- */
+/* Restores pages of methods allot and gear in shared memory, for attention or as bf16. */
 #include "methods/bits/cuda/packed_attend.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
 
 namespace
 {
 
-/* ---- pages with a number of bits per dimension (method allot) ---- */
-
-/*
- * Tables of a KV head in shared memory. level[side][2^n] is the first quantisation level of n-bit
- * codes of K (side 0) or V. A decoded number is mean + deviation * level. A dimension without codes
- * has deviation 0.
- */
+/* Tables of a KV head in shared memory. A decoded number is mean + deviation * level. */
 struct allot_tables {
     float level[2][2 << 8];
     struct {
@@ -40,7 +28,7 @@ __device__ __forceinline__ void load_tables(const kvd_packed_args &a, int g, all
     }
     const int side = (int)threadIdx.x / D_MAX, i = (int)threadIdx.x % D_MAX,
               at = (2 * g + side) * from.wide + i, half = a.d_head / 2;
-    /* The tables are multiplied by a factor, the cosine at position 0, which is divided out. */
+    /* The tables contain a factor, the cosine at position 0, which is divided out. */
     if (a.before_rope && a.cosine && (int)threadIdx.x < half)
         s.turn[threadIdx.x] = make_float2(a.cosine[half + (int)threadIdx.x] / a.cosine[threadIdx.x],
                                           a.sine[half + (int)threadIdx.x] / a.cosine[threadIdx.x]);
@@ -69,7 +57,7 @@ template <bool ATTEND> struct allot_page {
         load_tables(a, g, *reinterpret_cast<allot_tables *>(tables));
     }
 
-    /* Decodes dimension i of an octet's 8 tokens. The first n_sink tokens are stored in float16. */
+    /* Decodes dimension i of 8 tokens. The first n_sink tokens are stored in float16. */
     __device__ __forceinline__ void decode(const octet &o, int side, int i, float (&x)[8]) const
     {
         const auto dim = s->of[side][i];
@@ -102,10 +90,7 @@ template <bool ATTEND> struct allot_page {
                 x[t] = half_of(sink[t * wide], 0);
     }
 
-    /*
-     * Writes keys with RoPE applied. A lane has both channels of a rotated pair. The rotation of a
-     * token is that of the token before, turned by the angle of one position.
-     */
+    /* Writes keys with RoPE. The rotation of each token continues that of the token before. */
     __device__ __forceinline__ void put_rotated(const octet &o, int lane) const
     {
         const kvd_packed_args &a = o.a;
@@ -154,12 +139,7 @@ template <bool ATTEND> struct allot_page {
     }
 };
 
-/* ---- pages with low-rank parts (method gear) ---- */
-
-/*
- * Tokens from .. to - 1 of a page, whose keys share scales and low-rank right factors. Right
- * factors of the prompt are in shared memory.
- */
+/* Tokens from .. to - 1 of a page, whose keys share scales and low-rank factors. */
 struct group_of {
     int from, to, pairs; /* pairs of columns of the right factors */
     bool prompt;
@@ -167,10 +147,7 @@ struct group_of {
     const uint32_t *right[2]; /* right factors of keys and of values [d][pairs], after the prompt */
 };
 
-/*
- * Returns the group of tokens that begins with token t of page p, which has `done` quantised
- * tokens.
- */
+/* Returns the group of tokens that begins with token t of page p. */
 __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int done)
 {
     const kvd_gear &s = h.a.gear.of;
@@ -203,7 +180,7 @@ __device__ __forceinline__ float2 both_of(uint32_t pair)
     return make_float2(half_of(pair, 0), half_of(pair, 1));
 }
 
-/* Right low-rank factors of a prompt, as pairs of columns: [K or V][pair][channel]. */
+/* Right low-rank factors of a prompt, two columns per element: [K or V][columns][channel]. */
 typedef float2 right_factors[2][KVD_GEAR_RANK / 2][D_MAX];
 
 __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&code)[2],
@@ -215,8 +192,8 @@ __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&co
 }
 
 /*
- * Returns codes 2 k and 2 k + 1 (of eight) times `step` plus `zero`, in float16. The byte 0x64
- * above a code makes the float16 number 1024 + code.
+ * Returns quantised numbers 2 k and 2 k + 1 times `step` plus `zero`, in float16. The byte 0x64
+ * above a number n makes the float16 number 1024 + n.
  */
 __device__ __forceinline__ uint32_t decoded_pair(uint32_t step, uint32_t zero,
                                                  const uint32_t (&code)[2], int k)
@@ -235,10 +212,7 @@ __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&co
         y[k] = decoded_pair(step, zero, code, k);
 }
 
-/*
- * Decodes channels lane, lane + 32, lane + 64 and lane + 96 of the keys of an octet (8 tokens).
- * `scales` [d_qk] are the scales of its tokens.
- */
+/* Decodes four key channels per lane of 8 tokens, with their scales [d_qk]. */
 template <class NUMBERS>
 __device__ __forceinline__ void decode_keys(const head_of &h, const octet &o,
                                             const uint32_t *scales, int lane, NUMBERS (&y)[4])
@@ -260,10 +234,7 @@ __device__ __forceinline__ void decode_keys(const head_of &h, const octet &o,
     }
 }
 
-/*
- * Writes the keys of the tokens that a group has in an octet, with their low-rank part. Not
- * inlined, because attention calls it for few tokens and has no registers for it.
- */
+/* Writes keys with their low-rank part. Not inlined, which saves registers. */
 template <bool HALF>
 __device__ __noinline__ void put_group_keys(head_of h, octet o, group_of s,
                                             const right_factors *right, int lane)
@@ -295,7 +266,7 @@ __device__ __noinline__ void put_group_keys(head_of h, octet o, group_of s,
             put_channel<HALF>(o.keys, lane + 32 * k, y[k], s.from - o.t0, s.to - o.t0);
 }
 
-/* Addresses of a token's quantised values: bit planes of codes, scales, row of the left factor. */
+/* Addresses of a token's quantised values, their scales and their low-rank part. */
 struct value_of {
     const uint32_t *planes, *scale, *left;
 };
@@ -309,10 +280,7 @@ __device__ __forceinline__ value_of value_at(const head_of &h, const octet &o, i
             words(h.page.left[1]) + t * (h.page.columns_left / 2)};
 }
 
-/*
- * Writes the values of the lane's token, number o.t0 + lane % 8 of the page, with their low-rank
- * part. A lane has every fourth group of 8 channels.
- */
+/* Writes the values of the lane's token with their low-rank part. */
 template <bool HALF>
 __device__ __noinline__ void put_group_values(head_of h, octet o, group_of s,
                                               const right_factors *right, int lane)
@@ -345,8 +313,8 @@ __device__ __noinline__ void put_group_values(head_of h, octet o, group_of s,
 }
 
 /*
- * Writes the values of the lane's token as float16 without the low-rank part (compare
- * put_group_values). `log` is log2 of the numbers per scale, or -1 if that is no integer.
+ * Writes the values of the lane's token as float16, without the low-rank part. `log` is log2 of the
+ * numbers per scale, or -1 if that is no integer.
  */
 __device__ __forceinline__ void put_half_values(const head_of &h, const octet &o, int log, int lane)
 {
@@ -370,11 +338,7 @@ __device__ __forceinline__ void put_half_values(const head_of &h, const octet &o
     }
 }
 
-/*
- * Restores gear's pages. If ATTEND, octets (8 tokens) are float16 numbers without the prompt's
- * low-rank part, which is added to scores and outputs instead, because q B^T A^T is a product of
- * few columns.
- */
+/* Restores pages of method gear. If ATTEND, attention adds the prompt's low-rank part itself. */
 template <bool ATTEND> struct gear_page {
     static constexpr bool LOW_RANK = ATTEND;
     static constexpr int CTAS = 2, SHARED = sizeof(right_factors), AHEAD = 4;
@@ -428,8 +392,8 @@ template <bool ATTEND> struct gear_page {
     }
 
     /*
-     * Returns the e-th outlier that the prompt has in this thread's key channel, or 0 if there is
-     * none. The product with the reciprocal is exactly e / room, because both are below 2^16.
+     * Returns the e-th outlier of this thread's key channel in the prompt, or 0. The product with
+     * the reciprocal is exactly e / room, because both are below 2^16.
      */
     __device__ __forceinline__ uint32_t outlier(int e) const
     {
@@ -442,10 +406,7 @@ template <bool ATTEND> struct gear_page {
                                      (int)threadIdx.x];
     }
 
-    /*
-     * Returns the index of the first outlier, at or after token t, of the thread's key channel. A
-     * channel's outliers are sorted by token. A search step reads seven of them at once.
-     */
+    /* Returns the first outlier at or after token t in the thread's key channel. */
     __device__ int first_outlier(int t) const
     {
         int e = 0;
@@ -463,7 +424,7 @@ template <bool ATTEND> struct gear_page {
         return e;
     }
 
-    /* Writes keys of tokens from .. to - 1 of an octet as float16, without the low-rank part. */
+    /* Writes keys of tokens from .. to - 1 as float16, without the low-rank part. */
     __device__ __forceinline__ void put_half_keys(const octet &o, const uint32_t *scales, int from,
                                                   int to, int lane) const
     {
@@ -475,10 +436,7 @@ template <bool ATTEND> struct gear_page {
                 put_pairs(o.keys, lane + 32 * k, y[k], from, to);
     }
 
-    /*
-     * Returns the scales of an octet's keys in the shared-memory copy of the page, or NULL if not
-     * all of its tokens belong to the prompt, or if the scales may be in another page.
-     */
+    /* Returns the key scales of 8 tokens in shared memory, or NULL if they may be elsewhere. */
     __device__ __forceinline__ const uint32_t *near_scales(const octet &o) const
     {
         const int first = first_token(o), page = KVD_PAGE_TOKENS * o.p;
@@ -488,7 +446,7 @@ template <bool ATTEND> struct gear_page {
                ((first - page) >> log) * width_of(o, 0);
     }
 
-    /* Writes the keys of the octet's `done` quantised tokens, without outliers. */
+    /* Writes the keys of the `done` quantised tokens, without outliers. */
     __device__ __forceinline__ void put_keys(const octet &o, int done, int lane) const
     {
         const uint32_t *const scales = near_scales(o);
@@ -507,7 +465,7 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /* Writes the values of the octet's quantised tokens, without outliers. */
+    /* Writes the values of the quantised tokens, without outliers. */
     __device__ __forceinline__ void put_values(const octet &o, int done, int lane) const
     {
         const int t = o.t0 + lane % 8;
@@ -544,10 +502,7 @@ template <bool ATTEND> struct gear_page {
         tile[tile_index(t % 8, i)] = (uint16_t)(pair_of<ATTEND>(x, 0) & 0xffff);
     }
 
-    /*
-     * Multiplies the queries by the keys' right low-rank factor of the prompt. Lane 4 r + c gets
-     * columns 2 c and 2 c + 1 for query head r.
-     */
+    /* Multiplies the queries by the right low-rank factor of the prompt's keys. */
     __device__ __forceinline__ void begin(const query_words &q, int lane)
     {
         const int c = lane % 4;
@@ -566,7 +521,7 @@ template <bool ATTEND> struct gear_page {
         query = f16_pair(sum[0], sum[1]);
     }
 
-    /* Adds to the scores x the products of the queries and the low-rank part of an octet's keys. */
+    /* Adds the products of the queries and the low-rank part of 8 keys to the scores x. */
     __device__ __forceinline__ void add_scores(const octet &o, float (&x)[4], int lane) const
     {
         const int t = lane / 4, c = lane % 4;
@@ -578,7 +533,7 @@ template <bool ATTEND> struct gear_page {
         mma_pure<false>(x, rows, there ? left[(o.t0 + t) * (h.page.columns_left / 2) + c] : 0, 0);
     }
 
-    /* Adds the products of probabilities and the left low-rank factor of an octet's values. */
+    /* Adds the products of probabilities and the left low-rank factor of 8 values. */
     __device__ __forceinline__ void add_values(const octet &o, uint32_t high, uint32_t low,
                                                attention &s, int lane) const
     {
@@ -594,7 +549,7 @@ template <bool ATTEND> struct gear_page {
         mma_pure<false>(s.more, rows, high, low);
     }
 
-    /* Multiplies the sums at the left factor's columns by the right factor of values. */
+    /* Multiplies the sums by the right low-rank factor of the values. */
     __device__ __forceinline__ void end(attention &s, int lane) const
     {
 #pragma unroll 1
@@ -617,10 +572,7 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /*
-     * Writes the outliers of the thread's key channel to the page that begins with token t0, and
-     * loads the channel's next outliers for the next page.
-     */
+    /* Writes the outliers of the thread's key channel to a page, and loads the next page's. */
     __device__ __forceinline__ void put_prompt_keys(const octet &o, int t0)
     {
         const int channel = (int)threadIdx.x;

@@ -1,11 +1,4 @@
-/*
- * Restores pages of 64 tokens to shared memory, and either attends to them in a decode step or
- * copies them to the bf16 rows. Included by packed_attend.cu only.
- *
- * A CTA has adjacent pages of one KV head of a request. Warp w has tokens 8 w .. 8 w + 7 of every
- * page (an octet) and a softmax state of its own. Codes of the next page are copied to shared
- * memory meanwhile.
- */
+/* Restores pages to shared memory, and attends to them or copies them to bf16 pages. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_ATTEND_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_ATTEND_CUH
 
@@ -18,20 +11,13 @@ enum {
     OCTETS = 8, /* octets of a page, and warps of a CTA */
     THREADS = 32 * OCTETS,
     D_MAX = KVD_WIDTH_NARROW,
-    /*
-     * Distance in bf16 numbers from a block of 8 tokens and 8 channels to the next one. The 8
-     * numbers of padding avoid bank conflicts when the lanes of a warp have adjacent channels.
-     */
+    /* Numbers between blocks of 8 tokens x 8 channels, padded against bank conflicts. */
     BLOCK = 72,
     OCTET = D_MAX / 8 * BLOCK, /* numbers from an octet to the next one */
     TILE = OCTETS * OCTET      /* numbers of K or of V of a page */
 };
 
-/*
- * An octet: tokens t0 .. t0 + 7 of page p of KV head g of request b, which has m tokens. `codes` is
- * the copy of the page in shared memory; `keys` and `values` receive the decoded octet in shared
- * memory, [d / 8][BLOCK].
- */
+/* Tokens t0 .. t0 + 7 of page p of KV head g of request b, and their decoded K and V. */
 struct octet {
     const kvd_packed_args &a;
     int b, g, p, m, t0;
@@ -54,13 +40,13 @@ __device__ __forceinline__ uint16_t *tile_of(const octet &o, int side)
     return side ? o.values : o.keys;
 }
 
-/* Returns the index of channel i of token t in a decoded octet (8 tokens) in shared memory. */
+/* Returns the index of channel i of token t among 8 decoded tokens in shared memory. */
 __device__ __forceinline__ int tile_index(int t, int i)
 {
     return i / 8 * BLOCK + 8 * t + i % 8;
 }
 
-/* Writes channel i of tokens from .. to - 1 to an octet. x has two tokens per word. */
+/* Writes channel i of tokens from .. to - 1. x has two tokens per word. */
 __device__ __forceinline__ void put_pairs(uint16_t *tile, int i, const uint32_t (&x)[4], int from,
                                           int to)
 {
@@ -88,7 +74,7 @@ __device__ __forceinline__ void put_channel(uint16_t *tile, int i, const float (
     put_pairs(tile, i, pairs, from, to);
 }
 
-/* Converts two bf16 numbers to float16. Numbers beyond its range become its largest numbers. */
+/* Converts two bf16 numbers to float16. Numbers beyond the range become its largest numbers. */
 __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
 {
     constexpr float MOST = 65504;
@@ -97,8 +83,8 @@ __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
 }
 
 /*
- * Copies the octet's unquantised tokens, from the request's token `coded` on, from the ring buffer
- * to shared memory, as float16 if HALF. Tokens after the last one become 0.
+ * Copies the newest tokens, which are not quantised, from the ring buffer to shared memory, as
+ * float16 if HALF. Tokens after the last one become 0.
  */
 template <bool HALF>
 __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded, int lane)
@@ -116,7 +102,7 @@ __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded,
     }
 }
 
-/* Copies K or V of a decoded octet from shared memory to the bf16 pages. */
+/* Copies K or V of 8 decoded tokens from shared memory to the bf16 pages. */
 __device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
 {
     uint16_t *const rows = in_rows(o.a, page_number(o.a, o.b, o.p), o.g);
@@ -125,17 +111,10 @@ __device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
             eight_at(tile_of(o, side) + tile_index(lane % 8, i));
 }
 
-/*
- * Attention of a warp to its octets. `max` and `sum` belong to query head lane / 4; `max` is a
- * base-2 logarithm, and `sum` is this lane's part. o[u] is the output at dimensions 16 u + lane / 4
- * and 16 u + lane / 4 + 8 for the query heads 2 c and 2 c + 1, where c = lane % 4.
- */
+/* Attention of a warp. `max`, a base-2 logarithm, and `sum` are of query head lane / 4. */
 struct attention {
     float max, sum, o[D_MAX / 16][4];
-    /*
-     * Power of two by which the queries are divided. The first two numbers of `more` are the output
-     * at column lane / 4 of the left factors of a low-rank part.
-     */
+    /* Power of two by which queries are divided; output at the columns of a low-rank part. */
     float unit, more[4];
 };
 
@@ -152,11 +131,7 @@ __device__ __forceinline__ void clear(attention &s)
         s.o[i / 4][i % 4] = 0;
 }
 
-/*
- * Query heads first .. first + n - 1 of request b, which attend to KV head g. If a KV head has more
- * than HEADS query heads, they are divided into `shares` equal shares, of which this is number
- * `share`.
- */
+/* Query heads first .. first + n - 1 of request b, a part of those that attend to KV head g. */
 struct query_heads {
     int b, g, first, n, share, shares;
 };
@@ -168,13 +143,10 @@ __device__ __forceinline__ query_heads heads_of(const packed_params &p, int b, i
     return {b, g, g * p.a.map.group + share * n, n, share, shares};
 }
 
-/* Queries as A operands of mma, with query heads in rows, in shared memory. */
+/* Queries in shared memory, in the order that mma requires. */
 typedef uint32_t query_words[D_MAX / 8][32];
 
-/*
- * Loads registers `first`, `first` + `step` and so on of the queries' mma operands as float16, with
- * one warp. Returns the power of two by which they were divided.
- */
+/* Loads the queries as float16. Returns the power of two by which they were divided. */
 __device__ __forceinline__ float load_queries(const packed_params &p, const query_heads &h,
                                               query_words &q, int first, int step)
 {
@@ -196,7 +168,7 @@ __device__ __forceinline__ float load_queries(const packed_params &p, const quer
     return unit;
 }
 
-/* Adds the scores of query head lane / 4 and tokens 2 c and 2 c + 1, c = lane % 4, to x. */
+/* Adds the scores of query head lane / 4 and two tokens to x. */
 __device__ __forceinline__ void add_products(const octet &o, const query_words &q, float (&x)[4],
                                              int lane)
 {
@@ -210,17 +182,13 @@ __device__ __forceinline__ void add_products(const octet &o, const query_words &
     }
 }
 
-/* Loads four adjacent blocks of an octet, transposed: rows are channels and columns are tokens. */
+/* Loads four adjacent 8 x 8 blocks, transposed: rows are channels and columns are tokens. */
 __device__ __forceinline__ void load_transposed(const uint16_t *blocks, uint32_t (&x)[4], int lane)
 {
     ldmatrix_trans((uint32_t)__cvta_generic_to_shared(blocks + lane / 8 * BLOCK + lane % 8 * 8), x);
 }
 
-/*
- * Adds tokens from .. to - 1 of an octet, at least one, to the attention. `page` is the object that
- * decoded them. A probability is a sum of two float16 numbers, whose products with V are one
- * product of mma.
- */
+/* Adds tokens from .. to - 1, at least one, to the attention. */
 template <class PAGE>
 __device__ __forceinline__ void attend_octet(const packed_params &p, const octet &o,
                                              const PAGE &page, const query_words &q, int from,
@@ -272,7 +240,7 @@ __device__ __forceinline__ void attend_octet(const packed_params &p, const octet
     }
 }
 
-/* Pages from .. to - 1 of a KV head of a request, which CTA number `part` of `parts` reads. */
+/* Pages from .. to - 1 of a KV head, which CTA number `part` of `parts` reads. */
 struct run_of {
     int from, to, part, parts;
 };
@@ -286,7 +254,7 @@ __device__ __forceinline__ run_of run_at(const kvd_packed_args &a, int m, int pa
     return {from, min(from + each, pages), part, (pages - first + each - 1) / each};
 }
 
-/* Returns the workspace for the result of CTA number `part` of `ctas` for the query heads *h. */
+/* Returns the workspace for the result of CTA number `part` of `ctas`. */
 __device__ __forceinline__ float *slot_of(const packed_params &p, const query_heads &h, int part,
                                           int ctas)
 {
@@ -295,10 +263,7 @@ __device__ __forceinline__ float *slot_of(const packed_params &p, const query_he
     return p.d.partial + (all * (size_t)ctas + (size_t)part) * (size_t)p.slot_floats;
 }
 
-/*
- * Merges the results of the CTA's warps. Writes the attention output if the CTA has all pages of
- * the head, else a partial result. `shared` is shared memory.
- */
+/* Merges the results of the CTA's warps. Writes a partial result if other CTAs share the head. */
 __device__ void put_attention(const packed_params &p, const query_heads &h, const run_of &run,
                               const attention &s, float *shared)
 {
@@ -336,7 +301,6 @@ __device__ void put_attention(const packed_params &p, const query_heads &h, cons
     }
 }
 
-/* Merges partial results of CTAs. Grid: shares of KV heads, requests, query heads of a share. */
 __global__ void __launch_bounds__(D_MAX)
     merge_parts_kernel(const __grid_constant__ packed_params p, int ctas)
 {
@@ -362,7 +326,7 @@ __global__ void __launch_bounds__(D_MAX)
     output_of(p, b, head)[i] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
 }
 
-/* Starts to copy a page's quantised numbers to shared memory. All threads of the CTA call it. */
+/* Starts copying a page's quantised numbers to shared memory. All threads of the CTA call it. */
 __device__ __forceinline__ void copy_codes(const kvd_packed_args &a, int b, int g, int page,
                                            int bytes, char *to)
 {
@@ -373,22 +337,11 @@ __device__ __forceinline__ void copy_codes(const kvd_packed_args &a, int b, int 
 }
 
 /*
- * Restores the pages of a KV head of a request. If ATTEND is true, restores float16 numbers and
- * attends to them, otherwise copies bf16 numbers to the rows. Grid: shares of KV heads, requests,
- * CTAs per share.
+ * Restores the pages of a KV head of a request. If ATTEND, attends to them, otherwise copies them
+ * to bf16 pages.
  *
- * PAGE is the class that restores octets of a kind of codes, with these members:
- *
- * - CTAS: number of CTAs per multiprocessor, by which registers are limited.
- * - LOW_RANK: true if begin, add_scores, add_values and end add parts of attention that are not in
- *   the restored octets.
- * - SHARED: number of bytes of its tables, a multiple of 16.
- * - bytes(a, g): number of bytes of a page, from the first one of KV head g, that are copied to
- *   shared memory.
- * - PAGE(a, b, g, m, first, tables): constructor for pages from `first` on. It may write to
- *   `tables` in shared memory, which are read after a barrier.
- * - restore(o): writes K and V of an octet. All warps call it for the same page, also with octets
- *   after the last token, and it may have barriers of the CTA.
+ * PAGE restores pages of one number format. All warps call PAGE.restore for the same page, even
+ * with tokens after the last one.
  */
 template <class PAGE, bool ATTEND>
 __global__ void __launch_bounds__(THREADS, ATTEND ? PAGE::CTAS : 3)
@@ -451,8 +404,6 @@ __global__ void __launch_bounds__(THREADS, ATTEND ? PAGE::CTAS : 3)
         put_attention(p, heads_of(p, b, g, share, shares), run, s, reinterpret_cast<float *>(smem));
 }
 
-/* ---- launches of kernels ---- */
-
 template <class PAGE> int stage_bytes(const kvd_packed_args *a)
 {
     int most = 16;
@@ -509,17 +460,14 @@ cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, in
     return cudaGetLastError();
 }
 
-/* Returns the largest number of CTAs per share of a KV head that have room for partial results. */
+/* Returns the largest number of CTAs per KV head that have room for partial results. */
 inline int most_ctas(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 {
     const int heads = a->n * a->map.n_kv_heads * shares_of(&a->map);
     return max(min(2 * WARPS_MOST * d->n_ctas / heads, a->max_pages), 1);
 }
 
-/*
- * Returns the number of CTAs per share of a KV head: several times as many as run at once, unless
- * each would have few pages.
- */
+/* Returns the number of CTAs per KV head, fewer if each would have few pages. */
 inline int ctas_of(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 {
     const int heads = a->n * a->map.n_kv_heads * shares_of(&a->map),

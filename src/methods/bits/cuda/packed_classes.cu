@@ -1,10 +1,4 @@
-/*
- * Quantises and restores tokens of two classes (zipcache): salient tokens, by mean attention
- * received, have more bits.
- *   keys    step and zero point of each channel and class of a block
- *   values  x / sqrt(largest magnitude of the channel in the block), step and zero point of each
- *           token
- */
+/* Quantises and restores tokens of method zipcache, with more bits for attended tokens. */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -14,9 +8,7 @@ namespace
 
 enum { CHOOSE = 512, RANGE = 128, CODE = 256, LANES = CODE / KVD_PAGE_TOKENS, RECEIVE = 128 };
 
-/*
- * KV head g of request b: its first `prompt` tokens are a block, `last` is its last quantised page.
- */
+/* KV head g of request b. The prompt is one block; `last` is the last quantised page. */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt, last;
@@ -54,10 +46,7 @@ __device__ __forceinline__ member member_of(const head_of &o, int t)
     return {salient, salient ? before : t - before};
 }
 
-/*
- * Returns the quantised key (`side` 0) or value (`side` 1) of a token in its page, valid also in
- * unwritten pages.
- */
+/* Returns the address of the quantised key (`side` 0) or value (`side` 1) of a token. */
 __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const member &m)
 {
     const unsigned room = (unsigned)o.a.classes.of.room[m.salient], number = (unsigned)m.number;
@@ -72,7 +61,7 @@ __device__ __forceinline__ uint32_t *area_of(const head_of &o, int first)
                     kvd_packed_class_area(&o.a.classes.of, &o.page, first));
 }
 
-/* Returns the first token of the block of jointly quantised tokens that contains token t. */
+/* Returns the first token of the block that contains token t. */
 __device__ __forceinline__ int block_of(const head_of &o, int t)
 {
     return t < o.prompt ? 0 : t / o.a.k_block * o.a.k_block;
@@ -84,8 +73,6 @@ __device__ __forceinline__ float *received_of(const kvd_packed_args &a, int b, i
     return a.classes.received +
            ((size_t)a.slot[b] * (size_t)a.map.n_kv_heads + (size_t)g) * (size_t)room + t % room;
 }
-
-/* ---- choice of salient tokens ---- */
 
 /* Stores the attention that each prompt token received, summed over query heads. */
 __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_span &s,
@@ -103,7 +90,7 @@ __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_s
     __syncthreads();
 }
 
-/* Chooses the salient tokens of a block, which get more bits, and stores each token's class. */
+/* Chooses the tokens of a block that get more bits, and stores each token's class. */
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -148,8 +135,6 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
             word[2] = (uint32_t)mine;
     }
 }
-
-/* ---- scales of channels in a block ---- */
 
 /* Writes the scales of 8 key channels, or the largest magnitudes of 8 value channels. */
 __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kvd_packed_args a)
@@ -206,8 +191,6 @@ __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kv
             half_bits((most - least) / (float)((1 << a.classes.of.bits[k]) - 1)) | half_bits(least)
                                                                                        << 16;
 }
-
-/* ---- quantisation ---- */
 
 /* Returns a channel's scale, the square root of its largest magnitude `most`, or 1 if that is 0. */
 __device__ __forceinline__ float channel_scale(float most)
@@ -331,11 +314,9 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
                     (int)gridDim.z * (CODE / 32), (int)threadIdx.x % 32);
 }
 
-/* ---- restoring bf16 rows ---- */
-
 /* Scales of a block of tokens, in shared memory. */
 struct block_scales {
-    /* [class][channel] step and zero point of keys. Rows are padded against bank conflicts. */
+    /* [class][channel] Step and zero point of keys, padded against bank conflicts. */
     float2 key[2][KVD_WIDTH_MAX + 4];
     float value[KVD_WIDTH_MAX]; /* factor of each channel of values */
 };
@@ -354,10 +335,7 @@ __device__ void load_scales(const head_of &o, int first, block_scales &s)
     __syncthreads();
 }
 
-/*
- * Returns channels 8 u .. 8 u + 7 of K or V of a token in bf16. word: bit planes of 32 channels.
- * of_token: scale of the token's values.
- */
+/* Returns channels 8 u .. 8 u + 7 of K or V of a token in bf16. */
 template <int SIDE>
 __device__ __forceinline__ uint4 restored(const block_scales &s, const uint32_t (&word)[8],
                                           int bits, int salient, uint32_t of_token, int u)
@@ -379,7 +357,7 @@ __device__ __forceinline__ uint4 restored(const block_scales &s, const uint32_t 
                       bf16_pair(y[6], y[7]));
 }
 
-/* Decodes K or V of token t of page p. s: scales of its block. LANES threads share a token. */
+/* Decodes K or V of token t of page p with the scales s. LANES threads share a token. */
 template <int SIDE>
 __device__ void restore_side(const head_of &o, const block_scales &s, uint16_t *rows, int p, int t)
 {
@@ -401,7 +379,7 @@ __device__ void restore_side(const head_of &o, const block_scales &s, uint16_t *
     }
 }
 
-/* Copies tokens done .. left - 1 of page p, which are not yet quantised, and adds rows of zeros. */
+/* Copies tokens done .. left - 1 of page p, which are not quantised, followed by zeros. */
 __device__ void copy_newest(const head_of &o, uint16_t *rows, int p, int done, int left)
 {
     const int t = (int)threadIdx.x % KVD_PAGE_TOKENS, keys = o.a.map.d_qk[o.g] / 8,
@@ -442,12 +420,7 @@ __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ k
     }
 }
 
-/* ---- probabilities of decode steps ---- */
-
-/*
- * Adds to a->received the attention probabilities of a decode step for the tokens not yet
- * quantised. Shared memory: float queries [group][d_qk].
- */
+/* Adds the attention of a decode step to a->received, for tokens that are not yet quantised. */
 __global__ void __launch_bounds__(RECEIVE)
     receive_kernel(const __grid_constant__ kvd_packed_args a, const uint16_t *all, const float *lse)
 {

@@ -1,13 +1,4 @@
-/*
- * Quantises tokens that have left the exact window. Grid: KV heads, requests, CTAs per head. A warp
- * quantises 16 dimensions of a page's keys, or the value channels that share a scale.
- *   equal steps (kivi)    s = (max - min) / (2^b - 1), zero = min, in float16; code = round((x -
- *                         zero) / s)
- *   symmetric (comet)     s = max |x| / (2^(b-1) - 1); code = round(x / s) + 2^(b-1) - 1
- *   own bits (allot)      code = index of the level nearest to (x - mean) / deviation
- *   level table (kvquant) code = index of the level nearest to (x - middle of range) / half width
- *   of range
- */
+/* Quantises tokens that have left the exact window (methods kivi, comet, allot, kvquant). */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_code_values.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -20,11 +11,9 @@ enum {
     FEW = 24 /* CTAs up to which code_kernel codes single tokens */
 };
 
-/* ---- one token per decode step: its value and, with a table of levels, its key ---- */
-
 /*
- * Returns the smallest (sign 1) or largest (sign -1) of a vector's numbers outside the mask
- * `taken`, as float16, with its dimension in the upper half. Ties: lowest dimension.
+ * Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16.
+ * The upper half has its dimension, the lowest on ties.
  */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
@@ -50,7 +39,6 @@ __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lan
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/* Quantises dimensions 4 part .. 4 part + 3 of V of token t. */
 __device__ void code_value_part(const page_of &o, int t, int part, int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -164,9 +152,7 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/*
- * Writes W bits, from bit `below` on, of those of a lane's 32 quantised numbers that `put` selects.
- */
+/* Writes W bits, from bit `below` on, of the quantised numbers that `put` selects. */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -188,10 +174,7 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/*
- * Writes those of a lane's 32 quantised numbers of B bits that the mask `put` selects, without
- * gaps.
- */
+/* Writes the lane's quantised numbers of B bits that `put` selects, without gaps. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -213,7 +196,6 @@ __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[
             at[i] = mask[i] == ~0u ? word[i] : (at[i] & ~mask[i]) | word[i];
 }
 
-/* Writes those of a lane's 32 quantised numbers that the mask `put` selects. */
 __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
                                          const uint32_t (&code)[32], uint32_t put)
 {
@@ -247,16 +229,13 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
         put_keys<1>(at + (bits & 6), bits & 6, code, put);
 }
 
-/*
- * Returns the index of token j, dimension e among the 32 quantised numbers of a lane, which are for
- * 8 tokens and 4 dimensions.
- */
+/* Returns the index of token j, dimension e among a lane's 32 quantised numbers. */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-/* Widens the ranges [lo, hi] of four channels by other pages' tokens that share the scales. */
+/* Widens the ranges [lo, hi] of four channels by tokens in other pages that share the scales. */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -366,7 +345,6 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Quantises 16 dimensions of tokens from .. to - 1, with scales per channel. */
 __device__ void code_channels(const page_of &o, int side, int u, int from, int to, int lane)
 {
     const int bits = o.a.form.bits;
@@ -402,10 +380,7 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /*
-     * Returns true if there is at most one value and no key or, with a table of quantisation
-     * levels, one key.
-     */
+    /* Returns true if there is at most one value and no key; with `levels`, one key. */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));
@@ -511,10 +486,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         }
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
-        /*
-         * With a table of quantisation levels, the bits of 16 tokens fill whole bytes, so no two
-         * warps write one byte.
-         */
+        /* With quantisation levels, 16 tokens fill whole bytes, so no two warps write one byte. */
         const int pieces = a.level ? 4 : 1,
                   v_tasks = a.form.v_channels ? a.map.d_v[g] / 16 : pieces * groups;
         for (int task = warp; task < units + v_tasks; task += WARPS) {
@@ -533,10 +505,7 @@ __global__ void __launch_bounds__(32 * WARPS)
                     (int)gridDim.z * WARPS, lane);
 }
 
-/*
- * Overwrites the t-th quantised number of `bits` bits, in words in which only the calling thread
- * writes.
- */
+/* Overwrites the t-th number of `bits` bits. Only the calling thread writes to these words. */
 __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32_t code)
 {
     const int at = t * bits / 32, shift = t * bits % 32;
@@ -546,7 +515,7 @@ __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32
         words[at + 1] = (words[at + 1] & ~(mask >> (32 - shift))) | code >> (32 - shift);
 }
 
-/* Quantises K and V with its own number of bits per dimension (allot), one per thread. */
+/* Quantises K and V with a number of bits per dimension (allot), one dimension per thread. */
 __global__ void __launch_bounds__(2 * KVD_WIDTH_NARROW)
     code_allotted_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -609,7 +578,7 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         code_allotted_kernel<<<grid, 2 * KVD_WIDTH_NARROW, 0, stream>>>(*a);
         return cudaGetLastError();
     }
-    /* Methods that quantise each key at once have a single token per decode step. */
+    /* Methods that quantise each key at once have one token per decode step. */
     const bool all_single = !a->q_len && a->level && a->k_block == 1 && !a->v_newest;
     /* A multiprocessor has registers for one CTA of code_kernel only. */
     const bool apart = all_single || (!a->q_len && grid.x * grid.y > FEW);

@@ -17,10 +17,7 @@ struct page_of {
     int before;
 };
 
-/*
- * Returns the index of the quantisation level nearest to x. `middle` holds the midpoints between n
- * = 2^bits levels.
- */
+/* Returns the index of the level nearest to x. `middle` has the midpoints of n levels. */
 __device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
     int at = 0;
@@ -42,16 +39,13 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
     return (uint32_t)((q < -top ? -top : q > top ? top : q) + top);
 }
 
-/*
- * Returns the word `one` of the i-th outlier or, after the list's end, a zero in a padding
- * dimension.
- */
+/* Returns the i-th outlier or, after the list's end, a zero in a padding dimension. */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
     return i < a.v_apart[g] ? one : (uint32_t)(KVD_WIDTH_NARROW - 1) << 16;
 }
 
-/* Returns two adjacent dimensions, from 16 u + 8 h + 2 c on, of K or V of token t. */
+/* Returns two adjacent dimensions of K or V of token t. */
 __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *rows, int side,
                                              int u, int h, int t, int c)
 {
@@ -71,9 +65,7 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
                                                16 * u + 8 * h + 2 * c);
 }
 
-/*
- * Appends an outlier of a key to the page's list, or counts it in o.a.beyond if the list is full.
- */
+/* Appends an outlier of a key to the page's list. If the list is full, counts it in o.a.beyond. */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {
     uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list);
@@ -84,7 +76,7 @@ __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float 
         atomicMax(o.a.beyond, at + 1 - (uint32_t)o.a.form.k_apart);
 }
 
-/* Copies tokens first .. m - 1 of a prompt, zero-padded to groups of 8, to the ring buffer. */
+/* Copies tokens first .. m - 1 of a prompt to the ring buffer, with zeros up to a multiple of 8. */
 __device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
                             int workers, int lane)
 {

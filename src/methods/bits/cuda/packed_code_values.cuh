@@ -7,7 +7,7 @@
 namespace
 {
 
-/* V of 16 tokens in a lane, as mma operands A. v[i] has dimensions from 16 (u0 + i) on. */
+/* V of 16 tokens, as mma operands. */
 struct sixteen {
     uint32_t v[8][4];
     int u0, units;
@@ -23,7 +23,6 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
     return 16 * (s.u0 + i) + 8 * db + lane / 4;
 }
 
-/* Returns a mask of the lane's dimensions from `width` on, which are padding. */
 __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int lane)
 {
     uint32_t mask = 0;
@@ -33,7 +32,7 @@ __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int 
     return mask;
 }
 
-/* Sets lo and hi to a token's least and largest number in dimensions outside the mask `taken`. */
+/* Sets lo and hi to a token's least and largest number outside the mask `taken`. */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -53,7 +52,7 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
 
 /*
  * Returns a token's smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as
- * float16, with its dimension in the upper half. Ties: lowest dimension.
+ * float16. The upper half has its dimension, the lowest on ties.
  */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
@@ -85,10 +84,7 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/*
- * Stores W bits, from bit `below` on, of a lane's 8 quantised numbers. Number 4 h + 2 k + e belongs
- * to token 2 (lane % 4) + 8 h + e, dimension 8 k + lane / 4.
- */
+/* Stores W bits, from bit `below` on, of a lane's 8 quantised numbers. */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
                                            const uint32_t (&code)[8], uint32_t put)
@@ -111,9 +107,7 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
     }
 }
 
-/*
- * Writes a lane's 8 quantised numbers as whole bytes, so that lanes do not write to the same byte.
- */
+/* Writes a lane's 8 quantised numbers as whole bytes, so that no two lanes write to one byte. */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
 {
@@ -134,10 +128,7 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
             to[i] = (uint8_t)((to[i] & ~mask) | word);
 }
 
-/*
- * Quantises V of tokens 16 k .. 16 k + 15, as far as they are in from .. to - 1, in one group of
- * channels.
- */
+/* Quantises V of 16 tokens in one group of channels, as far as they are in from .. to - 1. */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
     const kvd_packed_args &a = o.a;

@@ -1,14 +1,9 @@
 /*
- * Kernels that quantise KV cache pages (packed_layout.h) and restore bf16 pages. Lengths, slots and
- * page numbers are read on the device.
+ * Kernels that quantise KV cache pages and restore them to bf16. The newest tokens are not
+ * quantised; page p of them is in ring buffer page p % ring_pages.
  *
- * If a request has m tokens, the keys of the first m / k_block * k_block are quantised. Values are
- * quantised for the same tokens (form.v_channels), or for all but the v_newest newest tokens.
- * Unquantised tokens are stored in bf16 in the request's ring buffer, page p in ring page p %
- * ring_pages.
- *
- * With a sliding window (map.window) of W >= k_block tokens, decode steps skip all pages before the
- * page of token m - W.
+ * Of m tokens, the keys of the first m / k_block * k_block are quantised, and the values of the
+ * same tokens (form.v_channels) or of all but the newest v_newest.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 #define KVD_METHODS_BITS_CUDA_PACKED_CODES_H
@@ -22,16 +17,13 @@
 extern "C" {
 #endif
 
-/*
- * Numbers of bits per dimension of method allot, and offsets of the quantised numbers, in device
- * memory.
- */
+/* Numbers of bits per dimension of method allot, in device memory. */
 typedef struct {
     int32_t wide;
     const uint8_t *bits; /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
     /*
-     * First word of each dimension's quantised numbers in a page of the KV head,
-     * [n_kv_heads][2][wide].
+     * [n_kv_heads][2][wide] First word of each dimension's quantised numbers in a page, for K and
+     * V.
      */
     const uint16_t *word;
     const float *scale; /* [n_kv_heads][2][wide][2] mean and standard deviation */
@@ -40,14 +32,11 @@ typedef struct {
 
 typedef struct {
     kvd_gear of;
-    /* Number of outliers that a page holds of each of the prompt's key channels. */
+    /* Number of outliers per key channel of a prompt for which a page has room. */
     int32_t k_room;
-    /*
-     * Right low-rank factors of prompts, float16, [slots][map.page_elements / 64][columns] in
-     * device memory: keys, then values of each KV head.
-     */
+    /* [slots][map.page_elements / 64][columns] on the device: right low-rank factors, float16. */
     uint16_t *right;
-    /* Partial sums of the power method, one part per CTA, [partial_room] in device memory. */
+    /* [partial_room] in device memory: partial sums of the power method, one part per CTA. */
     float *partial;
     size_t partial_room;
 } kvd_packed_gear;
@@ -61,24 +50,17 @@ typedef struct {
     int32_t turned;
     /* Factor that narrows a vector's range before quantisation (method rotatekv), or 0 for none. */
     float clip;
-    /*
-     * [n_kv_heads * d_head] in device memory: original channel of each number of rotated keys. NULL
-     * means that the order is unchanged.
-     */
+    /* [n_kv_heads * d_head] on the device: original channel of each rotated number, or NULL. */
     const uint32_t *order;
 } kvd_packed_row_codes;
 
 typedef struct {
     kvd_packed_classes of;
-    /*
-     * Sums of attention probabilities that each token received, [slots][n_kv_heads][64 *
-     * ring_pages] in device memory, token t at t % (64 * ring_pages).
-     */
+    /* [slots][n_kv_heads][64 * ring_pages] in device memory: attention that each token received. */
     float *received;
     /*
-     * Device memory for prompts: attention probabilities received per query head, mass
-     * [n_heads][n_q8]; scratch memory score [n_kv_heads][n_q8]; first row of each prompt, q_start
-     * [n].
+     * Device memory for prompts: attention received, mass [n_heads][n_q8]; scratch, score
+     * [n_kv_heads][n_q8]; first row of each prompt, q_start [n].
      */
     const float *mass;
     float *score;
@@ -88,14 +70,11 @@ typedef struct {
 
 typedef struct {
     kvd_packed_split of;
-    /*
-     * In device memory: cosines and sines of 2 pi i / m for each length m, from index m * (m - 1)
-     * on.
-     */
+    /* On the device: cosines and sines of 2 pi i / m, from index m * (m - 1) on. */
     const double *wave;
     /*
-     * Tables of turboquant for the chosen channels [0] and the others [1]: matrices [m][m] for m
-     * channels, and quantisation levels [3][256].
+     * Turboquant's tables for channels with more [0] and fewer [1] bits, on the device: matrices
+     * [m][m] for m channels, and quantisation levels [3][256].
      */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
@@ -115,9 +94,7 @@ typedef struct {
     kvd_packed_row_codes row;
     kvd_packed_class_codes classes;
     kvd_packed_split_codes split;
-    /*
-     * [slots] in device memory: number of a prompt's first tokens that are quantised as one block.
-     */
+    /* [slots] on the device: first tokens of each prompt that are quantised as one block. */
     int32_t *prompt;
     size_t page_bytes;
     char *codes;    /* device [pages][page_bytes] */
@@ -133,70 +110,57 @@ typedef struct {
     /* Number of CTAs among which the pages of a KV head of a request are divided. */
     int32_t pages_side_by_side;
     /*
-     * Tables of quantisation levels in device memory, [2][2][2^bits]: for K and for V, ascending
-     * levels to compare with, then decoded numbers. NULL means equal steps.
+     * [2][2][2^bits] on the device: for K and for V, levels to compare with, then decoded numbers.
+     * NULL means equal steps.
      */
     const float *level;
-    /* Scales of floating-point keys and values, device [n_kv_heads][2]; NULL: 1. */
+    /* [n_kv_heads][2] in device memory: scales of floating-point keys and values. NULL means 1. */
     const float *scale;
-    /*
-     * Middle and half width of each key channel's range, [n_kv_heads][range_width][2] in device
-     * memory.
-     */
+    /* [n_kv_heads][range_width][2] on the device: middle and half width of channel ranges. */
     const float *range;
     int32_t range_width;
     /* Number of first tokens of a request that are stored as float16. */
     int32_t n_sink;
-    /*
-     * First tokens stored as float16, [slots][n_sink][map.page_elements / 64] in device memory: key
-     * and value of each KV head.
-     */
+    /* [slots][n_sink][map.page_elements / 64] in device memory: first tokens, stored as float16. */
     uint16_t *sink;
-    /* Number of key outliers of each running request (slot), [slots] in device memory. */
+    /* [slots] in device memory: number of key outliers of each running request. */
     uint32_t *apart;
     uint32_t *beyond;
-    /* Q, K and V before RoPE, device; if before_rope is set, keys are quantised from these. */
+    /* Q, K and V before RoPE on the device, from which keys are quantised if before_rope is set. */
     const uint16_t *x;
     /* Distance in elements between adjacent tokens in x. */
     size_t ld;
-    /* First token of each prompt in x, [n] in device memory. NULL: token i belongs to request i. */
+    /* [n] in device memory: first token of each prompt in x. NULL: token i belongs to request i. */
     const int32_t *start;
     int32_t x_key, d_head, interleaved;
     bool before_rope;
     const float *cosine, *sine; /* device [positions][d_head / 2]; NULL: no RoPE */
     /*
-     * Transposed matrices [d][d] that rotate vectors before quantisation, and rotate outputs back.
-     * NULL: none.
+     * [d][d] Transposed matrices that rotate vectors before quantisation, and rotate outputs back.
      */
     const float *turn_rows, *turn_outputs;
-    /*
-     * Sketch matrices [d][d] (form.sketch): sketch_rows is the transpose of S; sketch_back
-     * multiplies the signs when keys are restored.
-     */
+    /* [d][d] Random matrices that give turboquant's signs, and restore keys from them. */
     const float *sketch_rows, *sketch_back;
-    /* Table of RoPE rotations made by kvd_packed_rope_table, device memory, or NULL. */
+    /* Table of RoPE rotations made by kvd_packed_rope_table in device memory, or NULL. */
     const uint32_t *turn;
 } kvd_packed_args;
 
-/*
- * Quantises all tokens outside the exact window: prompts from a->rows, decode steps from the ring
- * buffer. Copies a prompt's newest tokens to the ring buffer.
- */
+/* Quantises tokens outside the exact window, and copies newer ones to the ring buffer. */
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Kernels of turboquant, for the head sizes of kvd_packed_decode. kvd_packed_turn_prompts quantises
- * prompts from a->rows. kvd_packed_turn_steps, called before attention, quantises the newest tokens
- * and rotates them and q [n][q_pitch] (bf16); sketched [n][q_pitch] receives S q, or is NULL
- * without form.sketch. kvd_packed_turn_outputs rotates o [n][o_pitch] back.
+ * Kernels of turboquant. Prompts are quantised from a->rows. Before attention,
+ * kvd_packed_turn_steps quantises the newest tokens and rotates q [n][q_pitch] (bf16). After it,
+ * kvd_packed_turn_outputs rotates o [n][o_pitch] back. `sketched` [n][q_pitch] gets the sketch of
+ * q, or is NULL.
  */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,
                                   cudaStream_t stream);
 cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
-/* Quantise and restore turboquant's pages, for heads of one width, a multiple of 32. */
+/* Quantise and restore turboquant's pages. Heads have one width, a multiple of 32. */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
-/* Quantises tokens (gear). Outliers become NaN in a->rows (prompts) and 0 in the ring buffer. */
+/* Quantises tokens of method gear. Outliers become NaN in a->rows and 0 in the ring buffer. */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
 /* Quantise and restore the pages of methods vidkv and turboquant with fractional bits. */
 cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
@@ -205,9 +169,8 @@ cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stre
 cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Adds the attention probabilities of a decode step to a->classes.received, for tokens not yet
- * quantised. q [n][map.q_pitch] is bf16; lse [n][n_heads] has the natural logs of the softmax
- * denominators.
+ * Adds the attention of a decode step to a->classes.received, for tokens not yet quantised. q
+ * [n][map.q_pitch] is bf16. lse [n][n_heads] has the natural logs of the softmax denominators.
  */
 cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,
                                cudaStream_t stream);
@@ -216,7 +179,7 @@ cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);
 /* Restores the pages of methods allot and gear to bf16. */
 cudaError_t kvd_packed_restore_pages(const kvd_packed_args *a, cudaStream_t stream);
-/* Restores K and V of all tokens (from the window's first page on) to the bf16 pages a->rows. */
+/* Restores K and V of all tokens to the bf16 pages a->rows. */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
 /* Turns pages of random bytes into valid ones for timing, with `per_page` outliers each. */
 cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
@@ -225,28 +188,13 @@ cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, in
 cudaError_t kvd_packed_ring_table(const int32_t *slot, int32_t n, int32_t max_pages,
                                   int32_t ring_pages, int32_t *table, cudaStream_t stream);
 
-/*
- * Attention of decode steps on quantised pages, for heads of 64 or 128 dimensions, and
- *   kivi                 2, 3, 4 or 8 bits, also with heads of any widths up to 128
- *   comet                2, 3, 4 or 8 bits
- *   kvquant, turboquant  2, 3 or 4 bits
- *   hetero               up to 8 bits
- *   fp8, mxfp4, nvfp4    all, also with heads of any widths up to 128
- *   allot, gear          all, with heads of any widths up to 128, restored in shared memory
- * A KV head has at most 8 query heads or, except with turboquant, a number that 2, 3 or 4 divides
- * into at most 8. The newest tokens are read in bf16 from the request's ring buffer.
- */
+/* Arguments for attention of decode steps on quantised pages and ring buffers. */
 typedef struct {
     const void *q; /* device [n][q_pitch] bf16 */
-    /*
-     * [n][q_pitch] in device memory: bf16 queries times the sketch matrix S, if form.sketch is set.
-     */
+    /* [n][q_pitch] in device memory: sketch of the bf16 queries, if form.sketch is set. */
     const void *sketched;
     void *o; /* device [n][o_pitch] bf16 */
-    /*
-     * [n + 1] in device memory, from kvd_packed_decode_plan: number of pages of the requests before
-     * i.
-     */
+    /* [n + 1] on the device, from kvd_packed_decode_plan: pages of the earlier requests. */
     int32_t *pages_before;
     /* In device memory: number of requests before the padding; NULL: all n requests. */
     const int32_t *live;
@@ -259,22 +207,16 @@ typedef struct {
 /* Returns true if kvd_packed_decode supports `*a` on the current device. */
 bool kvd_packed_decodes(const kvd_packed_args *a);
 size_t kvd_packed_decode_bytes(int n_ctas);
-/*
- * Fills d->pages_before for the requests that kvd_packed_decode will process. One call per
- * iteration serves all layers with the same window.
- */
+/* Fills d->pages_before. One call per iteration serves all layers with the same window. */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
-/*
- * Computes the attention of decode steps. Each request's newest token must be unquantised in the
- * ring buffer.
- */
+/* Computes the attention of decode steps. The newest token must be in the ring buffer. */
 cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
 
 /*
- * Compute tables of RoPE rotations for keys that are quantised before RoPE, from tables [positions
- * >= 2][d / 2] of cosines and sines; d is a multiple of 32.
+ * Bytes of a table of RoPE rotations, for keys of d dimensions that are quantised before RoPE.
+ * kvd_packed_rope_table computes it from cosines and sines [positions][d / 2].
  */
 size_t kvd_packed_rope_table_bytes(int d);
 cudaError_t kvd_packed_rope_table(const float *cosine, const float *sine, int d, uint32_t *turn,

@@ -1,9 +1,4 @@
-/*
- * Attention of decode steps on quantised KV pages: O[b, h] = softmax(Q[b, h] K[b, g]^T /
- * sqrt(d_head)) V[b, g] The list of all pages is cut into runs of equal estimated cost, one per
- * warp. A second launch merges partial results in an order that depends only on lengths and the
- * number of requests.
- */
+/* Attention of decode steps on quantised KV pages, divided among warps by estimated cost. */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
@@ -115,7 +110,7 @@ bool is_uneven(const kvd_attn_map *map)
     return !has_width(map, 64) && !has_width(map, 128);
 }
 
-/* Describes each share of query heads as a KV head of its own that reads the same pages. */
+/* Divides KV heads with many query heads into several KV heads that read the same pages. */
 void divide_groups(packed_params *p)
 {
     kvd_attn_map *const map = &p->a.map;
@@ -198,8 +193,6 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     return p->warps > 0;
 }
 
-/* ---- page tables of ring buffers, RoPE rotations, pages for timing ---- */
-
 __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, int32_t *table)
 {
     const int b = (int)blockIdx.y, p = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -207,7 +200,7 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
         table[(size_t)b * (size_t)max_pages + (size_t)p] = slot[b] * ring_pages + p % ring_pages;
 }
 
-/* For timing, makes 8-bit floating-point codes finite and sets scales of blocks to 1. */
+/* For timing, makes 8-bit floating-point numbers finite and sets the scales of blocks to 1. */
 __device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
 {
     uint32_t *const word = reinterpret_cast<uint32_t *>(codes);

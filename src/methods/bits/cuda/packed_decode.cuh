@@ -1,7 +1,4 @@
-/*
- * Parts of attention on quantised pages that do not depend on the number format. Included by
- * packed_decode*.cu only.
- */
+/* Parts of attention on quantised pages that do not depend on the number format. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 
@@ -10,11 +7,7 @@
 namespace
 {
 
-/*
- * Softmax state of a lane for query heads 2 c and 2 c + 1, c = lane % 4. max: largest score times
- * log2(e). o[u]: output at dimensions 16 u + lane / 4 and 16 u + lane / 4 + 8. zero: sum of
- * probability * zero point.
- */
+/* Softmax state of a lane for two query heads. `max` is the largest score times log2(e). */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
 
@@ -34,11 +27,7 @@ template <int UNITS> struct state {
     }
 };
 
-/*
- * Default members of the classes that read quantised pages (see attend_page) for heads of 16 N
- * dimensions: operands have no factor, the CTA shares nothing, and all tokens but the newest are
- * quantised.
- */
+/* Default members of the classes that read quantised pages of one number format. */
 template <int N> struct code_reader {
     static constexpr int UNITS = N, WARPS = 8;
     static constexpr bool BF = false, ZEROS = false, NEWEST = true, UNEVEN = false;
@@ -176,7 +165,7 @@ __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (
     }
 }
 
-/* Packs the probabilities of tokens from .. to - 1 into 16-bit pairs, others as 0. */
+/* Packs two probabilities per word, with 0 for tokens outside from .. to - 1. */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to,
                                               uint32_t (&packed)[8], int lane)
@@ -244,10 +233,7 @@ __device__ __forceinline__ float sink_term(const packed_params &p, int head, flo
     return p.d.sinks ? kvd_exp2(fmaf(p.d.sinks[head], LOG2E, TOP - max)) : 0;
 }
 
-/*
- * Writes a head's attention output. If `slot` is not NULL, writes a partial result to this address:
- * largest scores, sums of probabilities, and outputs not yet divided by the sums.
- */
+/* Writes a head's attention output or, if `slot` is not NULL, a partial result. */
 template <class PAGE>
 __device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
                                            state<PAGE::UNITS> &st, float factor, float *slot,
@@ -348,19 +334,7 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
               [&](int i) { return !PAGE::UNEVEN || i < end ? bf16_of(v[i], 0) * over : 0; });
 }
 
-/*
- * Processes one page of a KV head. Members of the code reader PAGE:
- * - UNITS: blocks of 16 dimensions. UNEVEN: heads differ in width. WARPS: most warps per CTA.
- * - factor(r): factor by which values in register r are too large.
- * - outputs(): factor that the outputs still need.
- * - copy: starts cp.async copies of the bytes after a page's codes.
- * - PAGE(p, shared, scratch): the constructor starts loads.
- * - ready: waits for these loads, except the newest cp.async group. All threads must call ready.
- * - begin: called at the first page of a head.
- * - scores, values: process quantised tokens and refill `words`, at the end from page `next`.
- * - BF: bfloat16 probabilities. ZEROS: zero points. NEWEST: only the newest token is not quantised.
- * - skipped: number of first tokens that scores and values leave out. others: adds these tokens.
- */
+/* Adds one page of a KV head to the attention. All threads must call PAGE.ready. */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
                                             const char *stage, typename PAGE::words &w,

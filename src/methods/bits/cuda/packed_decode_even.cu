@@ -1,7 +1,4 @@
-/*
- * Attention of decode steps on uniformly quantised numbers: x = step * code + zero. Keys have a
- * step per channel, values per token (kivi) or per channel (comet).
- */
+/* Attention of decode steps on uniformly quantised numbers (methods kivi and comet). */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
@@ -9,10 +6,7 @@ namespace
 
 enum { WIDEST = 8 };
 
-/*
- * Returns log2 of the factor by which quantised numbers in registers 1 and 3 of an operand are too
- * large.
- */
+/* Returns log2 of the factor by which registers 1 and 3 of an mma operand are too large. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -39,19 +33,13 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/*
- * Reads pages of uniformly quantised numbers. FINE: a scale per 16 numbers. CHANNELS: values have
- * scales per channel. ANY: heads of any widths.
- */
+/* Reads pages of uniformly quantised numbers. FINE: a scale per 16 numbers. */
 template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : code_reader<N> {
     using code_reader<N>::code_reader;
-    /* Number SHARE of adjacent tiles of 16 tokens that always have the same scales. */
+    /* Number of adjacent tiles of 16 tokens that have the same scales. */
     static constexpr int SHARE = FINE ? 1 : 2;
     static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /*
-     * Value CODE of the float16 bit pattern 1, and factor ROWS by which rows 8 .. 15 of an operand
-     * are too large.
-     */
+    /* CODE: value of float16 bit pattern 1. ROWS: factor by which rows 8 .. 15 are too large. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -133,10 +121,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : c
             }
     }
 
-    /*
-     * Adds V of SHARE tiles of 16 tokens, in 16 dimensions, to the output. all: sums of the tiles'
-     * probabilities.
-     */
+    /* Adds V of 16 dimensions and SHARE tiles of 16 tokens to the output. */
     static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,
                                                      int first, const uint32_t (&a)[4][4],
                                                      const uint32_t (&prob)[8],

@@ -1,7 +1,4 @@
-/*
- * Attention of decode steps on small floating-point numbers (fp8, mxfp4, nvfp4): K = s code, V = s
- * code. With block scales, P and V are bfloat16, else float16.
- */
+/* Attention of decode steps on small floating-point numbers (fp8, mxfp4, nvfp4). */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
 
@@ -21,10 +18,7 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
-/*
- * Converts small floating-point numbers to an mma operand A: exactly in bfloat16 (BF), or too small
- * by a constant factor in float16.
- */
+/* Converts small floating-point numbers to an mma operand, in float16 with a factor. */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {
@@ -50,12 +44,10 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
 /* Number of warps per CTA; heads of any widths need more registers per thread. */
 template <bool ANY> constexpr int n_warps = ANY ? 8 : FLOATS_WARPS;
 
-/*
- * Reads pages of small floating-point numbers. Heads have 16 N or, if ANY, up to 16 N dimensions.
- */
+/* Reads pages of small floating-point numbers for heads of 16 N dimensions. */
 template <class F, int N, bool ANY> struct floats_page : code_reader<N> {
     using code_reader<N>::code_reader;
-    /* Number UNITS_OF of blocks of 16 dimensions that share a scale. */
+    /* UNITS_OF is the number of blocks of 16 dimensions that share a scale. */
     static constexpr int WARPS = n_warps<ANY>, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool BF = F::BLOCK > 0, UNEVEN = ANY;
     /* Factor by which float16 operands are too small. */

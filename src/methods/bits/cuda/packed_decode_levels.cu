@@ -1,10 +1,4 @@
-/*
- * Attention of decode steps on indices of levels (kvquant):
- *   K = R(t) (middle + half width * level[code]) per channel
- *   V = middle + half width * level[code] per token
- * RoPE R(t) = R(first position of the page) R(t % 64). Instead of keys, queries are rotated by 16
- * positions after each block of 16 tokens. Each lane reads its own column of the level table.
- */
+/* Attention of decode steps on indices of quantisation levels (kvquant). */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
 
@@ -18,10 +12,7 @@ template <int B, int N> struct levels_page : code_reader<N> {
     static constexpr bool ZEROS = true;
     typedef words_ahead<B, N, true> words;
     const char *table;
-    /*
-     * Table of RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of 4 dimensions
-     * per lane.
-     */
+    /* RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of 4 dimensions. */
     const uint4 *turn;
     const uint4 *tile; /* shared-memory tile of mma operands for outliers */
     uint32_t places;
@@ -142,10 +133,7 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return entry_of(key_place<N>(one >> 16), half_of(one, 0), lowest[(one >> 16) % D]);
     }
 
-    /*
-     * Returns, for token t, its part of the index in the outlier tile (upper half), and the byte
-     * offset of its scale (lower half).
-     */
+    /* Returns the index of token t in the tile of outliers, and the byte offset of its scale. */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
         return value_place_of_token((uint32_t)t) << 16 |

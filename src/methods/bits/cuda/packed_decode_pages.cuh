@@ -1,7 +1,4 @@
-/*
- * Distributes quantised pages to warps, and loads queries and pages. Included by packed_decode*.cu
- * only.
- */
+/* Distributes quantised pages to warps, and loads queries and pages. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 
@@ -9,30 +6,22 @@
 #include "methods/bits/cuda/packed_codes.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
-/*
- * Number of warps per CTA in the kernels for small floating-point numbers and for rotated vectors.
- */
+/* Warps per CTA in the kernels for small floating-point numbers and for rotated vectors. */
 enum { FLOATS_WARPS = 12 };
 
 /* Parameters of the kernels. Members that all kernels read come first, in few cache lines. */
 struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
-    /*
-     * Sizes in bytes of shared memory: copy of a page, offset of the newest token in the copy,
-     * scratch of a warp, memory shared by the CTA.
-     */
+    /* Bytes of shared memory: a page, offset of the newest token, per warp, per CTA. */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
     /* Log2 of groups of 8 tokens per key scale, and of blocks of 16 dimensions per value scale. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
-    /*
-     * True if heads differ in width, so that their pages differ in weight (time). `weights` is the
-     * sum of the page weights of all KV heads.
-     */
+    /* True if heads differ in width. `weights` is the sum of their pages' times. */
     bool uneven;
     int32_t weights;
-    /* Number of equal shares of a KV head's query heads. Each share is a KV head in `a`. */
+    /* Number of equal parts into which the query heads of a KV head are divided. */
     int32_t shares;
     kvd_packed_parts parts;
     kvd_packed_decode_args d;
@@ -41,10 +30,7 @@ struct kvd_packed_decode_params {
 
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
-/*
- * Functions *_kernel return the attention kernel for a number format, or NULL; functions *_lay_out
- * set its shared-memory sizes. uneven: heads are not all 64 or all 128 wide.
- */
+/* Return the attention kernel for a number format, or NULL. `uneven`: head widths differ. */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
@@ -66,22 +52,16 @@ enum {
     WARPS_MOST = 12,
     HEADS = 8,
     SHORT = 8, /* warps with at most SHORT pages first load their bf16 tokens into L2 */
-    /*
-     * The token with the largest score has probability 2^TOP, or up to 2^(TOP + LAZY), numbers that
-     * float16 can hold.
-     */
+    /* The largest probability is 2^TOP, or up to 2^(TOP + LAZY), which float16 can hold. */
     TOP = 6,
     LAZY = 2,
-    /* Constant part of a page's time, expressed as this number of blocks of 16 dimensions. */
+    /* Fixed part of a page's time, in blocks of 16 dimensions. */
     PAGE_COST = 2
 };
 
 typedef kvd_packed_decode_params packed_params;
 
-/*
- * Returns the number of equal shares of at most HEADS query heads into which those of a KV head are
- * divided, or 0 if there are more than 4.
- */
+/* Returns into how many equal parts a KV head's query heads are divided, or 0 if too many. */
 inline int shares_of(const kvd_attn_map *map)
 {
     for (int n = 1; n <= 4; n++)
@@ -99,10 +79,7 @@ inline int most_shared()
                : 0;
 }
 
-/*
- * Position of a warp in the list of all pages: page `page` of request b in KV head g. `place` is
- * the estimated cost of all earlier pages.
- */
+/* Position of a warp in the list of all pages. `place`: cost of all earlier pages. */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;
     const char *head;
@@ -110,7 +87,6 @@ struct cursor {
     int k_units, v_units, next_units;
 };
 
-/* Returns the weight (modelled time) of a page of KV head g. */
 __device__ __host__ __forceinline__ int page_weight(const packed_params &p, int g)
 {
     return p.uneven ? (p.a.map.d_qk[g] + p.a.map.d_v[g]) / 16 + PAGE_COST : 1;
@@ -160,7 +136,7 @@ template <class PAGE> __device__ __forceinline__ int next_units(const cursor &at
     return PAGE::UNEVEN ? at.next_units : PAGE::UNITS;
 }
 
-/* Returns the address of K (V follows) of the cursor's page in the request's ring buffer. */
+/* Returns the address of the page's K in the request's ring buffer. V follows. */
 __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const cursor &at)
 {
     const size_t page = (size_t)p.a.slot[at.b] * (size_t)p.a.ring_pages +
@@ -168,7 +144,6 @@ __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const
     return p.a.ring + page * (size_t)p.a.map.page_elements + p.a.map.kv_offset[at.g];
 }
 
-/* Returns the first page that overlaps the sliding window of the request. */
 __device__ __forceinline__ int first_page(const packed_params &p, const cursor &at)
 {
     return first_seen(p.a, at.m) / KVD_PAGE_TOKENS;
@@ -188,7 +163,6 @@ __device__ __forceinline__ void begin_request(const packed_params &p, cursor &at
     at.values = values_coded(p.a, at.m - 1);
 }
 
-/* Moves the cursor to the next page in the list of pages. */
 __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int lane)
 {
     at.place += at.weight;
@@ -207,9 +181,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/*
- * Returns a cursor at the first page before which the pages cost at least x, or at the list's end.
- */
+/* Returns the first position before which the pages cost at least x, or the list's end. */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     int lo = 0, hi = p.a.n - 1;
@@ -262,7 +234,7 @@ __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int 
 #endif
 }
 
-/* Prefetches the unquantised (bf16) tokens of the cursor's page into L2. */
+/* Prefetches the tokens of a page that are not quantised into L2. */
 __device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
 {
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
@@ -276,7 +248,6 @@ __device__ __forceinline__ void prefetch_ring(const packed_params &p, const curs
     prefetch_bytes(from + 8 * k_bytes + values * v_bytes, (end - values) * v_bytes, lane);
 }
 
-/* Prefetches the unquantised (bf16) tokens of the cursor's pages, up to cost `to`, into L2. */
 __device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at, int to, int lane)
 {
 #pragma unroll 1
@@ -410,17 +381,14 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
     return query_in(p, p.d.q, b, g, lane);
 }
 
-/*
- * Sets y to the numbers x of query heads 2 c and 2 c + 1, c = lane % 4. Lane l passes the x of
- * query head l / 4.
- */
+/* Sets y to the numbers x of two query heads. Lane l passes the x of query head l / 4. */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
     y[0] = __shfl_sync(~0u, x, lane % 4 * 8);
     y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
 }
 
-/* Query heads of one KV head as an mma operand B in float16, divided by `unit`. */
+/* Query heads of one KV head as an mma operand in float16, divided by `unit`. */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
     /* Powers of two by which query heads 2 c and 2 c + 1, c = lane % 4, are divided. */

@@ -1,7 +1,4 @@
-/*
- * Attention of decode steps on codes of single tokens (hetero): K and V = s code + zero per token,
- * codes as bit planes over 32 channels.
- */
+/* Attention of decode steps on tokens that are quantised one by one (method hetero). */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
@@ -28,10 +25,7 @@ struct records {
     }
 };
 
-/*
- * Writes the quantised numbers of 16 tokens in 32 channels as two A operands of mma, tokens in
- * rows.
- */
+/* Writes the quantised numbers of 16 tokens in 32 channels as mma operands. */
 template <int MOST>
 __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *high, int bits,
                                          uint32_t (&a)[2][4], int lane)
@@ -49,7 +43,7 @@ __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *hi
         }
 }
 
-/* Reads pages of hetero: keys of K bits, values of V bits, heads of 16 N dimensions. */
+/* Reads pages of method hetero: keys of K bits, values of V bits, 16 N dimensions. */
 template <int K, int V, int N> struct rows_page : code_reader<N> {
     using code_reader<N>::code_reader;
     static constexpr bool ZEROS = true;

@@ -1,8 +1,6 @@
 /*
- * Attention of decode steps on rotated vectors (turboquant): K and V = norm * level[code] per
+ * Attention of decode steps on rotated vectors (turboquant): K and V are norm * level[code] per
  * token. packed_turn.cu rotates queries and outputs.
- * Sketch: the highest bit of a key's code is a sign; score =
- *   norm * (q . level[code] + sqrt(pi / 2) / d * norm of the residual * S q . sign)
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -41,7 +39,7 @@ __device__ __forceinline__ void signs_of(const uint32_t (&w)[B], int m, uint32_t
         }
 }
 
-/* Reads pages of turboquant with B-bit codes and heads of 16 N dimensions. */
+/* Reads pages of turboquant with numbers of B bits and heads of 16 N dimensions. */
 template <int B, int N, bool SKETCH> struct turned_page : code_reader<N> {
     static constexpr int WARPS = n_warps<SKETCH>;
     typedef words_ahead<B, N, false> words;

@@ -1,7 +1,4 @@
-/*
- * Quantises K and V to small floating-point numbers (fp8, mxfp4, nvfp4), and restores bf16 pages,
- * bit for bit as on the CPU. Grid: KV heads, requests, CTAs per head.
- */
+/* Quantises K and V to small floating-point numbers (fp8, mxfp4, nvfp4), and restores them. */
 #include "methods/bits/cuda/packed_floats.cuh"
 
 namespace
@@ -75,15 +72,12 @@ template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const u
             make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]);
 }
 
-/* Quantises block i of channels for all tokens of the page. Missing tokens get code 0. */
+/* Quantises block i of channels for all tokens of the page. Missing tokens get 0. */
 template <class F> __device__ void code_block(const page_side &o, int i, int lane)
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
-    /*
-     * Pairs of adjacent dimensions: pair[u][2 j + h] is token 8 j + lane / 4, from dimension 16 u +
-     * 8 h + 2 (lane % 4) on.
-     */
+    /* Two adjacent dimensions per word: pair[u][2 j + h] is of token 8 j + lane / 4. */
     uint32_t pair[UNITS][16];
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
@@ -129,7 +123,6 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     }
 }
 
-/* Quantises dimensions 4 part .. 4 part + 3 of token t. */
 template <class F> __device__ void code_part(const page_side &o, int t, int part)
 {
     const bool there = 4 * part < o.d;
@@ -195,10 +188,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
 }
 
-/*
- * Restores 16 dimensions of a page: `done` tokens from quantised numbers, later ones from the ring
- * buffer.
- */
+/* Restores 16 dimensions of a page: `done` quantised tokens, then the ring buffer's. */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
 {

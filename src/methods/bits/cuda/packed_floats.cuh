@@ -1,16 +1,10 @@
-/*
- * Floating-point formats on the device, converted in software. Included by packed_*.cu and
- * methods/cuda/cache_rows.cu only.
- */
+/* Small floating-point formats on the device, converted in software. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 
 #include "methods/bits/cuda/packed_words.cuh"
 
-/*
- * Format of a sign, E exponent and M mantissa bits. BLOCK_OF: channels per scale: 32 (E8M0), 16
- * (E4M3), 0 (none).
- */
+/* Format with a sign, E exponent and M mantissa bits, and a scale per BLOCK_OF channels. */
 template <int E, int M, int BLOCK_OF> struct packed_floats {
     static constexpr int EXPONENT = E, MANTISSA = M, BLOCK = BLOCK_OF, BITS = 1 + E + M,
                          BIAS = (1 << (E - 1)) - 1, LEAST = 1 - BIAS;
@@ -45,7 +39,7 @@ template <class F> static __device__ __forceinline__ uint32_t float_code(float x
 {
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
-    /* q includes the leading 1, so adding q to the shifted exponent increases the exponent by 1. */
+    /* q includes the leading 1, which increases the exponent by 1 when q is added. */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |
            (((uint32_t)(exponent - F::LEAST) << F::MANTISSA) + (uint32_t)q);
@@ -65,7 +59,7 @@ template <class F> static __device__ __forceinline__ float block_scale(uint32_t 
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
-/* Returns the byte of the scale of a block with largest magnitude `most`. */
+/* Returns the byte of the scale of a block whose largest magnitude is `most`. */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
     if (F::BLOCK == 32) {

@@ -1,7 +1,4 @@
-/*
- * Decides which quantisation methods the GPU stores in packed pages, and computes the layout of
- * these pages (packed.h).
- */
+/* Decides which quantisation methods use packed pages on the GPU, and lays out the pages. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +60,7 @@ static size_t beyond(size_t end, size_t from)
     return end > from ? end - from : 0;
 }
 
-/* Returns the bits of a token's scales and of the padding of its last block, or of its norm. */
+/* Returns the bits of a token's scales and padding, or of its norm. */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)
@@ -72,10 +69,7 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-/*
- * Returns the bits of a token quantised by itself. Keys quantised jointly for all heads are in head
- * 0.
- */
+/* Returns the bits of a token quantised alone. Joint keys of all heads count in head 0. */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;
@@ -134,7 +128,6 @@ static double split_block_bits(const kvd_packed_split *s, int d_qk, int d_v, int
            groups * (s->ternary ? 16 : 32) * d_v;
 }
 
-/* Returns the bits of a block of n tokens quantised by method zipcache in one KV head. */
 static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, int n)
 {
     const int salient = kvd_packed_salient(c, n), others = n - salient;
@@ -168,7 +161,7 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
     return bits;
 }
 
-/* Sets the numbers of records per page. A class with share r has at most r m + 1/2 of m tokens. */
+/* Sets how many tokens of each class fit in a page: at most r m + 1/2 of m for share r. */
 static void set_class_room(kvd_packed_classes *c)
 {
     const double of_block = (double)kvd_packed_salient(c, c->block) / c->block,
@@ -179,7 +172,7 @@ static void set_class_room(kvd_packed_classes *c)
         c->room[k] += c->room[k] == 0;
 }
 
-/* Sets how many outliers of a key channel a page has room for (method gear). */
+/* Sets how many outliers per key channel fit in a page (method gear). */
 static void set_room(kvd_packed_gear *a)
 {
     for (int n = a->of.buffer; n <= KVD_GEAR_TOKENS; n += a->of.buffer) {

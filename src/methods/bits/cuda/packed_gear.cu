@@ -1,16 +1,4 @@
-/*
- * Writes the blocks of method gear (../gear.h): quantised numbers, outliers, low-rank part of the
- * quantisation error.
- *
- * A line is the sequence in which outliers are searched: one key channel over all tokens of a
- * block, or the values of one token. Histograms of the upper, then of the lower bytes find the
- * outliers; equal numbers are ordered by place. Outliers become NaN in the bf16 rows and finally 0
- * in the ring buffer.
- *
- * The power method approximates the error E. With right factor B and Gram matrix G of E B, a matrix
- * M computed from G makes Q = E B M orthonormal. The next right factor is E^T Q = (E^T E B) M. Each
- * pass accumulates G and E^T E B; the last pass writes the left factor.
- */
+/* Quantises blocks of method gear: numbers, outliers, and a low-rank part of the error. */
 #include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
@@ -27,8 +15,6 @@ enum {
     APART = 0x7fff
 };
 
-/* ---- outliers and quantisation ---- */
-
 /* Line of numbers in which outliers are searched: keys of a channel, or values of a token. */
 struct line_of {
     const head_of &o;
@@ -40,10 +26,7 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
     return l.side ? number_at(l.o, 1, l.line, place) : number_at(l.o, 0, place, l.line);
 }
 
-/*
- * Calls f(index, true if the index is in from .. to - 1, number) in every lane, 32 numbers at a
- * time.
- */
+/* Calls f(index, true if the index is in from .. to - 1, number) in every lane. */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
 {
@@ -69,7 +52,7 @@ __device__ __forceinline__ int order_of(uint16_t x)
     return x == 0x8000 ? 0x8000 : x & 0x8000 ? 0xffff - x : x | 0x8000;
 }
 
-/* Returns the bin of the k-th smallest (top: largest) number. *before: sum of bins before it. */
+/* Returns the histogram bin of the k-th smallest (if `top`, largest) number. */
 __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &before)
 {
     const int flip = top ? 255 : 0;
@@ -86,10 +69,7 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/*
- * Outliers are the numbers below `low` or above `high`, the first `lows` numbers equal to `low`,
- * and all but the first `highs` numbers equal to `high`.
- */
+/* Numbers below `low` or above `high` are outliers, and some of those that equal them. */
 struct limits {
     int low, lows, high, highs;
 };
@@ -126,7 +106,7 @@ __device__ limits find_limits(const line_of &l, int k, int *low, int *high, int 
     return r;
 }
 
-/* Stores the k smallest and k largest numbers as outliers (NaN). Returns the mean of the others. */
+/* Stores the k smallest and k largest numbers as outliers (NaN). Returns the mean of the rest. */
 __device__ float take_outliers(const line_of &l, int k, int *shared, int lane)
 {
     const limits r = find_limits(l, k, shared, shared + 256, lane);
@@ -172,7 +152,7 @@ __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t
         *number = 0;
 }
 
-/* Quantises numbers from .. to - 1 of a line, which share a scale. */
+/* Quantises numbers from .. to - 1, which share a scale. */
 __device__ void code_group(const line_of &l, int from, int to, float middle, int lane)
 {
     const int bits = l.o.a.gear.of.bits;
@@ -238,14 +218,12 @@ __global__ void __launch_bounds__(32 * WARPS)
         keep_newest(a, b, g, s.to, s.m, z * WARPS + warp, workers, lane);
 }
 
-/* ---- low-rank part of the quantisation error ---- */
-
 struct shared_factors {
     float right[D_MAX][RANK], sums[D_MAX][RANK];
     double of_warp[ROW_WARPS][RANK][RANK], gram[RANK][RANK], turn[RANK][RANK];
 };
 
-/* Makes the first r columns of x [d] orthonormal with one warp, as orthonormalise() in gear.c. */
+/* Makes the first r columns of x [d] orthonormal with one warp, as gear.c does. */
 __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 {
     for (int c = 0; c < r; c++) {
@@ -267,7 +245,7 @@ __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
     }
 }
 
-/* Computes s.turn from the Gram matrix s.gram of A, so that A * turn is orthonormal. One thread. */
+/* Computes the matrix s.turn that makes the columns with the Gram matrix s.gram orthonormal. */
 __device__ void orthonormal_turn(shared_factors &s, int r)
 {
     for (int c = 0; c < r; c++) {
@@ -292,7 +270,7 @@ __device__ void orthonormal_turn(shared_factors &s, int r)
     }
 }
 
-/* Addresses of one token's K or V: bf16 numbers, codes, scales. */
+/* Addresses of one token's K or V: bf16 numbers, quantised numbers, scales. */
 struct row_of {
     const uint16_t *number;
     const uint32_t *planes, *scale;
@@ -326,7 +304,7 @@ __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
     return y;
 }
 
-/* Multiplies row t of the quantisation error by the right factor s.right. x: product. */
+/* Multiplies the quantisation error of token t by the right factor s.right. */
 __device__ __forceinline__ void multiply_row(const shared_factors &s, const head_of &o, int side,
                                              int t, float (&e)[D_MAX / 32], float (&x)[RANK],
                                              int lane)
@@ -348,12 +326,12 @@ __device__ __forceinline__ void multiply_row(const shared_factors &s, const head
             x[c] += __shfl_xor_sync(~0u, x[c], i);
 }
 
-/* Tokens whose errors a CTA multiplies: warp w takes tokens from + w, from + w + every, ... */
+/* Tokens of a CTA: warp w takes tokens from + w, from + w + every, and so on. */
 struct rows_of {
     int side, from, to, every;
 };
 
-/* Stores rows of the left low-rank factor: the quantisation error times s.right. */
+/* Stores the left low-rank factor: the quantisation error times s.right. */
 __device__ void put_left(const shared_factors &s, const head_of &o, const rows_of &rows,
                          int columns)
 {
@@ -371,10 +349,7 @@ __device__ void put_left(const shared_factors &s, const head_of &o, const rows_o
     }
 }
 
-/*
- * Accumulates E^T E B and the Gram matrix of E B over rows of the error E, B = s.right. Ends with a
- * barrier.
- */
+/* Sums the products of one step of the power method over tokens. Ends with a barrier. */
 __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_of &rows)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -454,10 +429,7 @@ __device__ void put_right(const shared_factors &s, const head_of &o, int side, i
         right[i] = (uint16_t)half_bits(turned(s, s.sums, i / columns, i % columns, r));
 }
 
-/*
- * Global memory in which the CTAs of a head exchange factors, sums and Gram matrices. It has two
- * halves, used in turn.
- */
+/* Global memory in which the CTAs of a head exchange their sums. Halves alternate. */
 struct exchange {
     float *right, *part;
     int n;
@@ -502,10 +474,7 @@ __device__ void load(shared_factors &s, const exchange &x)
     __syncthreads();
 }
 
-/*
- * Computes passes first .. last of the power method for one head. Pass number a.gear.of.iterations
- * stores the factors.
- */
+/* Computes passes first .. last of the power method for one head. */
 __global__ void __launch_bounds__(32 * ROW_WARPS)
     low_rank_kernel(const __grid_constant__ kvd_packed_args a, int first, int last)
 {

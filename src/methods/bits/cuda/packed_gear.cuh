@@ -1,4 +1,4 @@
-/* Addresses of the parts of gear's pages (../gear.h), and decoding of single quantised numbers. */
+/* Addresses of the parts of a page of method gear, and decoding of single numbers. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
 
@@ -7,7 +7,7 @@
 namespace
 {
 
-/* KV head g of request b, whose first `prompt` tokens (the prompt) are quantised as one block. */
+/* KV head g of request b, whose prompt of `prompt` tokens is quantised as one block. */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt;
@@ -37,7 +37,7 @@ __device__ __forceinline__ int block_of(const head_of &o, int t)
     return t / o.a.gear.of.buffer * o.a.gear.of.buffer;
 }
 
-/* Returns the address of the scales [d_qk] of the group of tokens that contains key token t. */
+/* Returns the address of the scales [d_qk] that apply to the key of token t. */
 __device__ __forceinline__ uint32_t *key_scales(const head_of &o, int t)
 {
     const kvd_gear &s = o.a.gear.of;
@@ -80,10 +80,7 @@ __device__ __forceinline__ uint16_t *number_at(const head_of &o, int side, int t
     return uncoded(o.a, o.b, o.g, side, t, i);
 }
 
-/*
- * Returns the address of the bit planes with the quantised number of channel i of K or V of token
- * t.
- */
+/* Returns the address of the bits of channel i of K or V of token t. */
 __device__ __forceinline__ uint32_t *planes_at(const head_of &o, int side, int t, int i)
 {
     const int in_page = t % KVD_PAGE_TOKENS, bits = o.a.gear.of.bits;

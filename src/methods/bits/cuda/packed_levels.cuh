@@ -1,7 +1,4 @@
-/*
- * Tables of quantisation levels in shared memory. Included by packed_decode_levels.cu and
- * packed_decode_turned.cu only.
- */
+/* Tables of quantisation levels, and tiles of outliers, in shared memory. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 
@@ -17,19 +14,13 @@ template <int B> __device__ __host__ constexpr int table_bytes()
     return (B == 3 ? 64 : 256) * ROW;
 }
 
-/*
- * Returns the quantisation level of this lane: one for keys in lanes 0 .. 15, otherwise one for
- * values.
- */
+/* Returns this lane's quantisation level: for keys in lanes 0 .. 15, else for values. */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
     return level[((lane < 16 ? 1 : 3) << B) + lane % (1 << B)];
 }
 
-/*
- * Fills the table in shared memory that converts indices to quantisation levels, with a copy per
- * memory bank. One table element converts several indices.
- */
+/* Fills the table that converts indices to quantisation levels, with a copy per bank. */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
     constexpr int mask = (1 << B) - 1;
@@ -45,7 +36,7 @@ template <int B> __device__ __forceinline__ void fill_table(float level, char *t
     }
 }
 
-/* Returns a pair of adjacent 3-bit codes in bits 8 .. 13; other bits are arbitrary. */
+/* Returns two adjacent 3-bit numbers in bits 8 .. 13; other bits are arbitrary. */
 __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int r)
 {
     const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
@@ -54,7 +45,7 @@ __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int 
                           : w[i] >> from;
 }
 
-/* Looks up the quantisation levels of 16 tokens' codes, and returns them as an mma operand A. */
+/* Returns the quantisation levels of 16 tokens as an mma operand. */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
                                         int m, uint32_t (&x)[4])
@@ -86,11 +77,7 @@ enum {
     PASS = 4096
 };
 
-/*
- * Returns a key outlier's place from its list index (dimension + 128 token). Bits 0 .. 11 are the
- * index in the tile [2 halves][4 blocks of tokens][2 blocks of dimensions][32 lanes][8]. Bit 12 + j
- * is set if pass j writes the outlier.
- */
+/* Returns a key outlier's place in the tile. Bit 12 + j is set if pass j writes it. */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
     const uint32_t low =
@@ -98,11 +85,7 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
     return PASS + (N == 8 ? low | (at << 5 & 0x800) | (at << 7 & 0x1000) : low | (at << 6 & 0x800));
 }
 
-/*
- * Returns the part of a value outlier's place that depends on its dimension i. Bits 0 .. 11 are the
- * index in the tile [4 blocks of dimensions][4 blocks of tokens][32 lanes][8]. Bit 12 + j is set if
- * pass j writes the outlier.
- */
+/* Returns the part of a value outlier's place that depends on dimension i. */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
     return PASS + ((i >> 2 & 2) | (i << 5 & 0xe0) | (i << 6 & 0x1c00));
@@ -113,16 +96,13 @@ __device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
     return (t & 1) | (t >> 1 & 4) | (t << 2 & 0x18) | (t << 4 & 0x300);
 }
 
-/*
- * Returns an outlier's place in the tile (upper half), and x minus the number that code 0 decodes
- * to (lower half).
- */
+/* Returns an outlier's place (upper half), and x minus the decoded number (lower half). */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
 {
     return half_bits(x - decoded) | place << 16;
 }
 
-/* Writes an outlier (or 0, if `away`) to the shared-memory tile, if it belongs to pass `pass`. */
+/* Writes an outlier, or 0 if `away`, to the tile if it belongs to pass `pass`. */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
@@ -139,7 +119,7 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /* Writes the lane's outliers of a pass, or zeros in their places if `away`, to the tile. */
+    /* Writes the lane's outliers of a pass to the tile, or zeros if `away`. */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -162,10 +142,7 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/*
- * Writes to the tile, in pass `pass`, the outliers for which few_outliers has no room, or zeros in
- * their places if `away`.
- */
+/* Writes the outliers for which few_outliers has no room to the tile, or zeros if `away`. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)
@@ -177,7 +154,7 @@ __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool aw
     }
 }
 
-/* Rotates queries by 16 positions of RoPE. step: cosines and sines of 16 positions. */
+/* Rotates queries by 16 positions of RoPE, with the cosines and sines in `step`. */
 __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], uint32_t (&high)[2])
 {
 #pragma unroll

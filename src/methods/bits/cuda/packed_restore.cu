@@ -1,10 +1,4 @@
-/*
- * Restores bf16 pages from quantised pages and ring buffers. Applies RoPE to keys quantised before
- * RoPE. Grid: KV heads, requests, CTAs per head.
- *   equal steps (kivi)    x = s code + zero
- *   symmetric (comet)     x = s (code - (2^(b-1) - 1))
- *   level table (kvquant) x = middle + half width * level[code]
- */
+/* Restores bf16 pages from quantised pages and ring buffers. */
 #include "methods/bits/cuda/packed_floats.cuh"
 
 namespace
@@ -44,10 +38,7 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
     return *reinterpret_cast<const uint4 *>(o.codes + part + 64 * block + 16 * c);
 }
 
-/*
- * Writes two dimensions of token t: `restored` if it is quantised (t < coded), otherwise those of
- * the ring buffer.
- */
+/* Writes two dimensions of token t: `restored`, or those of the ring buffer. */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
 {
@@ -119,10 +110,7 @@ __device__ void even_values(const page_of &o, int u, int lane)
     }
 }
 
-/*
- * Converts indices of quantisation levels, for 16 dimensions of keys or values, to numbers in tile
- * [64][TILE_PITCH].
- */
+/* Converts indices of quantisation levels to numbers, for 16 dimensions of keys or values. */
 __device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile,
                            int lane)
 {
@@ -191,9 +179,7 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
 }
 
-/*
- * Writes tokens t0 .. t0 + 7: quantised tokens from `tile`, others from the ring buffer. One warp.
- */
+/* Writes 8 tokens from t0 on: quantised ones from `tile`, newer ones from the ring buffer. */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)
 {

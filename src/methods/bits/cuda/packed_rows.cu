@@ -1,10 +1,4 @@
-/*
- * Quantises and restores single tokens (hetero, rotatekv), a CTA per K or V of a token.
- *   hetero    step and zero point per vector of a head
- *   rotatekv  keys of several heads are rotated together before RoPE and sorted, values per head; s
- *             = clip (max - min) / (2^b - 1), x = s (code - zero)
- * Sums and roundings follow the order of the CPU, so the codes are equal.
- */
+/* Quantises and restores single tokens (methods hetero and rotatekv), as on the CPU. */
 #include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_code.cuh"
 
@@ -38,7 +32,7 @@ template <class F> __device__ __forceinline__ void for_channels(const token_of &
             f(g, i, base + i);
 }
 
-/* Vector of a token's numbers, quantised together from x in shared memory to the page's `word`. */
+/* Numbers x of a token in shared memory, quantised together to `word` in the page. */
 struct vector_of {
     uint32_t *word;
     float *x;
@@ -78,10 +72,7 @@ __device__ __forceinline__ vector_of vector_at(const token_of &o, int v, float *
     return {word, x, NULL, a.width[o.side][v], (d + 31) / 32 * bits};
 }
 
-/*
- * Multiplies vectors of n numbers, stored one after another in x [all], by the normalised
- * Walsh-Hadamard matrix. Begins and ends with a barrier.
- */
+/* Multiplies vectors of n numbers by the Walsh-Hadamard matrix. Has barriers at both ends. */
 __device__ void rotate(float *x, int all, int n)
 {
     const float scale = 1 / sqrtf((float)n);
@@ -113,7 +104,6 @@ __device__ __forceinline__ uint32_t scale_word(float step, uint32_t zero)
     return half_bits(step) | zero << 16;
 }
 
-/* Quantises numbers from .. to - 1 of a vector, which share a scale, with one warp. */
 __device__ void code_group(const kvd_packed_args &a, const vector_of &v, int bits, int from, int to,
                            int group, int lane)
 {
@@ -205,7 +195,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Scale with which quantised numbers are restored: x = step ((RAISED + code) - zero) + add. */
+/* Scale that restores quantised numbers: x = step ((RAISED + code) - zero) + add. */
 struct scale_of {
     float step, zero, add;
 };
@@ -252,8 +242,6 @@ __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t 
         y[e] = __fadd_rn(__fmul_rn(s.step, y[e] - s.zero), s.add);
 }
 
-/* ---- restoring bf16 pages: lane l has token l % 8 and part l / 8 of its channels ---- */
-
 enum {
     PIECES = KVD_WIDTH_NARROW / 32,
     MOST_WORDS = 64, /* most words of a vector of a head */
@@ -269,10 +257,7 @@ __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n,
     __syncwarp();
 }
 
-/*
- * Multiplies n numbers of token lane % 8 by the Walsh-Hadamard matrix. y[k][e] is number 32 k + 8
- * (lane / 8) + e of the token.
- */
+/* Multiplies n numbers of token lane % 8 by the Walsh-Hadamard matrix. */
 __device__ __forceinline__ void rotate_head(float (&y)[PIECES][8], int n, int lane)
 {
 #pragma unroll
@@ -368,7 +353,7 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
     }
 }
 
-/* Decodes values to bf16 pages, and also keys unless they are joint (one vector over all heads). */
+/* Decodes values to bf16 pages, and keys unless all heads' keys are one vector. */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
     restore_heads_kernel(const __grid_constant__ kvd_packed_args a)
@@ -383,7 +368,7 @@ __global__ void __launch_bounds__(THREADS, 3)
                                   lane);
 }
 
-/* Decodes `tokens` joint keys (vectors of all heads) from o.t on to x, in channel order. */
+/* Decodes the keys of all heads of `tokens` tokens to x, in channel order. */
 __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, float *x)
 {
     const kvd_packed_args &a = o.a;
@@ -439,10 +424,7 @@ __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, fl
     }
 }
 
-/*
- * Rotates the keys in x back across groups of `heads` KV heads, after rotate_heads. Begins and ends
- * with a barrier.
- */
+/* Rotates the keys in x back across groups of `heads` KV heads. Begins and ends with a barrier. */
 __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int heads, int pitch,
                                   float *x)
 {
@@ -465,10 +447,7 @@ struct channels_of {
     float low[2], high[2];
 };
 
-/*
- * Reads the lane's channels of SPAN adjacent KV heads, and rotates each channel back across the
- * heads.
- */
+/* Reads the lane's channels of SPAN adjacent KV heads, and rotates them back across the heads. */
 template <int SPAN>
 __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&y)[SPAN])
 {
@@ -555,16 +534,13 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
     }
 }
 
-/*
- * Returns the number of words between the keys of two tokens in shared memory. 4 modulo 32 avoids
- * bank conflicts.
- */
+/* Returns the words between two keys in shared memory, 4 modulo 32 against bank conflicts. */
 __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
 {
     return (a.map.n_kv_heads * a.d_head + 31) / 32 * 32 + 4;
 }
 
-/* Restores joint keys (one vector of all KV heads). Grid: CTAs, requests. */
+/* Restores keys that are one vector over all KV heads. Grid: CTAs, requests. */
 __global__ void __launch_bounds__(THREADS, 3)
     restore_joint_kernel(const __grid_constant__ kvd_packed_args a, int tokens)
 {

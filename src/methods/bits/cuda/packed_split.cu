@@ -1,12 +1,4 @@
-/*
- * Quantises and restores tokens with channels in two parts per block (vidkv, turboquant with
- * fractional bits), a CTA per group of tokens.
- *   vidkv, chosen keys  channels with the largest ranges, 2 bits
- *          other keys   signs of the discrete Fourier transform over channels, and mean magnitudes
- *          values       2 bits or, if ternary, one of s, 0 and -s with s = mean |x| of a channel
- *   turboquant          both parts as in turboquant.c; channels with the largest sums of squares
- *                       have one bit more
- */
+/* Quantises and restores tokens with two kinds of channels (vidkv, turboquant). */
 #include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_split.cuh"
 
@@ -15,12 +7,7 @@ namespace
 
 enum { CHOOSE = 1024 };
 
-/* ---- choice of the channels that get more bits ---- */
-
-/*
- * Adds tokens from, from + step, ... to the sums of squares (SQUARES) or to the ranges of eight
- * channels.
- */
+/* Adds every `step`-th token to the sums of squares (SQUARES) or ranges of 8 channels. */
 template <bool SQUARES>
 __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, int side, int u,
                                         int from, int to, int step, double (&sum)[8],
@@ -48,10 +35,7 @@ __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, 
     }
 }
 
-/*
- * Chooses the channels of a block with the largest ranges or sums of squares (ties: lowest index),
- * and stores the choice.
- */
+/* Chooses and stores the channels with the largest ranges or sums of squares. */
 template <bool SQUARES>
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -102,9 +86,7 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
         mask_of(make_group(a, b, g, s.from + i / words * group), side)[i % words] = mask[i % words];
 }
 
-/* ---- quantisation ---- */
-
-/* Loads K or V of a group of tokens to x [channels][group]. Ends with a barrier of the CTA. */
+/* Loads K or V of a group of tokens to x [channels][group]. Ends with a barrier. */
 __device__ void load_group(const group_of &o, int side, float *x)
 {
     const int n = o.a.split.of.group, units = (o.a.width[side][o.g] + 7) / 8;
@@ -145,10 +127,7 @@ __device__ float mean_magnitude(const float *x, int n)
     return as_half((float)(sum / (double)n));
 }
 
-/*
- * Returns coefficient q of the discrete Fourier transform over m channels of token t. Order: real
- * part 0, then real and imaginary parts 1, 2, ... x is [channels][n].
- */
+/* Returns coefficient q of the Fourier transform over the m channels of token t. */
 __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, const double *wave,
                              int q, int t)
 {
@@ -165,7 +144,7 @@ __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, 
     return (float)sum;
 }
 
-/* Quantises the keys of a group of tokens (vidkv). x, y: shared scratch [channels][group]. */
+/* Quantises the keys of a group of tokens (vidkv). x and y are shared scratch memory. */
 __device__ void code_keys(const group_of &o, const uint8_t *list, float *x, float *y)
 {
     const int n = o.a.split.of.group, chosen = o.part.channels[0][0], m = o.part.channels[0][1];
@@ -213,9 +192,7 @@ __device__ void code_values(const group_of &o, float *x, uint8_t *digit)
     __syncthreads();
 }
 
-/* ---- rotation of the channels of a part (turboquant) ---- */
-
-/* Computes the product y [m][n] = A x or, if transposed, A^T x. Begins and ends with a barrier. */
+/* Computes y [m][n] = matrix * x, or with the transposed matrix. Begins and ends with a barrier. */
 __device__ void multiply_part(const float *__restrict__ matrix, bool transposed, const float *x,
                               float *y, int m, int n)
 {
@@ -274,7 +251,7 @@ __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *nor
     __syncthreads();
 }
 
-/* Quantises x [m][n], one part of the channels. Overwrites x, y, norm [n]. Ends with a barrier. */
+/* Quantises x [m][n], one part of the channels. Overwrites x, y and norm. Ends with a barrier. */
 __device__ void code_part(const group_of &o, int side, int part, float *x, float *y, float *norm)
 {
     const kvd_packed_split_codes &s = o.a.split;
@@ -307,7 +284,7 @@ __device__ void code_part(const group_of &o, int side, int part, float *x, float
     __syncthreads();
 }
 
-/* Quantises both channel parts of K or V. tile [3][d_head][group]: scratch. Ends with a barrier. */
+/* Quantises K or V of a group of tokens. `tile` is scratch. Ends with a barrier. */
 __device__ void code_side(const group_of &o, int side, uint8_t *list, float *tile, float *norm)
 {
     const int n = o.a.split.of.group;
@@ -325,10 +302,7 @@ __device__ void code_side(const group_of &o, int side, uint8_t *list, float *til
     }
 }
 
-/*
- * Quantises one group of tokens. Dynamic shared memory: float32 numbers [2][d_head][group], for
- * turboquant [3][d_head][group].
- */
+/* Quantises one group of tokens, with 2 or 3 arrays [d_head][group] in shared memory. */
 __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
     extern __shared__ float tile[];
@@ -351,8 +325,6 @@ __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ k
                     (int)gridDim.z * (THREADS / 32), (int)threadIdx.x % 32);
 }
 
-/* ---- restoring bf16 pages ---- */
-
 __device__ __forceinline__ uint32_t code_of(const group_of &o, int side, int part, int channel,
                                             int t)
 {
@@ -369,7 +341,7 @@ __device__ __forceinline__ void put(const group_of &o, uint16_t *rows, int side,
         (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-/* Restores a channel part of K or V (turboquant). x, y [m][n]: scratch. Ends with a barrier. */
+/* Restores one part of the channels (turboquant). x and y are scratch. Ends with a barrier. */
 __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int part,
                              const uint8_t *list, float *x, float *y)
 {
@@ -396,10 +368,7 @@ __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int pa
     __syncthreads();
 }
 
-/*
- * Restores K or V of a group of tokens (turboquant). tile [3][d_head][group]: scratch. Ends with a
- * barrier.
- */
+/* Restores K or V of a group (turboquant). `tile` is scratch. Ends with a barrier. */
 __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8_t *list,
                               float *tile)
 {
@@ -415,7 +384,7 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
     __syncthreads();
 }
 
-/* Writes tokens from .. to - 1 of a page: below `left` copies from the ring buffer, then zeros. */
+/* Writes tokens from .. to - 1 of a page: copies from the ring buffer below `left`, then zeros. */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)
 {

@@ -1,7 +1,4 @@
-/*
- * Records of tokens with channels in two parts (vidkv, turboquant with fractional bits). Included
- * by packed_split.cu only.
- */
+/* Records of tokens whose channels are in two parts (vidkv, turboquant with fractional bits). */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 
@@ -33,16 +30,13 @@ __device__ __forceinline__ group_of make_group(const kvd_packed_args &a, int b, 
                 first % KVD_PAGE_TOKENS / a.split.of.group * part.bytes};
 }
 
-/* Returns the address of the bit mask of the chosen channels of keys or values in a record. */
+/* Returns the address of the bit mask of the channels with more bits. */
 __device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
 {
     return as_words(o.record + side * o.part.v_mask);
 }
 
-/*
- * Lists the channels of a group of tokens: first those that get more bits, then the others, each in
- * ascending order. Ends with a barrier.
- */
+/* Lists the channels: first those with more bits. Ends with a barrier. */
 __device__ void list_channels(const group_of &o, int side, uint8_t *list)
 {
     const uint32_t *const mask = mask_of(o, side);
@@ -84,10 +78,7 @@ __device__ __forceinline__ const uint32_t *as_pair(const uint16_t *at)
     return reinterpret_cast<const uint32_t *>(at);
 }
 
-/*
- * Shared memory for restoring pages of vidkv: inverse transform [wide][pitch], coefficients
- * [group][pitch], page, record. digits: table of five ternary digits per byte.
- */
+/* Shared memory for restoring pages of vidkv. `digits` splits a byte into five ternary digits. */
 struct vidkv_memory {
     uint16_t *inverse, *y, *tile;
     char *record;
@@ -96,10 +87,7 @@ struct vidkv_memory {
     int pitch;
 };
 
-/*
- * Fills `inverse` with the matrix of the inverse Fourier transform of m coefficients, without the
- * factor 1 / m. Fills `digits`, the table that splits a byte into ternary digits.
- */
+/* Fills the inverse Fourier transform, without the factor 1 / m, and the table `digits`. */
 __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory &s)
 {
     const double *const exact = wave_of(a, m);
@@ -115,7 +103,7 @@ __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory
             (uint16_t)(i % 3 | i / 3 % 3 << 2 | i / 9 % 3 << 4 | i / 27 % 3 << 6 | i / 81 % 3 << 8);
 }
 
-/* Decodes 8 numbers of a 2-bit channel, from token 8 j on, and writes them to the tile. */
+/* Decodes 8 numbers of a 2-bit channel, from token 8 j on. */
 __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s, int side,
                                         int part, int channel, int j, int i, int d)
 {

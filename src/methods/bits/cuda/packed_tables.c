@@ -1,7 +1,4 @@
-/*
- * Device data that quantisation methods keep outside the pages: tables, and attention probabilities
- * of prompts (zipcache).
- */
+/* Device data of quantisation methods outside the pages, such as tables. */
 #include "methods/bits/cuda/packed.h"
 #include <stdlib.h>
 
@@ -142,7 +139,6 @@ static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
     return 0;
 }
 
-/* Copies turboquant's tables of chosen and other channels (fractional bits) to the device. */
 static int copy_parts(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                       kvd_device_memory *memory, kvd_err *err)
 {

@@ -1,10 +1,4 @@
-/*
- * Quantises rotated vectors (turboquant): norm |x| and codes of the levels nearest to u = P x /
- * |x|, P random orthogonal. Attention uses (P q) . (P k) = q . k; P^T rotates outputs back.
- * With a sketch (qjl=1), the signs of S (u - y) are also stored, where y is the decoded u: x = |x|
- * P^T (y + sqrt(pi / 2) / d |u - y| S^T sign).
- * Sums are ordered differently than on the CPU: numbers between two levels may differ.
- */
+/* Quantises rotated vectors (turboquant): the norm, and the nearest level of each number. */
 #include "methods/bits/cuda/packed_words.cuh"
 
 namespace
@@ -12,14 +6,14 @@ namespace
 
 enum { ROWS = 16, D_MAX = KVD_WIDTH_NARROW };
 
-/* Vectors that a CTA rotates, in shared memory, transposed: element j of vector r is x[j][r]. */
+/* Vectors that a CTA rotates, in shared memory: element j of vector r is x[j][r]. */
 struct shared_rows {
     float x[D_MAX][ROWS];
     double square[D_MAX / 32][ROWS];
     float norm[ROWS];
 };
 
-/* Computes the lengths of ROWS vectors to s.norm. Thread i has element i of every vector in x. */
+/* Computes the lengths of ROWS vectors. Thread i has element i of every vector in x. */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
 #pragma unroll
@@ -38,10 +32,7 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
     __syncthreads();
 }
 
-/*
- * Multiplies ROWS vectors by a transposed matrix [d][d]; thread i has element i. Begins and ends
- * with a barrier.
- */
+/* Multiplies ROWS vectors by a transposed matrix [d][d]. Has barriers at both ends. */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
 {
@@ -89,7 +80,6 @@ __device__ __forceinline__ int number_of(int side, int t, int i)
     return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
 }
 
-/* Stores the norm of token t's key or value in the page. */
 __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
                                          int t, float norm)
 {
@@ -108,11 +98,11 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
 /* Quantised numbers of ROWS vectors, of which thread i has element i. */
 struct coded_rows {
     uint32_t code[ROWS];
-    /* Norm of vector i and norm of its residual, in thread i < ROWS. */
+    /* Norm of vector i and norm of its quantisation error, in thread i < ROWS. */
     float norm, rest;
 };
 
-/* Quantises the vectors x, keys among them by the mask `keys`. Begins and ends with a barrier. */
+/* Quantises the vectors x; `keys` is the mask of keys. Has barriers at both ends. */
 __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args &a, uint32_t keys,
                                           const float (&x)[ROWS], coded_rows &c, int i)
 {
@@ -142,7 +132,7 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/* Stores the norm of a vector in the page and, if keys have a sketch, of a key's residual. */
+/* Stores the norm of a vector and, for keys with a sketch, of its quantisation error. */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)
@@ -166,9 +156,8 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
 }
 
 /*
- * Multiplies the rotated queries and the key's residual in y by S. Writes the queries to
- * `sketched`, and the residual's norm to *rest. Returns the sign bit of number i of S times the
- * residual. Begins and ends with a barrier.
+ * Multiplies the rotated queries and the key's error by the random matrix S. Returns the sign of
+ * number i of the key's product. Begins and ends with a barrier.
  */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
                                                 uint16_t *sketched, int b, int g,
@@ -197,7 +186,7 @@ __global__ void __launch_bounds__(D_MAX)
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + page_index(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    /* The last two vectors are the newest token's key and value, the others are queries. */
+    /* The last two vectors are the newest token's key and value, the rest are queries. */
     float x[ROWS] = {}, y[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS - 2; r++)
@@ -322,19 +311,14 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-/* ---- restoring bf16 pages ---- */
-
 enum { RESTORE = 256, PITCH = D_MAX + 8 /* a pitch without bank conflicts */ };
 
-/* Decoded numbers of a page and, for keys, signs of the residuals, as float16 in shared memory. */
+/* Decoded numbers of a page and, for keys, signs of the sketch, as float16 in shared memory. */
 struct shared_page {
     uint16_t x[KVD_PAGE_TOKENS][PITCH], sign[KVD_PAGE_TOKENS][PITCH];
 };
 
-/*
- * Decodes K or V of a page, d numbers per token. Tokens that are not quantised get arbitrary finite
- * numbers.
- */
+/* Decodes K or V of a page. Tokens not quantised get arbitrary finite numbers. */
 __device__ __forceinline__ void decode_page(shared_page &s, const kvd_packed_args &a,
                                             const char *codes, int side, int d)
 {
@@ -362,10 +346,7 @@ __device__ __forceinline__ void decode_page(shared_page &s, const kvd_packed_arg
     }
 }
 
-/*
- * Multiplies 64 vectors by the transpose of a matrix [d][d]. Calls put(t, i, a, b) with numbers i
- * and i + 1 of the product for vector t.
- */
+/* Multiplies 64 vectors by a transposed matrix [d][d]. Calls put for two numbers at a time. */
 template <class PUT>
 __device__ __forceinline__ void multiply_page(const uint16_t (&x)[KVD_PAGE_TOKENS][PITCH],
                                               const float *__restrict__ matrix, int d,

@@ -1,7 +1,4 @@
-/*
- * Device functions for a lane's words of quantised numbers and a warp's matrix fragments. Included
- * by packed_*.cu only.
- */
+/* Device functions that pack and unpack quantised numbers in the words of a lane. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 
@@ -55,10 +52,7 @@ static __device__ __forceinline__ int place_in_page(const kvd_packed_args &a, in
     return side * KVD_PAGE_TOKENS * d_qk + page_index(t, i, side ? a.map.d_v[g] : d_qk);
 }
 
-/*
- * Returns the address of a bf16 number not quantised: in the pages for prompts, in the ring buffer
- * for decode steps.
- */
+/* Returns the address of a number that is not quantised, in a page or the ring buffer. */
 static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, int b, int g,
                                                     int side, int t, int i)
 {
@@ -83,7 +77,7 @@ static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a,
     return {from, to, min(a.prompt[a.slot[b]], from), m};
 }
 
-/* Returns the address of K (V follows) of one of the first tokens t, stored as float16. */
+/* Returns the address of K of one of the first tokens, stored as float16. V follows. */
 static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, int b, int g, int t)
 {
     const int wide = a.map.page_elements / KVD_PAGE_TOKENS;
@@ -102,7 +96,7 @@ struct rope_of {
     float2 cosine, sine;
 };
 
-/* Returns the RoPE rotations of channels i, i + 1, i + d_head / 2, i + 1 + d_head / 2; i even. */
+/* Returns the RoPE rotations of channels i and i + 1, i even. */
 static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, int t, int i)
 {
     const size_t half = (size_t)a.d_head / 2, row = (size_t)t * half;
@@ -115,7 +109,7 @@ static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, in
             __ldg(reinterpret_cast<const float2 *>(a.sine + row + (size_t)i))};
 }
 
-/* Applies RoPE to channels i, i + 1 (low) and i + d_head / 2, i + 1 + d_head / 2 (high). */
+/* Applies RoPE to channels i and i + 1 (low) and to the channels d_head / 2 after them (high). */
 static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, const rope_of &r,
                                                   float (&low)[2], float (&high)[2])
 {
@@ -147,10 +141,7 @@ static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n,
                        0x5410);
 }
 
-/*
- * Transposes two 4 x 4 bit matrices: their rows are the lower and the upper 4 bits of the bytes of
- * x.
- */
+/* Transposes two 4 x 4 bit matrices, in the lower and upper 4 bits of the bytes of x. */
 static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
 {
     uint32_t t = (x ^ x >> 7) & 0x00aa00aau;
@@ -159,7 +150,7 @@ static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
     return x ^ t ^ t << 14;
 }
 
-/* Returns a byte with bit j of each of eight quantised numbers. */
+/* Returns a byte with bit j of each of eight numbers. */
 static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], int j)
 {
     uint32_t byte = 0;
@@ -169,9 +160,7 @@ static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], i
     return byte;
 }
 
-/*
- * Unpacks quantised numbers 8 q .. 8 q + 7 from bit planes. Number e is byte e % 4 of code[e / 4].
- */
+/* Unpacks numbers 8 q .. 8 q + 7 from bit planes. Number e is byte e % 4 of code[e / 4]. */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
                                                        uint32_t (&code)[2])
 {
@@ -201,10 +190,7 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
         }
 }
 
-/*
- * Number that raised_byte and raised_pair add to quantised integers, to make floats without
- * conversion.
- */
+/* Added to integers to make floats without a conversion instruction. */
 static constexpr float RAISED = 1 << 23;
 
 /* Returns RAISED + (byte e of x) as a float. The result is exact. */
@@ -233,7 +219,7 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
     }
 }
 
-/* Unpacks the 32 quantised numbers of a lane: pair[p] receives numbers 2 p and 2 p + 1. */
+/* Unpacks the 32 numbers of a lane: pair[p] gets numbers 2 p and 2 p + 1. */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
 {
@@ -259,7 +245,7 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
         add_plane<1>(words + (bits & 6), bits & 6, pair);
 }
 
-/* Replaces the n-th quantised number of a lane by atomic operations, because lanes share words. */
+/* Replaces the n-th number of a lane by atomic operations, because lanes share words. */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
                                                 uint32_t code)
 {
@@ -273,7 +259,7 @@ static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, in
     }
 }
 
-/* Returns the index of the quantisation level nearest to x; ties: the lower level. */
+/* Returns the index of the quantisation level nearest to x. Ties go to the lower level. */
 static __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
 {
     int lo = 0, hi = (1 << bits) - 1;
@@ -417,7 +403,6 @@ static __device__ __forceinline__ float decoded(uint32_t scale, float code)
     return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));
 }
 
-/* Returns the grid of most kernels here: KV heads, requests, CTAs per head of a request. */
 static inline dim3 grid_of(const kvd_packed_args *a)
 {
     return dim3((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);

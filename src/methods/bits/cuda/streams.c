@@ -1,8 +1,4 @@
-/*
- * Methods waterfill and kvtc in the CUDA engine. Pages hold entropy-coded blocks (streams.h).
- * Decode steps restore bf16 pages layer by layer, by decoding and the inverse transform. The
- * transform's last row is the mean, which a constant component 1 adds.
- */
+/* Methods waterfill and kvtc on the GPU. Pages hold entropy-coded components. */
 #include "methods/bits/cuda/streams.h"
 
 #include <math.h>
@@ -14,14 +10,11 @@ static const char what[] = "streams of codes";
 
 typedef struct {
     kvd_stream_side side[KVD_N_SIDES];
-    /*
-     * In device memory: transform from K or V to components, as a sum of two bf16 matrices
-     * [2][wide][pitch] (16 significant bits).
-     */
+    /* Transform of K or V to components, as a sum of two bf16 matrices [2][wide][pitch]. */
     const uint16_t *to[KVD_N_SIDES];
     /*
-     * In device memory: matrices that transform components back to K or V, [d_head][rank] per KV
-     * head, first of K, then of V; if `joint`, [rank / 8][wide][8] for K and for V.
+     * Matrices in device memory that turn components back into K and V, [d_head][rank] per KV head;
+     * if `joint`, [rank / 8][wide][8] for K and for V.
      */
     const uint16_t *from;
     const kvd_latent_head *head;
@@ -32,7 +25,7 @@ typedef struct {
     kvd_gpu_method method;
     size_t wide, pitch; /* pitch: elements between adjacent rows of `to` and of y */
     int32_t n_sink;
-    /* True if tables are random (for timing), so that blocks may exceed their memory. */
+    /* True if tables are random, so that blocks may exceed their memory. For timing. */
     bool drawn;
     bool joint; /* true: all KV heads share matrices B (kvd_latent_restore_args.columns) */
     size_t lookup_room;
@@ -40,7 +33,7 @@ typedef struct {
     size_t latent_page; /* number of bf16 elements of a page of latents */
     uint16_t *latents;
     float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
-    /* CUDA stream that decodes the next layer, and two events that order it with the main one. */
+    /* CUDA stream that decodes the next layer, and events that order it with the main one. */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
     kvd_stream_slots slots;
@@ -163,7 +156,6 @@ static float *components(const streams *k, int side)
     return k->y + (size_t)side * k->method.cache->batch->max_tokens * k->pitch;
 }
 
-/* Computes the components y = x * to of n bf16 rows x of K and of V. */
 static int transform(const streams *k, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -332,7 +324,7 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
                 t->from + (k->joint ? (j / 8 * c->wide + i) * 8 + j % 8 : i * (size_t)rank + j), 1);
 }
 
-/* Device arrays of the tables of all layers. The pointers are advanced by layer, and by K or V. */
+/* Device arrays of the tables. The pointers advance with each layer, and with K or V. */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
     float *bias;
@@ -363,7 +355,7 @@ static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tab
     return status ? -1 : 0;
 }
 
-/* Copies the lookup tables of kvd_stream_lookups to the device, and advances *at. */
+/* Copies the lookup tables to the device, and advances *at. */
 static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_coder *c,
                         device_tables *at, kvd_err *err)
 {
@@ -379,7 +371,7 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/* Copies the tables of one layer for K or V to the device, and advances the pointers in *at. */
+/* Copies the tables of one layer for K or V to the device, and advances *at. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {
@@ -512,10 +504,7 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/*
- * Returns true if an entropy-coded block has the tokens of a page (waterfill), or if lanes encode
- * all tokens without a window (kvtc).
- */
+/* Returns true if the parameters suit entropy-coded pages. */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc
@@ -603,7 +592,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
     k->joint = kvd_latent_joins(cache->config->n_kv_heads, cache->config->d_head);
-    /* Once *m is set, the cache releases the method, also after a failure. */
+    /* Once *m is set, the cache frees the method, also after a failure. */
     *m = &k->method;
     return copy_tables(k, err);
 }

@@ -22,19 +22,13 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
     return __popc(mask & ((1u << lane) - 1));
 }
 
-/*
- * Entropy-coded stream to which tokens are added: the lane's coder state, numbers of words and of
- * exceptions (integers without a frequency).
- */
+/* Entropy-coded stream that grows: the lane's state, numbers of words and exceptions. */
 struct growing {
     uint32_t x;
     int words, exceptions;
 };
 
-/*
- * Encodes one symbol in each lane where `here` is true. f: frequency of the symbol; low: sum of the
- * frequencies of smaller symbols.
- */
+/* Encodes a symbol of frequency f in each lane where `here` is true. */
 __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const block_of &to,
                                      int room, int lane, growing &g)
 {
@@ -56,13 +50,12 @@ struct code_args {
     uint32_t *units, *beyond;
 };
 
-/* Returns the address of the components of K or V of new token t of request b. */
 __device__ __forceinline__ float *row_of(const code_args &a, int side, int b, int t, int old)
 {
     return a.y[side] + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
 }
 
-/* Returns step and zero point for a warp's range lo .. hi, rounded as kvd_quantise_codes does. */
+/* Returns step and zero point for the range lo .. hi, rounded as on the CPU. */
 __device__ __forceinline__ __half2 scale_of(float lo, float hi, float top)
 {
 #pragma unroll
@@ -80,10 +73,7 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/*
- * Replaces a group's components by quantised integers, and stores the group's scale in the token's
- * page.
- */
+/* Replaces a group's components by integers, and stores the group's scale in the page. */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -251,7 +241,7 @@ __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *f
     return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
 }
 
-/* Returns channel j of token t as steps from the anchor, 0 beyond the last channel. */
+/* Returns channel j of token t minus the group's first token, in steps; 0 after the channels. */
 __device__ __forceinline__ int difference_of(const head_page &h, const uint16_t *from, int t, int j,
                                              float anchor)
 {
@@ -261,7 +251,7 @@ __device__ __forceinline__ int difference_of(const head_page &h, const uint16_t 
     return (int)fminf(fmaxf(q, -KVD_CACHEGEN_ZERO), KVD_CACHEGEN_ZERO);
 }
 
-/* Quantises the first token t of a group, and writes its decoded numbers to `anchor`. */
+/* Quantises the first token of a group, and writes its decoded numbers to `anchor`. */
 __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t, int lane,
                                 float (&anchor)[CHANNELS], int (&code)[CHANNELS])
 {
@@ -283,7 +273,7 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
     }
 }
 
-/* Encodes a token's quantised numbers, with the tables of anchors (`first`) or of differences. */
+/* Encodes a token with the tables of first tokens (`first`) or of differences. */
 __device__ __forceinline__ void push_token(const head_page &h, bool first,
                                            const int (&code)[CHANNELS], int lane, growing &g)
 {
@@ -355,13 +345,13 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the bits that symbol s costs with the cumulative frequencies `start`. */
+/* Returns the bits of symbol s, from the cumulative frequencies `start`. */
 __device__ __forceinline__ float cost_of(const uint16_t *start, int s)
 {
     return (float)KVD_STREAM_SHIFT - __log2f((float)(start[s + 1] - start[s]));
 }
 
-/* Replaces the group of tokens from t0 on by decoded numbers. Returns the bits of this lane. */
+/* Replaces a group of tokens by decoded numbers. Returns the bits of this lane. */
 __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, int b, int t0,
                                int lane)
 {
@@ -387,10 +377,7 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
     return bits;
 }
 
-/*
- * Adds sixteenths of a bit to the counters of a running request (slot): whole 16-bit words, and the
- * rest.
- */
+/* Adds sixteenths of a bit to a request's counters: whole 16-bit words, and the rest. */
 __device__ __forceinline__ void add_bits(uint32_t *units, uint32_t *part, int slot, int sixteenths)
 {
     atomicAdd(units + slot, (uint32_t)sixteenths / (16 * KVD_STREAM_WORD_BITS));
@@ -419,16 +406,13 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the row of new token t of request b, whose first new token is token `old`. */
+/* Returns the index of new token t of request b, whose first new token is token `old`. */
 __device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int t, int old)
 {
     return (size_t)(a.start ? a.start[b] + t - old : b);
 }
 
-/*
- * Rounds the components of new tokens, one warp per token, and counts the bits that they take after
- * entropy coding.
- */
+/* Rounds the components of new tokens, and counts their bits after entropy coding. */
 __global__ void __launch_bounds__(32 * WARPS)
     round_kernel(const __grid_constant__ kvd_stream_batch a,
                  const __grid_constant__ kvd_whole_stream s, uint32_t *units, uint32_t *part)
@@ -473,10 +457,7 @@ __global__ void keep_kernel(const __grid_constant__ kvd_stream_batch a, const ui
         to[row * ld + (size_t)i] = x[row * ld_x + (size_t)i];
 }
 
-/*
- * Quantises a group of a token's components y; writes integers to `to`, and the restored
- * components.
- */
+/* Quantises a group of components of a token to `to`, and replaces them by decoded numbers. */
 __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const float *bias,
                            uint16_t *decoded, uint8_t *to, int lane)
 {
@@ -500,7 +481,7 @@ __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const
     }
 }
 
-/* Quantises components of prompts, a warp per token and group. Group n_groups is the constant 1. */
+/* Quantises the components of prompts, with a warp per token and group. */
 __global__ void __launch_bounds__(32 * WARPS)
     pack_kernel(const __grid_constant__ kvd_kvtc_prompts p)
 {
@@ -529,7 +510,6 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the number of CTAs per request, for `times` requests with work for `items` warps each. */
 unsigned ctas(size_t items, size_t times, int n_sms)
 {
     const size_t want = (items + WARPS - 1) / WARPS, most = (32 * (size_t)n_sms + times) / times;

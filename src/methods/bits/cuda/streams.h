@@ -1,8 +1,4 @@
-/*
- * Kernels that encode and decode blocks of entropy-coded components (streams.h): one block per
- * page, layer and side; a warp per stream. The first n_sink tokens of a request are copied
- * unchanged. Lengths, slots and page numbers are read on the device. Launchers never wait.
- */
+/* Kernels that encode and decode blocks of entropy-coded components. Launchers never wait. */
 #ifndef KVD_METHODS_BITS_CUDA_STREAMS_H
 #define KVD_METHODS_BITS_CUDA_STREAMS_H
 
@@ -15,22 +11,16 @@
 extern "C" {
 #endif
 
-/*
- * Room in an entropy-coded block: number of streams, and room for words (a multiple of 8) and
- * exceptions per stream.
- */
+/* Room in a block: streams, words and exceptions (integers without a frequency) per stream. */
 typedef struct {
     int32_t n_streams, words, exceptions;
     int32_t scales; /* number of scales per token, one per group of components; 0: none */
 } kvd_stream_room;
 
 /*
- * Byte offsets of the parts of a block:
- * state: uint32_t [n_streams][KVD_LANES]
- * counts: uint32_t [n_streams][2], numbers of words and of exceptions
- * words: uint16_t [n_streams][room.words]
- * exceptions: kvd_stream_exception [n_streams][room.exceptions]
- * scales: float16 scale and zero point [KVD_PAGE_TOKENS][room.scales]
+ * Byte offsets of the parts of a block: states uint32_t [n_streams][KVD_LANES], counts uint32_t
+ * [n_streams][2], words uint16_t [n_streams][room.words], exceptions [n_streams][room.exceptions],
+ * scales [KVD_PAGE_TOKENS][room.scales].
  */
 typedef struct {
     size_t counts, words, exceptions, scales, bytes;
@@ -54,9 +44,9 @@ typedef struct {
     double step;
     /* Number added to the magnitude of every decoded nonzero integer. */
     float offset;
-    /* Numbers subtracted from the components before rounding, [tables.kept]. */
+    /* [tables.kept] Numbers subtracted from the components before rounding. */
     const float *bias;
-    /* If room.scales > 0: groups of components that share a scale, and each component's group */
+    /* Groups of components that share a scale, and each component's group, if room.scales > 0. */
     const kvd_stream_group *group;
     const uint16_t *group_of;
     const uint32_t *lookup; /* lookup tables written by kvd_stream_lookups */
@@ -67,24 +57,21 @@ typedef struct {
     int32_t latent_at;
 } kvd_stream_side;
 
-/* New and cached tokens of the requests of a batch; device memory. */
+/* New and cached tokens of the requests of a batch, in device memory. */
 typedef struct {
     int32_t n, max_pages, n_sink;
     const int32_t *kv_len, *slot; /* [n] */
-    /* Number of new tokens of each request, [n]; NULL means decode steps. */
+    /* [n] Number of new tokens of each request. NULL means decode steps. */
     const int32_t *q_len;
-    /* Row of each request's first new token, [n]. NULL: row b for request b. */
+    /* [n] Index of each request's first new token. NULL: index b for request b. */
     const int32_t *start;
-    /* Number of requests before the padding, [1]; NULL: all requests. */
+    /* [1] Number of requests before the padding. NULL: all requests. */
     const int32_t *live;
     const int32_t *page_table; /* [n][max_pages] */
     int32_t n_sms;
 } kvd_stream_batch;
 
-/*
- * Sets `*bytes` to the shared memory for one stream's lookup tables; kernels read tables that do
- * not fit from global memory.
- */
+/* Sets `*bytes` to the shared memory for one stream's lookup tables. */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /*
  * Decodes all tokens but each request's newest into bf16 latent vectors [pages][latent_page]. The
@@ -94,25 +81,21 @@ cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side 
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
 /*
- * Encodes the components of at most `most` new tokens per request: y[0] [rows][ld] for K, y[1] for
- * V. y is overwritten if components have scales. units [slots] (one per running request) grows by
- * the number of 16-bit words written. *beyond is raised to the number of words of a stream that
- * does not fit.
+ * Encodes the components of at most `most` new tokens per request: y[0] [tokens][ld] for K, y[1]
+ * for V. May overwrite y. units [slots] grows by the words written. *beyond is raised to the number
+ * of words of a stream that does not fit.
  */
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
                              uint32_t *beyond, cudaStream_t stream);
 /*
- * Copies K and V of new tokens at positions below n_sink from bf16 pages to sink
- * [slots][n_sink][map.page_elements / KVD_PAGE_TOKENS]. If `back`, copies from `sink` to the pages,
- * except each request's newest token.
+ * Copies K and V of the first n_sink tokens from bf16 pages to sink
+ * [slots][n_sink][map.page_elements / KVD_PAGE_TOKENS]. If `back`, copies them to the pages, except
+ * each request's newest token.
  */
 cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
                              uint16_t *sink, bool back, cudaStream_t stream);
-/*
- * One layer of cachegen; device memory. Tokens of incomplete pages are bf16 in a one-page ring
- * buffer per running request (slot).
- */
+/* One layer of cachegen in device memory. Tokens of incomplete pages are bf16 in a ring buffer. */
 typedef struct {
     kvd_attn_map map;
     kvd_stream_room room;
@@ -133,54 +116,49 @@ typedef struct {
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
 /*
- * Encodes the pages that new tokens fill: prompts from l->rows, decode steps from the ring buffer.
- * An incomplete page goes to the ring buffer. units [slots] (one per running request) grows by the
- * number of 16-bit words written. *beyond is raised to the number of words of a stream that does
- * not fit.
+ * Encodes the pages that new tokens fill. An incomplete page goes to the ring buffer. units [slots]
+ * grows by the words written. *beyond is raised to the number of words of a stream that does not
+ * fit.
  */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
 /*
- * Replaces the tokens of complete blocks by their decoded numbers in l->rows, where nothing else is
- * stored: all of whole prompts, and in decode steps the block that a token completes. Blocks begin
- * at multiples of l->block. units and part [slots] (one per running request) grow by the 16-bit
- * words and the remaining sixteenths of a bit of streams without lanes (rans.h).
+ * Replaces the tokens of complete blocks in l->rows by decoded numbers. units and part [slots] grow
+ * by the whole words and the remaining sixteenths of a bit that the blocks would take.
  */
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
-/* One stream of all tokens of waterfill: K or V of one layer; device memory. */
+/* One stream of all tokens of waterfill: K or V of one layer, in device memory. */
 typedef struct {
     int32_t wide;
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /* Sixteenths of a bit by which an integer without a frequency is longer than 0, [wide]. */
+    /* [wide] Sixteenths of a bit by which an integer without a frequency is longer than 0. */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld;
 } kvd_whole_stream;
 /*
- * Rounds the components of at most `most` new tokens per request, but those of its first n_sink
- * tokens. units, part: as kvd_cachegen_replace.
+ * Rounds the components of at most `most` new tokens per request, except its first n_sink tokens.
+ * `units` and `part` count bits as in kvd_cachegen_replace.
  */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);
-/* Copies `width` elements of the new tokens of the first n_sink from rows x to rows `to`. */
+/* Copies `width` elements of new tokens among the first n_sink from x to `to`. */
 cudaError_t kvd_whole_stream_keep(const kvd_stream_batch *b, const uint16_t *x, size_t ld_x,
                                   uint16_t *to, size_t ld, size_t width, cudaStream_t stream);
 
-/*
- * Components of a token that share a scale. Each takes `bits` bits; if `bits` is 0, none is stored.
- */
+/* Components of a token that share a scale. Each takes `bits` bits, or none if `bits` is 0. */
 typedef struct {
     uint16_t first, size;
     uint32_t bits, at; /* at: bytes of earlier groups of a token */
 } kvd_kvtc_packed_group;
-/* Prompts that kvtc codes with DEFLATE: K or V of one layer; device memory, multiples of 8. */
+/* Prompts that kvtc compresses with DEFLATE: K or V of one layer, in device memory. */
 typedef struct {
     int32_t n, n_groups, wide;
     int32_t n_sink;               /* first tokens of each prompt, which have no codes */
@@ -190,16 +168,10 @@ typedef struct {
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld, most;       /* most: largest number of tokens of a prompt */
     size_t token_bytes, gap;
-    /*
-     * Quantised components, input of kvd_kvtc_deflate. Prompt b begins at byte token_bytes start[b]
-     * + gap b.
-     */
+    /* Quantised components. Prompt b begins at byte token_bytes start[b] + gap b. */
     uint8_t *packed;
 } kvd_kvtc_prompts;
-/*
- * Quantises the components y of the tokens to encode: writes integers to `packed`, restored numbers
- * to `decoded`.
- */
+/* Quantises the components y: writes integers to `packed`, restored numbers to `decoded`. */
 cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream);
 
 /* Fills n blocks with random words and states for timing. */
@@ -215,9 +187,8 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 
 typedef struct {
     /*
-     * [2 n + 1] in device memory. For each of n running requests (slots): the number of 16-bit
-     * words. Then the most words of a stream that did not fit, then for each running request (slot)
-     * the remaining sixteenths of a bit.
+     * [2 n + 1] in device memory for n requests: 16-bit words of each, then the most words of a
+     * stream that did not fit, then remaining sixteenths of a bit of each.
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
@@ -225,39 +196,27 @@ typedef struct {
     double held;
 } kvd_stream_slots;
 
-/*
- * Allocates the counters of n running requests (slots). The caller must release *s, also after a
- * failure.
- */
+/* Allocates the counters of n requests. The caller must release *s, even after a failure. */
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
-/*
- * In layer 0, launches a copy that zeroes the block sizes (kvd_stream_slots.units) of requests
- * whose prompts begin.
- */
+/* In layer 0, zeroes the counted words of requests whose prompts begin. */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
-/* In the last layer, launches the copy of the block sizes (kvd_stream_slots.units) to the host. */
+/* In the last layer, starts copying the counted words to the host. */
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
-/*
- * Sets the tokens of all running requests (slots), and the bytes that m->bits reports. Fails if a
- * stream needed more than `room` words (0: never).
- */
+/* Updates the requests' tokens and bytes. Fails if a stream needed more than `room` words. */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
 /* Returns a description of the batch's decode steps or, if `prompts`, of its prompts. */
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
 enum { KVD_TRANSFORM_PAD = 8 /* components of a decoded row after the last; the first is 1 */ };
-/*
- * Transform of K or V of one layer to components y = (x - mean) to, and back, x = mean + y from. In
- * device memory.
- */
+/* Transform of K or V of one layer to components y = (x - mean) to, and back, in device memory. */
 typedef struct {
     /*
-     * Matrix `to` as a sum of two bf16 matrices [2][wide][wide]. Rows of `from`
-     * [wide + KVD_TRANSFORM_PAD][wide]: inverse transform, mean, zeros.
+     * Matrix `to` as a sum of two bf16 matrices [2][wide][wide]. `from` [wide +
+     * KVD_TRANSFORM_PAD][wide] is the inverse transform, then the mean, then zeros.
      */
     uint16_t *to, *from;
     float *bias; /* [wide] mean times `to` */
@@ -268,60 +227,45 @@ typedef struct {
     uint16_t *to, *from;
     float *bias, *rest;
 } kvd_transform_tables;
-/* Allocates the arrays. The caller frees them, also after a failure. */
+/* Allocates the arrays. The caller frees them, even after a failure. */
 int kvd_transform_tables_new(kvd_transform_tables *t, size_t wide, kvd_err *err);
 void kvd_transform_tables_free(kvd_transform_tables *t);
 /*
- * Creates the transform of K or V to components by matrix `to` [wide][wide], and back by `from`. If
- * `from` is NULL, it is `to` transposed. `memory` owns the device arrays.
+ * Creates the transform to components by `to` [wide][wide], and back by `from`, or by `to`
+ * transposed if `from` is NULL. `memory` owns the device arrays.
  */
 int kvd_transform_make(kvd_transform *s, const float *to, const float *from, const float *mean,
                        const kvd_transform_tables *t, kvd_device_memory *memory, kvd_err *err);
-/* Computes x `to` [n][wide] of n rows x, which are `ld` elements apart. The bias is not added. */
+/* Computes x `to` [n][wide] for n vectors x, `ld` elements apart. The bias is not added. */
 int kvd_transform_apply(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                         const uint16_t *x, size_t ld, float *y, kvd_err *err);
-/* Computes n rows x of K or V from decoded components [n][wide + KVD_TRANSFORM_PAD]. */
+/* Computes n vectors x of K or V from decoded components [n][wide + KVD_TRANSFORM_PAD]. */
 int kvd_transform_invert(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                          const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err);
-/*
- * Opens waterfill with block=0 for text generation: pages hold the decoded numbers, and only the
- * bits of the entropy code are counted.
- */
+/* Opens waterfill with block=0. Pages hold decoded numbers; bits are only counted. */
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                           kvd_err *err);
-/*
- * Encodes prompts of kvtc with DEFLATE: the GPU packs codes and writes decoded rows to the pages.
- * Threads on the CPU compress the packed codes during the next iteration, as only their bits are
- * needed.
- */
+/* Compresses prompts of kvtc: quantised on the GPU, then DEFLATE in CPU threads. */
 typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
-/*
- * Creates a coder of prompts, or returns NULL on failure. x: device [max_tokens] rows of the
- * method's cache, as in kvd_host_rows.
- */
+/* Creates a coder of prompts, or returns NULL. x has room for [max_tokens] tokens. */
 kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
                                                  size_t before, kvd_err *err);
 void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);
 /* Returns how many of a prompt's n tokens the GPU encodes. */
 size_t kvd_kvtc_prompt_coder_ready(const kvd_kvtc_prompt_coder *k, size_t n);
-/* Queues the compression of a layer's K and V, after the attention of its prompts. */
+/* Starts quantising a layer's K and V, after the attention of its prompts. */
 int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err);
-/*
- * Starts to compress the quantised tokens of an iteration by DEFLATE. The GPU must have finished.
- */
+/* Starts DEFLATE of an iteration's quantised tokens. The GPU must have finished. */
 int kvd_kvtc_prompt_coder_ended(kvd_kvtc_prompt_coder *k, kvd_err *err);
 /* Waits for the threads. Must be called before kvd_kvtc_prompt_coder_bits. */
 int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err);
 /* Returns the bits of the latest prompt in the slot. */
 double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot);
-/* Returns new device memory filled with random numbers, which serves as a cache for timing. */
+/* Returns device memory with random numbers, which serves as a cache for timing. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
-/*
- * Returns the number of words per stream: `room` or, if `room` is 0, enough for `bits` bits per
- * page.
- */
+/* Returns the words per stream: `room`, or enough for `bits` bits per page if `room` is 0. */
 int32_t kvd_stream_words(double bits, size_t room);
 #endif
 
@@ -377,7 +321,7 @@ struct head_page {
     const kvd_cachegen_layer &l;
     int g, side, d;
     block_of block;
-    /* Scale and zero point of each group's anchor token, [64 / group]. */
+    /* Scale and zero point of each group's first token, [64 / group]. */
     __half2 *scale;
     const uint16_t *table; /* [1 + wide][KVD_STREAM_TABLE] */
     const float *step;
@@ -406,7 +350,7 @@ __device__ __forceinline__ uint16_t *rows_of(const head_page &h, uint16_t *pages
 
 enum { CHANNELS = KVD_WIDTH_NARROW / KVD_LANES /* most channels of a lane */ };
 
-/* Copies the first n tokens of a page, followed by zeros up to a multiple of 8 tokens. */
+/* Copies the first n tokens of a page, with zeros up to a multiple of 8 tokens. */
 __device__ void copy_page(const uint16_t *from, uint16_t *to, int n, int d, int lane)
 {
     for (int i = lane; i < (n + 7) / 8 * d; i += KVD_LANES) {

@@ -1,7 +1,4 @@
-/*
- * Decodes entropy-coded blocks, with a warp per stream of a page. A CTA decodes one stream of many
- * pages, with its tables in shared memory.
- */
+/* Decodes entropy-coded blocks, with a warp per stream of a page. */
 #include <cuda_bf16.h>
 
 #include "common/cuda/launch.cuh"
@@ -34,7 +31,7 @@ struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* shared-memory address; word i is at i % RING */
     int end, at;
-    /* Index of the lowest chunk of CHUNK words whose copy to the ring buffer has started. */
+    /* Index of the lowest chunk of words that is being copied to the ring buffer. */
     int low;
 };
 
@@ -53,7 +50,7 @@ __device__ __forceinline__ void request(const word_stack &w, int chunk, int lane
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for all started copies of chunks but the latest. */
+/* Waits for all started copies but the latest. */
 __device__ __forceinline__ void await(void)
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -72,7 +69,7 @@ __device__ __forceinline__ word_stack words_of(const block_of &from, int room, u
     return w;
 }
 
-/* Ensures that the words that the next token may need are in the ring buffer. */
+/* Ensures that the ring buffer has the words that the next token may need. */
 __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
 {
     static_assert(KVD_STREAM_GROUPS * KVD_LANES <= 2 * CHUNK && CHUNK == 1 << 7, "chunks");
@@ -96,7 +93,7 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
     w.at = max(w.at - __popc(mask), 0);
 }
 
-/* Decodes one integer from state x. Returns the byte offset of the integer in the lookup table. */
+/* Decodes one integer from state x. Returns its byte offset in the lookup table. */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
                                          uint32_t lane, uint32_t &x)
@@ -114,10 +111,7 @@ __device__ __noinline__ int find(const uint16_t *start, int n, uint32_t x)
     return kvd_stream_find(start, n, x);
 }
 
-/*
- * Decodes one integer from state x by a frequency table in global memory. Returns the integer's
- * index.
- */
+/* Decodes one integer from state x by a frequency table in global memory. Returns its index. */
 __device__ __forceinline__ uint32_t search(const uint16_t *start, int n, uint32_t &x)
 {
     const int i = find(start, n, x);
@@ -169,7 +163,6 @@ __device__ __forceinline__ uint32_t two_bf16(float low, float high)
     return *reinterpret_cast<const uint32_t *>(&v);
 }
 
-/* Returns the index of component j of token t in a page of latent vectors (dims/cuda/latents.h). */
 __device__ __forceinline__ int latent_index(int j, int t)
 {
     return j / 8 * (8 * KVD_PAGE_TOKENS) + t * 8 + j % 8;
@@ -192,7 +185,7 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
     }
 }
 
-/* Entropy-coded stream s of a page, of which tokens first .. end - 1 are decoded. */
+/* Entropy-coded stream s of a page. Tokens first .. end - 1 are decoded. */
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
@@ -236,7 +229,7 @@ __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
-/* Copies components of tokens t0 .. t0 + 3 from the tile to the page, if SCALES decoded. */
+/* Copies components of four tokens from shared memory to the page. */
 template <bool SCALES>
 __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t *tile, int t0,
                                            int lane)
@@ -258,7 +251,7 @@ __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t 
     }
 }
 
-/* Decodes the integer of group k from the lane's state x by search in global memory. */
+/* Decodes the integer of group k from state x with tables in global memory. */
 __device__ __forceinline__ int search_component(const page_stream &p, int k, int lane, uint32_t &x)
 {
     const int j = KVD_LANES * (p.s + k * p.n) + lane;
@@ -268,10 +261,7 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
     return (int)search(p.side.tables.start + of.at, of.n, x) + of.least;
 }
 
-/*
- * Decodes this lane's component of group k: an integer that has a scale if SCALES, else a bf16
- * number. WHOLE: all tables are in shared memory.
- */
+/* Decodes this lane's component of group k. WHOLE: all tables are in shared memory. */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
                                               int k, int lane, uint32_t &x)
@@ -315,10 +305,7 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/*
- * Writes those components of a page that are not in the streams: the constant 1, zeros after it,
- * and exceptions.
- */
+/* Writes the components of a page that the streams lack: the constant 1, zeros and exceptions. */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -336,10 +323,7 @@ struct decode_args {
     size_t latent_page;
 };
 
-/*
- * Size of the table with the bf16 number of each integer, for K and V, which precedes the lookup
- * tables in shared memory.
- */
+/* Size of the table with the bf16 number of each integer, for K and V. */
 enum { VALUES = 2 * KVD_STREAM_HALF, VALUE_BYTES = VALUES * sizeof(uint16_t) };
 
 template <bool SCALES, bool WHOLE>
@@ -386,13 +370,10 @@ struct restore_args {
     kvd_cachegen_layer layer;
 };
 
-/*
- * Bytes of shared memory before the tables, for the quantisation steps of all channels and an
- * anchor token per warp.
- */
+/* Bytes of shared memory for the steps of all channels and one token per warp. */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
-/* Decodes the quantised number of channel 32 k + lane from the lane's coder state x. */
+/* Decodes channel 32 k + lane from the coder state x. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ float code_of_channel(const head_page &h, kvd_stream_at image,
                                                  const kvd_stream_lookup &g, int k, int lane,
@@ -417,7 +398,7 @@ __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *t
             *reinterpret_cast<const uint4 *>(tile + 8 * octet);
 }
 
-/* Decodes token t of a page: an anchor (FIRST), or differences from the anchor. */
+/* Decodes token t of a page: a group's first token (FIRST), or differences from it. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at image,
                                              const float *step, float *anchor, int t,
@@ -504,7 +485,7 @@ cudaError_t most_memory(size_t *bytes)
     return e;
 }
 
-/* Launches a grid [CTAs of a stream][y][z], in which a CTA decodes one stream of many pages. */
+/* Launches a kernel in which each CTA decodes one stream of many pages. */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
                    cudaStream_t stream)

@@ -1,7 +1,4 @@
-/*
- * Transforms of rows of K and V to components and back, by products on the GPU, and kvtc's prompts,
- * whose packed codes threads on the CPU compress with DEFLATE (kvd_kvtc_prompt_coder).
- */
+/* Transforms K and V to components and back on the GPU, and compresses kvtc's prompts. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +10,6 @@
 
 static const char what[] = "codes of transforms";
 
-/*
- * Lists of the prompts of an iteration: start in y, tokens that are encoded, first row in x, first
- * row of Q, rows of x, and slot.
- */
 enum { START, CODED, ROW, FIRST_Q, MOVED, SLOT, LISTS };
 
 typedef struct {
@@ -26,10 +19,7 @@ typedef struct {
     size_t token_bytes, gap;
 } coder_side;
 
-/*
- * Prompts of an iteration, whose quantised tokens a thread compresses while the next iteration
- * runs.
- */
+/* Prompts of an iteration, which a thread compresses while the next iteration runs. */
 typedef struct {
     const struct kvd_kvtc_prompt_coder *of;
     size_t n, rows, n_q8, most;
@@ -88,7 +78,7 @@ void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k)
     free(k);
 }
 
-/* Splits x [wide][wide] into a sum of two bf16 matrices. rest [wide][wide]: scratch. */
+/* Splits x [wide][wide] into a sum of two bf16 matrices. rest [wide][wide] is scratch memory. */
 static void split(const float *x, size_t wide, uint16_t *high, uint16_t *low, float *rest)
 {
 #pragma omp parallel for schedule(static)
@@ -286,7 +276,7 @@ kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16
     return NULL;
 }
 
-/* Waits for the thread of a batch, and takes over the bits of its prompts. */
+/* Waits for the thread of a batch, and stores the bits of its prompts. */
 static int join(kvd_kvtc_prompt_coder *k, prompt_batch *b, kvd_err *err)
 {
     const size_t sides = sides_of(k);
@@ -307,10 +297,7 @@ static int join(kvd_kvtc_prompt_coder *k, prompt_batch *b, kvd_err *err)
     return 0;
 }
 
-/*
- * Fills and uploads the lists of an iteration's prompts. kvd_append clears rows up to a multiple of
- * 8, so these are written too, and prompts too short to encode are copied whole.
- */
+/* Fills and uploads the lists of prompts. Short prompts are copied without quantisation. */
 static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_step_batch *const b = k->m->cache->batch;
@@ -337,7 +324,7 @@ static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err
                          what, err);
 }
 
-/* Quantises K or V of the prompts, whose rows are x, and writes the decoded rows to k->x. */
+/* Quantises K or V of the prompts x, and writes the decoded numbers to k->x. */
 static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int side,
                 const uint16_t *x, kvd_err *err)
 {
@@ -394,10 +381,7 @@ static int copy_rows(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, co
              : 0;
 }
 
-/*
- * Copies rows of tokens that are not encoded: the first tokens, and those after the last encoded
- * one.
- */
+/* Copies the tokens that are not quantised: the first tokens and the newest ones. */
 static int copy_exact(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
                       kvd_err *err)
 {

@@ -1,8 +1,4 @@
-/*
- * Text generation on a GPU with one entropy-coded stream of all tokens of waterfill (block=0). Rows
- * x of K before RoPE and of V become components (kvd_transform), quantised numbers, and decoded
- * rows, which replace K and V in the pages.
- */
+/* Method waterfill with one entropy-coded stream of all tokens, for text generation. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +7,7 @@
 
 static const char what[] = "codes of transforms";
 
-/* Entropy code with one stream for all tokens (waterfill, block=0). Only its bits are counted. */
+/* State of waterfill with one stream of all tokens, whose bits are only counted. */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, ld, x_ld; /* elements from one decoded row, or one row of x, to the next */
@@ -52,7 +48,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return kvd_stream_slots_note(&of(m)->slots, m, it, 0, err);
 }
 
-/* Replaces K and V of decode steps or prompts in the cache pages by the decoded rows k->x. */
+/* Replaces K and V in the cache pages by the decoded numbers k->x. */
 static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts, kvd_err *err)
 {
     kvd_paged_cache *const c = k->method.cache;
@@ -71,7 +67,7 @@ static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts,
     return n ? kvd_paged_cache_rewrite(c, r->layer, &w, err) : 0;
 }
 
-/* Replaces K or V of decode steps or prompts by decoded numbers, in rows of k->x. */
+/* Replaces K or V of decode steps or prompts by decoded numbers, in k->x. */
 static int round_rows(const whole_stream *k, const kvd_paged_rows *r, bool prompts, int side,
                       kvd_err *err)
 {
@@ -134,7 +130,6 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Copies n bytes to a new device array, whose address *to receives. */
 static int copy_new(whole_stream *k, const void *from, size_t bytes, void *to, kvd_err *err)
 {
     void *const p = kvd_device_new(&k->memory, bytes, what, err);
@@ -221,7 +216,7 @@ int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_
     k->ld = k->wide + KVD_TRANSFORM_PAD;
     k->x_ld = (size_t)(cache->share->n_heads * cache->config->d_head) + 2 * k->wide;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
-    /* Once *m is set, the cache releases the method, also after a failure. */
+    /* Once *m is set, the cache frees the method, also after a failure. */
     *m = &k->method;
     return make_whole(k, err);
 }

@@ -1,8 +1,4 @@
-/*
- * Method xquant in the CUDA engine: stores vectors Y computed from layer inputs, quantised. A
- * decode step multiplies a layer's Y by `up`, which gives K and V in bf16 pages that all layers
- * share.
- */
+/* Method xquant on the GPU: stores quantised layer inputs, from which K and V are restored. */
 #include "methods/bits/cuda/xquant.h"
 
 #include <stdlib.h>
@@ -17,7 +13,7 @@ static const char what[] = "coded inputs";
 
 typedef struct {
     kvd_gpu_method method;
-    /* Page tables of the decoded vectors Y. store.pool holds those of one layer at a time. */
+    /* Page tables of the decoded vectors Y. store.pool holds one layer at a time. */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_xquant_form form;
@@ -25,26 +21,20 @@ typedef struct {
     size_t wide; /* n_kv_heads * d_head */
     /*
      * bf16 matrices of all layers: `down` [pitch][d_model] (none if layer inputs are stored), then
-     * `up` for K and V: [wide][rank], or [rank / 8][wide][8] if `joint`.
+     * `up` for K and V, [wide][rank], or [rank / 8][wide][8] if `joint`.
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
-    /*
-     * True if decode steps attend to the quantised latent vectors of V, and multiply the result by
-     * `up`. Requires `joint`.
-     */
+    /* True if decode steps attend to the quantised latent vectors of V. Requires `joint`. */
     bool direct;
     /* Workspace of kvd_xquant_attend, if `direct`. */
     float *sums, *newest;
     float2 *ends;
     uint16_t *o;
-    /*
-     * Biases of K and V and gains of K's norm, [n_layers][2 wide + d_head] in device memory, or
-     * NULL.
-     */
+    /* [n_layers][2 wide + d_head] on the device: biases of K and V and norm gains, or NULL. */
     float *finish;
-    /* Vectors Y of new tokens, [max_tokens][pitch]; NULL if layer inputs are stored. */
+    /* [max_tokens][pitch] Vectors Y of new tokens; NULL if layer inputs are stored. */
     uint16_t *rows;
     int32_t *table;
     uint32_t *codes;
@@ -64,10 +54,7 @@ static size_t pitch_of(const xquant *q)
     return (size_t)q->form.rank * (q->form.channels ? 2 : 1);
 }
 
-/*
- * Returns the element offset of the matrix `up` (latent vectors to K or V) of K (`side` 0) or V
- * (`side` 1) after that of K.
- */
+/* Returns the offset in elements of the matrix that gives K (`side` 0) or V (`side` 1). */
 static size_t up_of_side(const xquant *q, int side)
 {
     return (size_t)side * q->wide * (size_t)q->form.rank;
@@ -165,7 +152,7 @@ static int put_steps(const xquant *q, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
 }
 
-/* Stores K and V of prompts, not compressed, in the pages that their attention reads. */
+/* Stores uncompressed K and V of prompts in the pages that their attention reads. */
 static int put_prompts(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
     kvd_paged_rows rest = *r;
@@ -220,7 +207,6 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 enum { PARTS_MAX = 64 };
 
-/* Returns the CTAs per request of attention, for n decode steps. */
 static size_t parts_of(const xquant *q, size_t n)
 {
     const size_t parts = (size_t)q->method.cache->n_sms / n;
@@ -307,7 +293,6 @@ static void release(kvd_gpu_method *m)
     free(q);
 }
 
-/* Writes `up` [wide][rank] in bf16, or [rank / 8][wide][8] if `joint`. */
 static void convert_up(const xquant *q, const float *up, bool joint, uint16_t *to)
 {
     const size_t rank = (size_t)q->form.rank, n = joint ? rank / 8 : 1, each = rank / n;
@@ -377,10 +362,7 @@ static int make_finish(xquant *q, kvd_err *err)
     return kvd_status(status);
 }
 
-/*
- * Returns true if the kernels can attend to the quantised latent vectors of V. Biases of V are not
- * supported there.
- */
+/* Returns true if the kernels can attend to quantised V, which has no bias then. */
 static bool attends(const xquant *q)
 {
     const kvd_paged_cache *const c = q->method.cache;
@@ -441,10 +423,7 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
                                     what, err))));
 }
 
-/*
- * Returns true if the kernels support the number of elements per scale (parameter `group` of
- * xquant).
- */
+/* Returns true if the kernels support parameter `group`, the numbers per scale. */
 static bool has_group(const kvd_plan *plan)
 {
     const int group = (int)kvd_gpu_packed_value(plan, "group");
@@ -498,7 +477,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     q->w = cache->worker;
     cache->hook.wants_input = 1;
-    /* Once *m is set, the cache releases the method, also after a failure. */
+    /* Once *m is set, the cache frees the method, also after a failure. */
     *m = &q->method;
     return describe(q, plan, err);
 }

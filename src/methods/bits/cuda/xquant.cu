@@ -1,7 +1,4 @@
-/*
- * Kernels of xquant.h: quantise vectors of a layer's input as kvd_quantise_group does, and restore
- * bf16 pages.
- */
+/* Kernels of xquant.h: quantise vectors of a layer's input, and restore bf16 pages. */
 #include "methods/bits/cuda/xquant.h"
 
 #include "common/cuda/launch.cuh"
@@ -19,7 +16,6 @@ enum {
     TOGETHER = THREADS / KVD_PAGE_TOKENS
 };
 
-/* Returns the index of element i of token t in a page of bf16 vectors. */
 __device__ __forceinline__ size_t vector_index(int t, int i)
 {
     return (size_t)(i / 8 * 512 + t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8 + i % 8);
@@ -68,10 +64,7 @@ __device__ __forceinline__ uint32_t scale_word(const scale &s)
     return half_bits(s.step) | half_bits(s.zero) << 16;
 }
 
-/*
- * Stores 32 quantised numbers of token t, one per lane, as the words of one block. `words` is word
- * 0 of the block's first token in the page.
- */
+/* Stores 32 quantised numbers of token t, one per lane. */
 __device__ __forceinline__ void put_words(uint32_t *words, int t, int bits, uint32_t code, int lane)
 {
     const int at = lane * bits, shift = at % 32;
@@ -84,9 +77,7 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int bits, uint
     }
 }
 
-/*
- * Returns the offset of the block with numbers i .. i + 31 among the quantised numbers of a page.
- */
+/* Returns the offset of the block with numbers i .. i + 31 in a page. */
 __device__ __forceinline__ int block_at(int i, int bits)
 {
     return i / 32 * bits * KVD_PAGE_TOKENS;
@@ -130,7 +121,7 @@ __global__ void __launch_bounds__(THREADS) code_tokens(const __grid_constant__ k
         code_unit(a, b, before + task / units, task % units * n, n, lane);
 }
 
-/* Quantises channels i - lane .. i - lane + 31 of the K vectors of a group of tokens. One warp. */
+/* Quantises 32 channels of the K vectors of a group of tokens. One warp. */
 __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i, int lane)
 {
     const int group = a.form.group, bits = a.form.bits, end = first + group,
@@ -172,7 +163,7 @@ __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__
         ring_page(a, b, t)[vector_index(t, i)] = number_at(a, b, t, i);
 }
 
-/* Returns the e-th of the quantised numbers that begin at bit 0 of `word`. */
+/* Returns the e-th of the numbers that begin at bit 0 of `word`. */
 template <int BITS, int N>
 __device__ __forceinline__ uint32_t code_of(const uint32_t (&word)[N], int e)
 {
@@ -189,10 +180,7 @@ __device__ __forceinline__ float float_of(uint32_t x)
     return __uint_as_float(x | 0x4b000000u) - 0x1p23F;
 }
 
-/*
- * Decodes the first 8 * runs numbers of a block of a token. Word i is at from[i * KVD_PAGE_TOKENS].
- * Each scale is for `alike` numbers, a power of 2; the next one follows `apart` words later.
- */
+/* Decodes the first 8 * runs numbers of a token. `alike` numbers share a scale. */
 template <int BITS>
 __device__ __forceinline__ void decode_block(const uint32_t *from, const uint32_t *scales,
                                              int alike, int apart, int runs, uint4 *to)
@@ -217,7 +205,7 @@ __device__ __forceinline__ void decode_block(const uint32_t *from, const uint32_
     }
 }
 
-/* Writes the bf16 vectors of all tokens to a->pages. A thread writes one block of a token. */
+/* Writes the bf16 vectors of all tokens to a->pages. */
 template <int BITS>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_xquant_args a)
 {
@@ -272,7 +260,7 @@ enum {
     K_BYTES = KVD_PAGE_TOKENS * DIMS * 2,
     UNIT = 64, /* channels of V that a warp adds up together */
     UNITS = KVD_XQUANT_RANK / UNIT / WARPS,
-    /* elements between rows in shared memory, padded against bank conflicts */
+    /* Elements between vectors in shared memory, padded against bank conflicts. */
     Q_PITCH = DIMS + 8,
     V_PITCH = KVD_PAGE_TOKENS + 8, /* in words */
     P_PITCH = KVD_PAGE_TOKENS + 8,
@@ -281,13 +269,12 @@ enum {
 
 #define LOG2_E 1.4426950408889634F
 
-/* Returns the number of rows of 64 words, one per token, of a page's quantised V and its scales. */
+/* Returns the number of 64-word arrays of a page's quantised V and its scales. */
 __host__ __device__ __forceinline__ uint32_t value_rows(const kvd_xquant_page &p)
 {
     return (uint32_t)(p.words - p.token) / KVD_PAGE_TOKENS;
 }
 
-/* Shared memory of `attend`. */
 struct area {
     unsigned char *keys;             /* [n_kv_heads][K_BYTES] K of a page */
     uint32_t *values;                /* codes and scales of V of a page */
@@ -299,7 +286,7 @@ struct area {
     uint32_t bytes;
 };
 
-/* Returns the areas in the shared memory at `smem`. On the host, only `bytes` is set. */
+/* Returns the parts of the shared memory at `smem`. On the host, only `bytes` is set. */
 __host__ __device__ __forceinline__ area area_of(int n_kv_heads, const kvd_xquant_page &page,
                                                  [[maybe_unused]] unsigned char *smem)
 {
@@ -324,10 +311,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/*
- * Starts to copy rows of EACH bytes to shared memory, where rows begin `pitch` bytes apart. All
- * threads of the CTA must call it.
- */
+/* Starts copying arrays of EACH bytes to shared memory. All threads must call it. */
 template <int EACH>
 __device__ __forceinline__ void copy_rows(void *to, int pitch, const void *from, int rows)
 {
@@ -336,20 +320,19 @@ __device__ __forceinline__ void copy_rows(void *to, int pitch, const void *from,
                     static_cast<const uint4 *>(from) + i, 16);
 }
 
-/* Makes a group of the copies that the thread has started since the last call. */
 __device__ __forceinline__ void end_copies()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for all groups of copies but the last, of all threads. */
+/* Waits for all groups of copies but the last one, of all threads. */
 __device__ __forceinline__ void wait_but_last()
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
     __syncthreads();
 }
 
-/* Starts the copy of K of a page of the request, as a group. */
+/* Starts copying K of a page, as one cp.async group. */
 __device__ __forceinline__ void begin_keys(const kvd_xquant_attend_args &a, const area &s, int b,
                                            int page, bool there)
 {
@@ -363,7 +346,7 @@ __device__ __forceinline__ void begin_keys(const kvd_xquant_attend_args &a, cons
     end_copies();
 }
 
-/* Starts to copy the quantised V and the scales of a page of the request, as one cp.async group. */
+/* Starts copying quantised V and scales of a page, as one cp.async group. */
 __device__ __forceinline__ void begin_values(const kvd_xquant_attend_args &a, const area &s, int b,
                                              int page, bool there)
 {
@@ -374,14 +357,14 @@ __device__ __forceinline__ void begin_values(const kvd_xquant_attend_args &a, co
     end_copies();
 }
 
-/* Writes the scores of a page's tokens, of which the first n exist. */
+/* Writes the scores of a page's first n tokens. */
 __device__ __forceinline__ void score_page(const kvd_xquant_attend_args &a, const area &s, int n,
                                            int warp, int lane)
 {
     const int group = a.n_heads / a.n_kv_heads, row = lane / 4, column = lane % 4,
               first = warp % 4 * 16, part = lane / 8;
     for (int g = warp / 4; g < a.n_kv_heads; g += WARPS / 4) {
-        /* address of the lane's row, for ldmatrix */
+        /* Address of the lane's key, for ldmatrix. */
         const uint32_t k = shared_address(s.keys + g * K_BYTES) +
                            (uint32_t)((first + part % 2 * 8) * (DIMS * 2) + part / 2 * 128 +
                                       lane % 8 * 16),
@@ -407,15 +390,12 @@ __device__ __forceinline__ void score_page(const kvd_xquant_attend_args &a, cons
     }
 }
 
-/* Maximum score and a lane's part of the sum of numerators of a warp's heads. */
+/* Maximum score of a warp's heads, and a lane's part of the softmax sum. */
 struct softmax {
     float max[HEADS / WARPS], sum[HEADS / WARPS];
 };
 
-/*
- * Writes the numerators of a page and updates m. If the page has the newest token, at `newest`, the
- * sum includes it, its score goes to `score` [n_heads], and its numerator is 0.
- */
+/* Replaces scores by softmax numerators and updates m. Includes the newest token. */
 __device__ __forceinline__ void add_scores(const kvd_xquant_attend_args &a, const area &s,
                                            softmax &m, int newest, float *score, int warp, int lane)
 {
@@ -461,7 +441,7 @@ __device__ __forceinline__ void load_run(const uint32_t *values, int run, int t,
         code[i] = BITS % 4 ? __funnelshift_r(word[i], word[i + 1], (unsigned)(bit % 32)) : word[i];
 }
 
-/* Sums of [2][16 heads] of numerators times [UNITS][8 columns][8 channels] of V, as of mma. */
+/* Accumulators of mma: 16 query heads times 8 channels of V. */
 typedef float sums[UNITS][2][8][4];
 
 /* Adds the products of softmax numerators and V of a page, in which `n` tokens are quantised. */
@@ -516,7 +496,6 @@ __device__ __forceinline__ void add_values(const kvd_xquant_attend_args &a, cons
     }
 }
 
-/* Writes the sums of a CTA's tokens. Column n and element j of mma are channel 8 n + j. */
 __device__ __forceinline__ void put_sums(const kvd_xquant_attend_args &a, size_t cta, const sums &o,
                                          int warp, int lane)
 {
@@ -536,7 +515,7 @@ __device__ __forceinline__ void put_sums(const kvd_xquant_attend_args &a, size_t
         }
 }
 
-/* Attends to some pages of a request. Grid: parts of a request, requests. */
+/* Attends to some pages of a request. */
 template <int BITS>
 __global__ void __launch_bounds__(THREADS, 1)
     attend(const __grid_constant__ kvd_xquant_attend_args a)
@@ -587,7 +566,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* Merges the parts of a request and adds its newest token. Grid: query heads, requests. */
+/* Merges the parts of a request and adds its newest token. */
 __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ kvd_xquant_attend_args a)
 {
     const int h = (int)blockIdx.x, b = (int)blockIdx.y, rank = a.x.form.rank, m = a.x.kv_len[b],
@@ -636,7 +615,6 @@ template <int BITS = 1> attend_kernel attend_of(int bits)
     return attend<BITS>;
 }
 
-/* Returns the number of CTAs per request: one per task, but no more than fill the device. */
 unsigned ctas(const kvd_xquant_args *a, size_t tasks)
 {
     const size_t enough = (size_t)(8 * a->n_sms / a->n + 1);

@@ -1,18 +1,15 @@
 /*
  * Kernels of method xquant: quantise vectors Y of a layer's input, and restore pages of bf16
- * vectors (layout: methods/dims/cuda/latents.h).
+ * vectors.
  *
- * If `channels`, a token has two vectors of `rank` numbers, one for K and one for V; otherwise it
- * has one vector, which is quantised like V. K has a scale per channel and `group` tokens; the
- * newest, incomplete group is bf16 in the request's ring buffer. V has a scale per `group` numbers
- * of a token.
+ * If `channels`, a token has two vectors of `rank` numbers, for K and for V; otherwise one,
+ * quantised like V. K has a scale per channel and `group` tokens; the newest, incomplete group is
+ * bf16 in a ring buffer. V has a scale per `group` numbers of a token.
  *
- * A page holds 64 tokens, in 32-bit words; quotients are rounded up. A scale is a word: the float16
- * step in the lower half, the float16 zero point in the upper half.
- *   codes         [rank / 32][bits][64]: number i of token t is `bits` bits long and begins at bit
- *                 i % 32 * bits of the words [i / 32][0 .. bits - 1][t], lowest bit first
- *   scales of K   [64 / min(group, 64)][rank]
- *   other scales  [rank / group][64]
+ * A page holds 64 tokens in 32-bit words. Number i of token t has `bits` bits, from bit i % 32 *
+ * bits of the words [i / 32][0 .. bits - 1][t] on. A scale is a word: the float16 step below, the
+ * float16 zero point above. Scales of K are [64 / min(group, 64)][rank], other scales [rank /
+ * group][64].
  */
 #ifndef KVD_METHODS_BITS_CUDA_XQUANT_H
 #define KVD_METHODS_BITS_CUDA_XQUANT_H
@@ -37,7 +34,7 @@ typedef struct {
     int32_t ring_pages;
 } kvd_xquant_form;
 
-/* Offsets of the parts of a quantised page, and its size, in words. */
+/* Offsets of the parts of a quantised page, and its size, in 32-bit words. */
 typedef struct {
     int32_t channel_scale, token, token_scale, words;
 } kvd_xquant_page;
@@ -65,14 +62,11 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /*
-     * Latent vectors Y of prompts in device memory, [tokens][rank], or [tokens][2 rank] if
-     * form.channels is set.
-     */
+    /* [tokens][rank] on the device: vectors Y of prompts, or [tokens][2 rank] if `channels`. */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
-    /* First row of each prompt in `rows`, [n] in device memory. NULL: decode steps of one token. */
+    /* [n] in device memory: index of each prompt's first token in `rows`. NULL: decode steps. */
     const int32_t *start;
     const int32_t *page_table; /* device [n][max_pages] */
     int32_t longest;
@@ -80,19 +74,12 @@ typedef struct {
     bool keys_alone; /* true: kvd_xquant_restore writes K vectors only */
 } kvd_xquant_args;
 
-/*
- * Quantises all tokens of prompts, and copies their unquantised K vectors to the ring buffer. In
- * decode steps, quantises the newest token's V, and the newest group's K vectors once the group is
- * complete.
- */
+/* Quantises prompts and the newest tokens. Incomplete groups of K go to the ring buffer. */
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
-/* Writes the vectors of all tokens to a->pages, the newest token's from the ring buffer. */
+/* Writes the vectors of all tokens to a->pages. */
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
 
-/*
- * Attention of decode steps to restored K and to quantised latent vectors of V: o = softmax(scale Q
- * K^T) Y, with the V vectors Y. Multiplied by `up` of V, o becomes the output of attention.
- */
+/* Largest sizes for attention to quantised Y: o = softmax(scale Q K^T) Y. */
 enum { KVD_XQUANT_HEADS = 32, KVD_XQUANT_RANK = 1024, KVD_XQUANT_BITS = 8 };
 typedef struct {
     kvd_xquant_args x; /* decode steps */
@@ -104,18 +91,14 @@ typedef struct {
     size_t page_elements;
     const float *sinks; /* device [n_heads], logits of attention sinks, or NULL */
     int32_t parts;      /* CTAs per request */
-    /* Workspace on the device: [n][parts][n_heads][rank], [n][parts][n_heads], [n][n_heads]. */
+    /* Device workspace [n][parts][n_heads][rank], [n][parts][n_heads], [n][n_heads]. */
     float *sums;
     float2 *ends;
     float *newest;
     void *o; /* output, bf16, device [n][n_heads][rank] */
 } kvd_xquant_attend_args;
 
-/*
- * Returns true if the GPU has the kernels: `channels`, up to KVD_XQUANT_HEADS query heads, 8 per KV
- * head, KVD_XQUANT_BITS bits and KVD_XQUANT_RANK numbers in multiples of 64, groups of multiples of
- * 8, and a page that fits into shared memory.
- */
+/* Returns true if the GPU kernels support these heads and this quantisation. */
 bool kvd_xquant_attends(const kvd_xquant_form *f, int32_t n_heads, int32_t n_kv_heads);
 cudaError_t kvd_xquant_attend(const kvd_xquant_attend_args *a, cudaStream_t stream);
 
