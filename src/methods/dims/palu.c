@@ -1,13 +1,8 @@
 /*
- * Method palu: groups of heads store latents, from which keys are rebuilt before RoPE at every step
- * (Chang et al. 2024, "Palu: Compressing KV-Cache with Low-Rank Projection", sections 3.1 to 3.3).
+ * Method palu: groups of heads store latent vectors, from which keys are rebuilt before RoPE (Chang
+ * et al. 2024, Palu, sections 3.1 to 3.3).
  *
- * The paper factors W_K as A B to minimise ||X W_K - X A B||. The minimum of rank r projects X W_K
- * on its leading r right singular vectors, so W_K stays and its output is multiplied by these
- * vectors; B is their transpose. Values likewise.
- *
- * `search` = 1, 2: ranks as rank_search.py of the public code. 3: random projections for timing,
- * ranks from singular values of pairs qk and wv (fdc).
+ * The latent vector is the projection of K or V on its leading right singular vectors.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -38,10 +33,7 @@ typedef struct {
     double share;
 } target;
 
-/*
- * Compares two matrices for qsort: that with the smallest rounding loss first, as in the public
- * code.
- */
+/* Compares two matrices for qsort: that with the smallest rounding loss first. */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -58,10 +50,7 @@ static size_t largest(const target *t, size_t n)
     return best;
 }
 
-/*
- * Divides the sum of ranks `total` among n matrices in proportion to `information`; each rank is 1
- * to `wide`. Requires n <= total <= n wide.
- */
+/* Divides the sum of ranks `total` among n matrices in proportion to `information`. */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
 {
@@ -99,10 +88,7 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
     return 0;
 }
 
-/*
- * Computes the singular values and vectors (columns) of n recorded tokens of `heads` heads, from
- * head `first` on.
- */
+/* Computes the singular values and vectors (columns) of n recorded tokens of `heads` heads. */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
 {
@@ -129,10 +115,7 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
     return status ? -1 : 0;
 }
 
-/*
- * Returns the rank of ZACK Eq. 6: singular values left out sum to at most fraction r. tail[i] is
- * the fraction from index i on.
- */
+/* Returns the rank at which omitted singular values sum to at most the fraction r. */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
     size_t k = wide;
@@ -173,10 +156,7 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
     return 0;
 }
 
-/*
- * Chooses ranks by ZACK Eq. 6, with the smallest removal rate for which their sum is at most
- * `most`.
- */
+/* Chooses ranks by ZACK Eq. 6, whose sum is at most `most`. */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
 {
@@ -256,8 +236,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * *a [wide][r] receives r columns of `basis` from column `from` on (cyclic), and *b [r][d] the
- * transpose of head h's rows of *a. The caller must free both.
+ * Copies r columns of `basis` from column `from` on (cyclic) to *a [wide][r], and the transpose of
+ * head h's part to *b [r][d]. The caller must free both.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
@@ -283,10 +263,7 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
         if (!s->drawn && basis_of(s->calibration, rows_of(s->config, side), layer, first, d->heads,
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
-        /*
-         * Random projections are columns of one basis, from a column that differs by layer, head
-         * and side.
-         */
+        /* Random projections begin at a column that differs by layer, head and side. */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide
                                                      : 0;

@@ -1,7 +1,4 @@
-/*
- * Methods that project heads on leading columns of rotations from a spectrum file. `.pair` names
- * the matrices that were decomposed for Q-K and for V (docs/notation.md).
- */
+/* Methods that project heads on leading columns of rotations from a spectrum file. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,30 +6,21 @@
 #include "formats/trained.h"
 #include "methods/dims/dims.h"
 
-/*
- * Method zack (ZACK, sections 3 and 5): rotations per KV head. Q-K: from queries stacked on keys
- * after RoPE. V: from values stacked on W_O. See reading Z-1 in docs/readings.md.
- */
+/* Method zack: rotations per KV head, of queries stacked on keys and values on W_O. */
 const kvd_dims_method kvd_dims_zack = {
     .info = {.name = "zack",
              .summary = "rotations of Q-K after RoPE and V-W_O, a width per head (ZACK)"},
     .pair = {KVD_PAIR_QK, KVD_PAIR_VW},
 };
 
-/*
- * Method fdc (FDC, section 4): rotates V by the singular vectors of its KV head's W_V, without
- * calibration (reading F-6 in docs/readings.md).
- */
+/* Method fdc: rotates V by the singular vectors of its W_V, without calibration. */
 const kvd_dims_method kvd_dims_fdc = {
     .info = {.name = "fdc",
              .summary = "rotations of Q-K after RoPE and of W_V, a width per head (FDC)"},
     .pair = {KVD_PAIR_QK, KVD_PAIR_WV},
 };
 
-/*
- * Method uniform: ZACK's rotations, with equally many kept dimensions in all heads and layers (the
- * paper's ablation ZACK/AC, plain PCA truncation).
- */
+/* Method uniform: ZACK's rotations with equally many kept dimensions in all heads and layers. */
 const kvd_dims_method kvd_dims_uniform = {
     .info = {.name = "uniform",
              .summary = "ZACK's rotations, the same width for every head (ZACK/AC)"},
@@ -40,11 +28,7 @@ const kvd_dims_method kvd_dims_uniform = {
     .one_p = true,
 };
 
-/*
- * Method balanced: minimises the expected squared error of q.k and P V W_O at given widths
- * (docs/methods.md). Uses singular value decompositions of Cq^{1/2} Ck^{1/2} and Cv^{1/2} (W_O
- * W_O^T)^{1/2}, where Cq, Ck, Cv are second moments of queries, keys and values.
- */
+/* Method balanced: minimises the squared error of attention scores and outputs. */
 const kvd_dims_method kvd_dims_balanced = {
     .info = {.name = "balanced",
              .summary = "score-optimal projections of Q-K and V-W_O, a width per head"},
@@ -52,12 +36,7 @@ const kvd_dims_method kvd_dims_balanced = {
     .biorthogonal = true,
 };
 
-/*
- * Method fisher: minimises, to second order, the change of the model's predictions. Uses singular
- * value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. C are second moments of queries
- * q and attention outputs o. G are second moments of the loss gradients, with targets drawn from
- * predictions.
- */
+/* Method fisher: minimises, to second order, the change of the model's predictions. */
 const kvd_dims_method kvd_dims_fisher = {
     .info = {.name = "fisher",
              .summary =
@@ -68,9 +47,8 @@ const kvd_dims_method kvd_dims_fisher = {
 };
 
 /*
- * Method matryoshka: MatryoshkaKV before training (Lin et al. 2024, sections 3 and 4, and
- * cal_pcallama_init.py): principal components of K after RoPE and of V, without subtracting the
- * mean.
+ * Method matryoshka: MatryoshkaKV before training (Lin et al. 2024, sections 3 and 4): principal
+ * components of K and V, without subtracting the mean.
  */
 const kvd_dims_method kvd_dims_matryoshka = {
     .info = {.name = "matryoshka",
@@ -81,9 +59,7 @@ const kvd_dims_method kvd_dims_matryoshka = {
 
 /*
  * Method projected: trained matrices from a file (MatryoshkaKV: Lin et al. 2024, arXiv 2410.14731;
- * CSKV: Wang et al. 2024, arXiv 2409.10593). D shortens K and V, U rebuilds them.
- * Keys after RoPE: k D is stored, scores are (q U^T) . (k D). Keys before RoPE: k_pre D is stored,
- * read as RoPE(k_pre D U). Values: v D, output (P v D) U.
+ * CSKV: Wang et al. 2024, arXiv 2409.10593).
  */
 
 static const kvd_parameter parameters[] = {
@@ -93,10 +69,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/*
- * Returns the first `cols` columns of x as float32 [rows][cols], or transposed if `transposed`.
- * Returns NULL on failure.
- */
+/* Returns the first `cols` columns of x as float32, perhaps transposed, or NULL. */
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
                    kvd_err *err)
 {
@@ -139,10 +112,7 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        /*
-         * Lets a_q and a_k be the same array if Q and K have equal matrices, so that these are
-         * stored and counted once.
-         */
+        /* Q and K share the array of equal matrices, so that it is stored and counted once. */
         free(h->a_q);
         h->a_q = h->a_k;
     }

@@ -1,10 +1,8 @@
 /*
- * Methods that compute a rotation R per request from its prompt. K (after RoPE) and V are stored as
- * X R_p and rebuilt as (X R_p) R_p^T at every step. The prompt attends to unprojected K and V.
+ * Methods that compute a rotation per request from its prompt, and keep its first columns.
  *
- * strawman: X = U S R^T, one width (online SVD in Fig. 6 of the ZACK paper)
- * online=1: [Q; K] = U S R^T and [V; W_O^T] = U S R^T, widths of zack (ZACK/OE)
- * explicit=1: R and widths of the spectrum file (ZDC/ZO in the ZDC paper)
+ * The rotation has the right singular vectors of K or V (strawman) or of queries with keys and
+ * values with W_O (online=1), or comes from a file (explicit=1).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -24,9 +22,7 @@ static size_t width(const kvd_parameter_values *v, size_t d)
     return kept < 1 ? 1 : (size_t)kept;
 }
 
-/*
- * Writes to x the part of unit vector i that is orthogonal to R's first m columns. Returns |x|^2.
- */
+/* Writes the part of unit vector i orthogonal to the first m columns of R to x. Returns |x|^2. */
 static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 {
     double length = 0;
@@ -40,10 +36,7 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
     return length;
 }
 
-/*
- * Replaces those of R's columns that are only rounding noise by unit vectors made orthonormal to
- * the others. spare [2][d] is scratch memory.
- */
+/* Replaces columns of R that are only rounding noise by other orthonormal vectors. */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {
     size_t known = 0;
@@ -64,7 +57,7 @@ static void complete(size_t d, size_t w, const double *sigma, double *R, double 
     }
 }
 
-/* Adds the second moments of the rows of *x, and of the query rows stacked on them, to `gram`. */
+/* Adds the second moments of *x, and of the queries stacked on it, to `gram`. */
 static int add_rows(const kvd_channels_rows *x, double *gram, double *scratch, kvd_err *err)
 {
     const size_t d = x->d;
@@ -95,9 +88,7 @@ static int project(const kvd_channels_rows *x, size_t w, float *a, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/*
- * Adds the second moments of W_O [d_model][n_heads * d_head] to `moment`, one matrix per KV head.
- */
+/* Adds the second moments of W_O to `moment`, one matrix per KV head. */
 static int add_outputs(const kvd_config *c, const kvd_weight *weight, double *moment, kvd_err *err)
 {
     enum { ROWS = 256 };

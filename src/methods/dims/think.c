@@ -1,9 +1,4 @@
-/*
- * Method think: prunes key channels with small products with the last queries (Xu et al. 2024,
- * "ThinK: Thinner Key Cache by Query-Driven Pruning", section 3 and its code). Importance of
- * channel i: ||Q_i|| ||K_i|| summed over query heads, Q_i the last `window` queries, K_i all cached
- * keys.
- */
+/* Method think: prunes key channels whose products with the last queries are small. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,10 +1,9 @@
 /*
  * Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
- * 2024, "MiniCache: KV Cache Compression in Depth Dimension for Large Language Models", section 4).
- * Both vectors of a token and head keep their lengths; their direction is interpolated on the
- * sphere at position `t`. Angles in the upper fraction `gamma` of the prompt's range stay unmerged,
- * as in the paper's text; the paper's d < d_min + gamma (d_max - d_min) would leave the smallest
- * unmerged.
+ * 2024, MiniCache, section 4).
+ *
+ * Vectors keep their lengths, and their direction is interpolated at `t`. Angles in the upper
+ * fraction `gamma` of the prompt's range stay unmerged.
  */
 #include <cblas.h>
 #include <math.h>
@@ -47,10 +46,7 @@ static pair measure(const float *a, const float *b, size_t d)
 static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
-    /*
-     * Weights of the two vectors. Spherical interpolation is undefined for zero vectors and for
-     * equal or opposite directions, which are handled below.
-     */
+    /* Weights of two vectors. Interpolation is undefined for opposite directions. */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
     if (!(p->length[0] > 0) || !(p->length[1] > 0) || (sine <= 1e-6 && p->angle > 1)) {
@@ -108,9 +104,8 @@ const kvd_layers_method kvd_layers_minicache = {
 };
 
 /*
- * Method xkv: adjacent layers share singular vectors (Chang et al. 2025, "xKV: Cross-Layer SVD for
- * KV-Cache Compression", section 3). Keys before RoPE of `layers` layers, [n][layers * heads * d],
- * become their best approximation of rank `rank_k`. Values become that of rank `rank_v`.
+ * Method xkv: adjacent layers share singular vectors (Chang et al. 2025, xKV, section 3). K and V
+ * of `layers` layers get their best approximation of rank rank_k or rank_v.
  */
 
 enum { LAYERS, RANK_K, RANK_V };
@@ -128,10 +123,7 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
     return wanted < left ? wanted : left;
 }
 
-/*
- * Copies the rows of all layers of a group side by side to w [n][n_layers * heads * d]. If `back`,
- * copies them from w instead.
- */
+/* Copies K or V of all layers of a group to w [n][n_layers * heads * d] or, if `back`, from w. */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
     const size_t width = b->heads * b->d, wide = (size_t)b->n_layers * width;
@@ -144,10 +136,7 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
                     w[t * wide + l * width + j] = (double)b->x[l][t * width + j];
 }
 
-/*
- * Replaces the group's rows X by X V V^T, with V the r leading eigenvectors of X^T X. If X has
- * fewer rows than columns, computes the result as U U^T X, with U those of X X^T.
- */
+/* Replaces the group's matrix X by X V V^T, with V the r leading eigenvectors of X^T X. */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {
     const bool by_rows = b->n < wide;

@@ -1,7 +1,4 @@
-/*
- * Interface of methods that store K and V of several layers as one, once a prompt has passed the
- * last of them. Later tokens stay separate.
- */
+/* Interface of methods that store K and V of several layers as one, after a prompt. */
 #ifndef KVD_METHODS_LAYERS_LAYERS_H
 #define KVD_METHODS_LAYERS_LAYERS_H
 
@@ -13,10 +10,7 @@ typedef struct {
     int first_layer, n_layers;
     /* Number of prompt tokens, of KV heads and of dimensions per head. */
     size_t n, heads, d;
-    /*
-     * Pointers to the rows [n][heads][d] of each of the n_layers layers. `merge` overwrites the
-     * rows.
-     */
+    /* [n_layers] Vectors [n][heads][d] of each layer, which `merge` overwrites. */
     float *const *x;
 } kvd_layers_block;
 
@@ -29,17 +23,11 @@ typedef struct {
 typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
-    /*
-     * True if `merge` needs keys before RoPE. The caller then applies RoPE to the keys that `merge`
-     * returns.
-     */
+    /* True if `merge` needs keys before RoPE, and returns such keys. */
     bool keys_before_rope;
     /* Fails if parameters do not suit the model. Called before `group`. May be NULL. */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
-    /*
-     * Returns how many layers the group has that begins at layer `layer`. 1 means that this layer
-     * is not merged.
-     */
+    /* Returns the number of layers merged from `layer` on, or 1 if it is not merged. */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);
     int (*merge)(const kvd_parameter_values *v, const kvd_layers_block *b, kvd_layers_count *count,
                  kvd_err *err);
@@ -48,8 +36,8 @@ struct kvd_layers_method {
 extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 
 /*
- * Computes the rank to which K or V of a prompt of n tokens is reduced; a token has `wide` elements
- * in the group. Fails if the rank is not valid.
+ * Computes the rank of K or V of a prompt of n tokens with `wide` elements each. Fails if it is not
+ * valid.
  */
 int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
                  kvd_err *err);

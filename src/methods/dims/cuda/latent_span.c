@@ -1,4 +1,4 @@
-/* Eigenvectors and leading singular vectors of prompts on a GPU (latent_span.h). */
+/* Eigenvectors and leading singular vectors of prompts on a GPU. */
 #include "methods/dims/cuda/latent_span.h"
 
 #include <math.h>
@@ -82,17 +82,14 @@ int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tok
                : -1;
 }
 
-/* Matrix of a batch in device memory, column-major without gaps: [rows][columns]. */
+/* Matrix [rows][columns] of a batch in device memory, column-major without gaps. */
 typedef struct {
     void *x;
     cudaDataType_t type;
     size_t rows, columns;
 } span_matrix;
 
-/*
- * Queues C = A B + beta C, or A^T B + beta C if `turns` is set, with float32 sums. A and B have one
- * type, bf16 or float32, which is rounded to tf32.
- */
+/* Computes C = A B + beta C, or A^T B + beta C if `turns` is set, with float32 sums. */
 static int span_multiply(const kvd_latent_span *s, bool turns, span_matrix a, span_matrix b,
                          float beta, span_matrix c, size_t batch, kvd_err *err)
 {
@@ -125,7 +122,7 @@ static const kvd_span_polynomial_of span_steps[SPAN_EXACT] = {
     {1.876385601227024F, -1.251538696600965F, 0.3751539029622895F, 1},
     {1.875F, -1.25F, 0.375F, 1}};
 
-/* Replaces s->gram by the matrix of step i for y, whose polar factor the steps approach. */
+/* Replaces s->gram by the matrix of step i for y, which brings y nearer to its polar factor. */
 static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, int i, span_matrix y,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -147,11 +144,7 @@ static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, in
                : 0;
 }
 
-/*
- * Replaces s->basis by the polar factor of s->y to the accuracy of bf16, or after fewer steps by a
- * matrix of the same span. `steps` is odd. The first product keeps the low bits of y, whose columns
- * may be nearly dependent. Overwrites s->low.
- */
+/* Replaces s->basis by the polar factor of s->y, or nearly. `steps` is odd. Overwrites s->low. */
 static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, int steps,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -175,10 +168,7 @@ static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, i
     return 0;
 }
 
-/*
- * Replaces s->q by the polar factor of s->y to the accuracy of tf32, and s->basis by s->q in bf16.
- * Overwrites s->y and s->low.
- */
+/* Replaces s->q by the polar factor of s->y, and s->basis by its bf16 copy. */
 static int span_polar_exact(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                             cudaStream_t stream, kvd_err *err)
 {
@@ -202,7 +192,7 @@ static int span_polar_exact(const kvd_latent_span *s, const kvd_latent_span_rows
     return kvd_cuda_check(kvd_span_round(s->q, s->basis, NULL, n, batch, stream), spans, err);
 }
 
-/* Sets z = X basis and the sums of its squares. */
+/* Multiplies the prompt's vectors by the basis, and sums the squares of the products. */
 static int span_project(const kvd_latent_span *s, const kvd_latent_span_rows *r, float *part,
                         cudaStream_t stream, kvd_err *err)
 {
@@ -217,7 +207,6 @@ static int span_project(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                : 0;
 }
 
-/* Queues y = X^T z. */
 static int span_return(const kvd_latent_span *s, const kvd_latent_span_rows *r, kvd_err *err)
 {
     return span_multiply(s, false, (span_matrix){s->x, CUDA_R_16BF, r->wide, r->n},
@@ -225,7 +214,7 @@ static int span_return(const kvd_latent_span *s, const kvd_latent_span_rows *r, 
                          (span_matrix){s->y, CUDA_R_32F, r->wide, r->width}, r->batch, err);
 }
 
-/* Queues x = X / |X|, and y with columns that span the first block of vectors. */
+/* Normalises the prompt's vectors, and fills y with a first guess of the singular vectors. */
 static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, cudaStream_t stream,
                       kvd_err *err)
 {
@@ -242,10 +231,7 @@ static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, c
                : 0;
 }
 
-/*
- * Runs a power step, which makes s->basis orthonormal enough to measure the squares outside its
- * span, and then shifted ones.
- */
+/* Runs a power step, which makes s->basis nearly orthonormal and then shifts it. */
 static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, size_t most,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -255,7 +241,10 @@ static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, s
         span_polar(s, r, SPAN_EXACT, stream, err))
         return -1;
     for (int i = 0; i < SPAN_SHIFTS; i++) {
-        /* Takes large and small roots of the Chebyshev polynomial in turn. */
+        /*
+         * Large and small roots of the Chebyshev polynomial alternate, so that rounding errors stay
+         * small.
+         */
         const int place = i % 2 ? SPAN_SHIFTS - 1 - i / 2 : i / 2;
         const double root = 1 + cos(acos(-1) * (place + 0.5) / SPAN_SHIFTS),
                      scale = 0.75 / (double)(most - r->width);
@@ -278,7 +267,7 @@ int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
         r->wide > s->wide || r->width < 1 || r->width > s->width || r->width > most)
         return kvd_fail(err, "%s: %zu vectors of %zu times %zu rows of %zu, at most %zu of %zu",
                         spans, r->width, r->batch, r->n, r->wide, s->width, s->wide);
-    /* Skips the power steps if the basis has all dimensions. */
+    /* If all singular vectors are wanted, no power iteration is needed. */
     if (span_begin(s, r, stream, err) ||
         (r->width < most
              ? span_polar(s, r, SPAN_ROUGH, stream, err) || span_power(s, r, most, stream, err)

@@ -1,4 +1,4 @@
-/* Kernels of the leading singular vectors of prompts (latent_span.h). */
+/* Kernels of the leading singular vectors of prompts. */
 #include "methods/dims/cuda/latent_span.h"
 
 #include <cuda_fp16.h>
@@ -26,7 +26,7 @@ __device__ float sum_of_threads(float x)
     return x;
 }
 
-/* Returns the sum of the partial sums that span_squares wrote for matrix blockIdx.y. */
+/* Returns the sum of the partial sums of matrix blockIdx.y. */
 __device__ __forceinline__ float total(const float *part)
 {
     return sum_of_threads(part[blockIdx.y * KVD_SPAN_PARTS + threadIdx.x]);
@@ -42,10 +42,7 @@ __device__ __forceinline__ float widen(uint16_t x)
     return __uint_as_float(static_cast<uint32_t>(x) << 16);
 }
 
-/*
- * Writes partial sums of squares of matrices x [gridDim.y][rows][columns]. The grid's x is the
- * partial sum, its y the matrix.
- */
+/* Writes partial sums of squares of matrices x [gridDim.y][rows][columns]. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     span_squares(const T *x, uint32_t rows, uint32_t columns, size_t ld, size_t stride, float *part)
@@ -98,7 +95,7 @@ __global__ void __launch_bounds__(THREADS) span_start(T *to, uint32_t rows, uint
     }
 }
 
-/* Computes y -= root * (part of the squares outside the span of q) * q. */
+/* Computes y -= root * (fraction of the squares outside the span of q) * q. */
 __global__ void __launch_bounds__(THREADS)
     span_shift(float *y, const uint16_t *q, uint32_t n, const float *part, float root)
 {
@@ -109,7 +106,7 @@ __global__ void __launch_bounds__(THREADS)
         y[i] -= shift * widen(q[i]);
 }
 
-/* gram = a / s I + b / s^3 gram + c / s^5 square. part: sums of the squares of gram, or NULL. */
+/* Computes gram = a / s I + b / s^3 gram + c / s^5 square. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     span_polynomial(T *gram, const float *square, uint32_t n, const float *part,
@@ -123,7 +120,7 @@ __global__ void __launch_bounds__(THREADS)
         store(b * widen(gram[i]) + c * square[i] + (i / n == i % n ? a : 0), gram + i);
 }
 
-/* Splits y into a number that tf32 represents exactly, which replaces it, and the rest. */
+/* Splits y into a number that tf32 represents exactly, and the rest. */
 __global__ void __launch_bounds__(THREADS) span_split(float *y, float *low, uint32_t n)
 {
     y += static_cast<size_t>(blockIdx.y) * n;

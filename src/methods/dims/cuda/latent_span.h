@@ -1,6 +1,6 @@
 /*
  * Eigenvectors of symmetric matrices, and leading singular vectors of prompts, on a GPU. Launchers
- * return cudaError_t and never synchronise, allocate or print.
+ * return cudaError_t and never synchronise or allocate.
  */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENT_SPAN_H
 #define KVD_METHODS_DIMS_CUDA_LATENT_SPAN_H
@@ -14,61 +14,49 @@
 extern "C" {
 #endif
 
-/*
- * Kernels of kvd_latent_span_run (below) on `batch` matrices, column-major without gaps, in float32
- * or bf16. part [batch][KVD_SPAN_PARTS]: partial sums of squares of each matrix.
- */
+/* Number of partial sums per matrix, part [batch][KVD_SPAN_PARTS]. */
 enum { KVD_SPAN_PARTS = 256 };
-/* Error of the sum of squares in a span whose basis is orthonormal to the accuracy of bf16. */
+/* Error of the sum of squares in a span whose basis is bf16. */
 #define KVD_SPAN_NOISE 3e-3F
-/* Row-major matrices. Rows begin `ld` elements apart, matrices `stride` elements. */
+/* Row-major matrices. Rows are `ld` elements apart, matrices `stride` elements. */
 typedef struct {
     uint32_t rows, columns;
     size_t ld, stride;
     int32_t batch;
 } kvd_span_shape;
-/* Writes the partial sums of squares of matrices, which are bf16 or, if bf16 is false, float32. */
+/* Writes the partial sums of squares of bf16 or, if bf16 is false, float32 matrices. */
 cudaError_t kvd_span_squares(const void *x, bool bf16, kvd_span_shape m, float *part,
                              cudaStream_t stream);
-/* Divides bf16 matrices by their norms: the root of the sum of `part`. to: bf16, without gaps. */
+/* Divides bf16 matrices by their norms. `part` has their partial sums of squares. */
 cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, void *to,
                            cudaStream_t stream);
-/*
- * Writes [rows][columns] in bf16 or else float32, orthogonal columns of elements 0, 1 and -1 if
- * rows >= columns.
- */
+/* Writes [rows][columns] of 0, 1 and -1, with orthogonal columns if rows >= columns. */
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
-/*
- * Subtracts `root` q max(1 - sum of `part` - KVD_SPAN_NOISE, 0) from y. y (float32) and q (bf16)
- * have n elements.
- */
+/* Subtracts `root` q max(1 - sum of `part` - KVD_SPAN_NOISE, 0) from y, both of n elements. */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /*
- * Polynomial a x + b x^3 + c x^5 that is applied to singular values x divided by s. With `part`,
- * the divisor is s times the fourth root of the sum of `part`.
+ * Polynomial a x + b x^3 + c x^5 of singular values x divided by s. With `part`, the divisor is s
+ * times the fourth root of the sum of `part`.
  */
 typedef struct {
     float a, b, c, s;
 } kvd_span_polynomial_of;
 /*
- * Replaces G = Y^T Y [n][n] (`gram`, in bf16 or else float32) by a matrix M such that Y M has the
- * singular values of Y after polynomial `p`. square: G^2 in float32.
+ * Replaces G = Y^T Y [n][n] (`gram`) by a matrix M such that Y M has the singular values of Y after
+ * polynomial `p`. `square` is G^2 in float32.
  */
 cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
-/*
- * Splits y into numbers that tf32 represents exactly, which replace y, and the rest, written to
- * `low`.
- */
+/* Splits y into numbers that tf32 represents exactly, which replace y, and the rest. */
 cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
 /* Rounds y to bf16, and writes the rest to `low` unless `low` is NULL. */
 cudaError_t kvd_span_round(const float *y, void *high, void *low, size_t n, int32_t batch,
                            cudaStream_t stream);
-/* Adds the partial sums of each matrix: sum [batch]. */
+/* Adds the partial sums of each matrix to sum [batch]. */
 cudaError_t kvd_span_sum(const float *part, float *sum, int32_t batch, cudaStream_t stream);
-/* Converts q [wide][width] to row-major bf16 [wide][rank], with columns of zeros after `width`. */
+/* Converts q [wide][width] to row-major bf16 [wide][rank]. Columns from `width` on become 0. */
 cudaError_t kvd_span_store(const float *q, size_t wide, size_t width, size_t rank, void *to,
                            cudaStream_t stream);
 
@@ -93,34 +81,28 @@ typedef struct {
     size_t work_bytes, host_bytes;
 } kvd_latent_solver;
 
-/* `*s` must be zeroed, and closed also after a failure. `memory` owns device arrays. */
+/* Opens zeroed `*s`. Close it even after a failure. `memory` owns device arrays. */
 int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory *memory,
                            cudaStream_t stream, kvd_err *err);
 void kvd_latent_solver_close(kvd_latent_solver *s);
-/*
- * Queues the replacement of the matrices by their eigenvectors, column-major, in rising order of
- * eigenvalues. host_info [n]: 0 or cuSOLVER's error.
- */
+/* Replaces the matrices by their eigenvectors, in rising order of eigenvalues. */
 int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_info,
                           cudaStream_t stream, kvd_err *err);
 
 /*
- * Leading right singular vectors of bf16 rows X [n][wide], by a block of `width` vectors Q without
- * an eigensolver:
+ * Computes the leading right singular vectors of bf16 matrices X [n][wide] by power steps with
+ * `width` vectors.
  *
- *     Q = polar factor of (X^T X - s I) Q,
- *
- * with s the roots of a Chebyshev polynomial on [0, 1.5 times the mean square of the singular
- * values outside the span]. Odd polynomials of degree 5 (Amsel et al. 2025, "The Polar Express",
- * arXiv 2505.16932) converge to the polar factor. All are products on tensor cores in bf16, except
- * those of the last polar factor in tf32: rounding errors of Q are filtered by the steps after it.
+ * A step replaces Q by the polar factor of (X^T X - s I) Q, with s the roots of a Chebyshev
+ * polynomial. Odd polynomials of degree 5 give the polar factor (Amsel et al. 2025, arXiv
+ * 2505.16932).
  */
 typedef struct {
     const kvd_cublas *lib;
     cublasHandle_t blas;        /* the caller may replace it by one of another stream */
     size_t tokens, wide, width; /* largest number of rows, dimensions and vectors */
     /*
-     * In device memory, bf16: rows divided by their norm, their products with the basis, and the
+     * bf16 in device memory: normalised vectors of the prompt, their products with the basis, the
      * basis.
      */
     uint16_t *x, *z, *basis;
@@ -133,7 +115,7 @@ enum { KVD_LATENT_SPAN_BATCH = 4 /* largest number of prompts of a call */ };
 /* Allocates the device arrays in `memory`. Products use the worker's cuBLAS and stream. */
 int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tokens, size_t wide,
                          size_t width, kvd_device_memory *memory, kvd_err *err);
-/* Rows of prompts that have equal lengths. */
+/* Prompts of equal lengths whose singular vectors are computed together. */
 typedef struct {
     const uint16_t *x; /* device [batch][n][ld], `wide` elements of each row count */
     size_t ld, n, wide, batch;
@@ -141,21 +123,15 @@ typedef struct {
     size_t rank;  /* at least width */
     /* [wide][rank] Basis of each prompt in device memory: vectors, then columns of zeros. */
     uint16_t *basis[KVD_LATENT_SPAN_BATCH];
-    /*
-     * [batch] Fraction of the squares of X that the span holds, in pinned memory.
-     * kvd_latent_span_check reads it.
-     */
+    /* [batch] Fraction of the sum of squares that the singular vectors hold, in pinned memory. */
     float *captured;
 } kvd_latent_span_rows;
-/* Queues the computation of r->basis and r->captured on `stream`, which must be that of s->blas. */
+/* Starts computing r->basis and r->captured on `stream`, which must be that of s->blas. */
 int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                         cudaStream_t stream, kvd_err *err);
-/*
- * Returns how many of the first entries of q_len [n] equal the first one, at most the largest
- * batch.
- */
+/* Returns how many first entries of q_len [n] are equal, up to the largest batch. */
 size_t kvd_latent_span_equal(const int32_t *q_len, size_t n);
-/* Fails unless `captured`, the part of the squares in the span, is a number from 0 to 1. */
+/* Fails unless `captured` is a number from 0 to 1. */
 int kvd_latent_span_check(float captured, kvd_err *err);
 #endif
 #endif

@@ -1,4 +1,4 @@
-/* Latent vectors in pages on a GPU: their layout, storage and quantised elements (latents.h). */
+/* Latent vectors in pages on a GPU: their layout, storage and quantisation. */
 #include "methods/dims/cuda/latents.h"
 
 #include <math.h>
@@ -28,11 +28,7 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
     return 0;
 }
 
-/*
- * Fills host tables of layer l: `head` for each KV head, and `run` with the page offset of every 8
- * latent elements. If s->wide, fills `source` with the offset of these elements in a new token's
- * latents.
- */
+/* Fills `head` for each KV head, and `run` with the page offset of every 8 elements. */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
     kvd_latent_layer *const to = &s->layer[l];
@@ -53,10 +49,7 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /*
-     * A row of new latent vectors holds those of K of all groups, then those of V. If s->joint, K
-     * and V share latent vectors.
-     */
+    /* New latent vectors have K of all groups, then V, unless K and V share them. */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {
@@ -101,7 +94,7 @@ int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err)
     return status;
 }
 
-/* Sets the stored positions of `pages` pages of all layers to 0, which RoPE takes. */
+/* Zeroes the stored positions, because RoPE requires valid ones. */
 static int clear_positions(const kvd_latent_store *s, size_t pages, cudaStream_t stream,
                            kvd_err *err)
 {
@@ -279,10 +272,7 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 
 enum { LEVELS = 2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS /* of a layer */ };
 
-/*
- * Tables of the quantisation method in host memory, and the kernels' tables that are made from
- * them.
- */
+/* Tables of the quantisation method in host memory, and the kernels' tables made from them. */
 typedef struct {
     const kvd_plan *plan;
     kvd_allot_tables allot;
@@ -293,7 +283,7 @@ typedef struct {
     float *level, *decoded;    /* [n_layers][LEVELS] */
 } code_tables;
 
-/* Sets the bits and the range of element r of K or V of KV head `head` of the whole model. */
+/* Sets the bits and the range of element r of K or V of a KV head of the whole model. */
 static void set_code(const code_tables *t, int l, int head, int side, int r, kvd_latent_code *to)
 {
     if (!t->bits) {
@@ -313,11 +303,7 @@ static void set_code(const code_tables *t, int l, int head, int side, int r, kvd
     to->deviation = side ? 0 : k->range[2 * at + 1];
 }
 
-/*
- * Describes in t->code[first] and later how each latent element of layer l is quantised, in the
- * order of a page. Returns the number of 32-bit words per token, and adds the bits of a token to
- * the sums in *c.
- */
+/* Describes how each latent element is quantised. Returns the 32-bit words per token. */
 static int32_t fill_codes(kvd_latent_codes *c, int l, const code_tables *t, const kvd_dims *dims,
                           size_t first)
 {
@@ -362,9 +348,6 @@ static int32_t fill_codes(kvd_latent_codes *c, int l, const code_tables *t, cons
     return words;
 }
 
-/*
- * Copies kvquant's quantisation levels of a layer to the part of the table for its number of bits.
- */
 static void fill_levels(const code_tables *t, int l)
 {
     const size_t n = (size_t)1 << t->bits;
@@ -435,7 +418,7 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
         kvd_kvquant_tables_of(plan->bits_self, &t.kvquant);
         c->n_groups = (int)groups;
         c->share = kvd_gpu_packed_value(plan, "outliers");
-        /* Four times the expected number, plus 64, as kvd_gpu_packed_describe. */
+        /* Room for four times the expected number of outliers, plus 64. */
         c->room = c->share <= 0 ? 0
                   : room        ? (int32_t)room
                          : (int32_t)ceil(c->share * KVD_PAGE_TOKENS * widest_k(dims) + 16) * 4;

@@ -1,10 +1,4 @@
-/*
- * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side, with
- * latent vectors L and projection B.
- *
- * An 8 x 8 block of the page layout is an mma.sync fragment: no shared memory for latent vectors
- * and results. Above RANK_WHOLE, B is loaded in double-buffered parts, once per 128 tokens.
- */
+/* Restores K and V from latent vectors: products with a projection, on tensor cores. */
 #include "methods/dims/cuda/latents.h"
 
 #include "common/cuda/launch.cuh"
@@ -30,10 +24,7 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/*
- * Returns the RoPE position of row t of the request, which is in `page`. If it is negative, the row
- * must not be written.
- */
+/* Returns the RoPE position of token t, or a negative number if the token must not be written. */
 __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, size_t page, int t)
 {
     if (a.positions)
@@ -44,7 +35,7 @@ __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, siz
                       : t;
 }
 
-/* Applies RoPE to two rows of keys in mma accumulators, by their positions. d_head: 16 * W16. */
+/* Applies RoPE to keys in mma accumulators, of two tokens per lane. d_head is 16 * W16. */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
                                            const int (&position)[2], int lane)
@@ -78,13 +69,13 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
     }
 }
 
-/* Elements between rows of B^T, padded against ldmatrix bank conflicts. */
+/* Elements between rows of the projection in shared memory, padded against bank conflicts. */
 __host__ __device__ constexpr int pitch_of(int rank)
 {
     return rank + 8;
 }
 
-/* Number of rows of projection B that are in shared memory at the same time. */
+/* Number of rows of the projection that are in shared memory at the same time. */
 __host__ __device__ constexpr int part_of(int max_rank)
 {
     return max_rank > RANK_WHOLE ? RANK_PART : max_rank;
@@ -92,10 +83,7 @@ __host__ __device__ constexpr int part_of(int max_rank)
 
 enum { AHEAD = 4 /* blocks of 16 ranks loaded at once */ };
 
-/*
- * Loads mma operands of the blocks of ranks k .. k + AHEAD - 1. Operands after the last block are
- * zero.
- */
+/* Loads mma operands from rank k on. Operands after the last one are zero. */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
 {
@@ -106,7 +94,9 @@ __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
             x[i][e] = k + i < steps ? __ldg(from + (k + i) * 512 + e / 2 * 256 + e % 2 * 32) : 0;
 }
 
-/* Loads ranks first .. first + n - 1 of B^T [d][rank] into shared memory [d][pitch]. */
+/*
+ * Loads columns first .. first + n - 1 of the projection [d][rank] into shared memory [d][pitch].
+ */
 __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank, int first, int n,
                                           int pitch, uint16_t *to)
 {
@@ -117,7 +107,7 @@ __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank,
     }
 }
 
-/* Starts copying up to RANK_PART rows of projection B, from row `first` on, to shared memory. */
+/* Starts copying up to RANK_PART rows of the projection to shared memory. */
 __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank, int first,
                                            uint16_t *to)
 {
@@ -139,10 +129,7 @@ template <int LATER> __device__ __forceinline__ void wait_for_part()
     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-/*
- * Restores K or V from latents. PARTS is true if projection B exceeds shared memory and is loaded
- * in parts.
- */
+/* Restores K or V from latent vectors. PARTS: the projection exceeds shared memory. */
 template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
@@ -270,7 +257,7 @@ __device__ __forceinline__ uint4 narrow(const float (&x)[8])
                       pack<true>(x[6], x[7]));
 }
 
-/* Applies RoPE to 16 columns of a query: c .. c + 7 (low) and those d_head / 2 later (high). */
+/* Applies RoPE to 8 columns of a query from c on and to those d_head / 2 later. */
 __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t position, int c,
                                            uint4 &low, uint4 &high)
 {
@@ -334,7 +321,7 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
     *reinterpret_cast<uint4 *>(to + to_high) = high;
 }
 
-/* Stores run r of the latent vectors of a request's new token t, or after the runs its position. */
+/* Stores 8 elements of new token t's latent vectors or, from r = a.n_runs on, its position. */
 __device__ __forceinline__ void put_latent(const kvd_latent_put_args &a, int b, int old, int t,
                                            int r)
 {
@@ -429,10 +416,7 @@ __global__ void __launch_bounds__(THREADS) gather_queries(const __grid_constant_
     }
 }
 
-/*
- * Projects K and V of each request's last token. 32 threads compute eight columns and add in a
- * fixed order.
- */
+/* Projects K and V of each request's last token. Sums have a fixed order. */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
 {
@@ -491,10 +475,7 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
     return parts ? restore<W16, true> : restore<W16, false>;
 }
 
-/*
- * Returns the number of thread blocks along one dimension of a grid: one for every 8 tokens of the
- * longest request, but not more than are needed to fill the device.
- */
+/* Returns the thread blocks for the longest request, at most enough to fill the device. */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
@@ -509,7 +490,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs + (a->positions ? a->n_kv_heads : 0),
               each = (runs + RUNS - 1) / RUNS;
-    /* For decode steps, the columns of a token are divided among thread blocks, 8 columns each. */
+    /* In decode steps, the columns of a token are divided among thread blocks, 8 columns each. */
     put<<<dim3(octets(&a->s), a->s.n, (a->s.most == 1 ? each : 1)), THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
@@ -527,8 +508,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const bool parts = a->max_rank > RANK_WHOLE;
     const int bytes = (parts ? 2 : 1) * a->d_head * pitch_of(part_of(a->max_rank)) * 2;
     /*
-     * Number of thread blocks in x. If B is loaded in parts, all blocks take equally long, so all
-     * of them should run at once.
+     * Number of thread blocks in x. If the projection is loaded in parts, all should run at once.
      */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others

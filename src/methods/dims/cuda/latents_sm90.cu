@@ -1,8 +1,8 @@
 /*
- * kvd_latent_restore with wgmma, for latent vectors that adjacent KV heads share. A CTA computes
- * [128 tokens][256 dims of two heads] = L [128][rank] B [rank][256]. Both CTAs of a cluster need
- * the same parts of B, so each loads one half of every part for both. One warpgroup copies; two
- * compute a page of 64 tokens each.
+ * Restores K and V from latent vectors that adjacent KV heads share, with wgmma.
+ *
+ * A CTA computes 128 tokens of two heads. The two CTAs of a cluster share the copies of the
+ * projection.
  */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
@@ -22,7 +22,7 @@ enum {
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
     RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
-    /* Bytes that 16 ranks take: of a page's latent vectors, and of projection B. */
+    /* Bytes of 16 elements of all latent vectors of a page, and of the projection. */
     BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
@@ -40,10 +40,7 @@ __device__ __forceinline__ void cluster_meet(void)
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/*
- * Copies `bytes` bytes to the same shared memory address in both thread blocks of the cluster. The
- * barrier `bar` of each block counts them.
- */
+/* Copies bytes to the same shared memory address in both CTAs of the cluster. */
 __device__ __forceinline__ void bulk_copy_both(uint32_t dst, const void *src, uint32_t bytes,
                                                uint32_t bar)
 {
@@ -63,7 +60,7 @@ __device__ __forceinline__ void arrive_both(uint32_t bar)
                      : "memory");
 }
 
-/* Stage of the ring buffer, and parity of the phase of its barriers. */
+/* Slot of the ring buffer, and parity of its barriers. */
 struct place {
     int stage;
     uint32_t parity;
@@ -75,16 +72,12 @@ __device__ __forceinline__ void advance(place &p)
     p.parity ^= p.stage == 0;
 }
 
-/* Tokens and columns that a thread block computes: those of heads 2 * tile and 2 * tile + 1. */
+/* Tokens and heads that a thread block computes: heads 2 * tile and 2 * tile + 1. */
 struct task {
     int b, length, token, side, tile;
 };
 
-/*
- * Tasks of a cluster of CTAs: K, and V unless a.keys_alone, of all pairs of heads, for each block
- * of 256 tokens. Their order differs between adjacent blocks: a cluster that skips an even number
- * of tasks would otherwise get only K or only V, which may have different ranks.
- */
+/* Tasks of a cluster: K or V of two heads and 256 tokens, in alternating order. */
 struct tasks {
     /* Number of the next task, its request, and number of tasks in earlier requests. */
     int number, b, before;
@@ -116,7 +109,7 @@ __device__ __forceinline__ size_t page_at(const kvd_latent_restore_args &a, cons
                          min(t.token / KVD_PAGE_TOKENS + page, (t.length - 1) / KVD_PAGE_TOKENS));
 }
 
-/* Latent vectors and B of a task's two heads. */
+/* Latent vectors and projection of a task's two heads. */
 struct factors {
     const uint16_t *b;
     int rank, latent;
@@ -134,10 +127,7 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/*
- * Starts, for all tasks of a thread block, the copies of latent vectors and of the matrices B that
- * rebuild keys or values from them to a ring buffer in shared memory. One thread must call it.
- */
+/* Starts the copies of latent vectors and projections for all tasks. One thread calls it. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -167,7 +157,7 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
     }
 }
 
-/* RoPE factors of a thread's 16 pairs of dimensions in one row; heads have the same. */
+/* RoPE factors of a thread's dimensions in one token, equal for all heads. */
 struct turn {
     float cs[D / 8], sn[D / 8];
 };
@@ -209,7 +199,7 @@ __device__ __forceinline__ void load_turn(const kvd_latent_restore_args &a, int 
     }
 }
 
-/* Applies RoPE to keys of two heads, row i of the thread's two rows. */
+/* Applies RoPE to keys of two heads, token i of the thread's two tokens. */
 __device__ __forceinline__ void apply_rope(float (&x)[COLUMNS / 2], const turn &by, int i,
                                            bool interleaved)
 {
@@ -217,7 +207,7 @@ __device__ __forceinline__ void apply_rope(float (&x)[COLUMNS / 2], const turn &
     for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
-            /* index of the pair's first number, if pairs are adjacent or else half a head apart */
+            /* Index of the first rotated number; the second is adjacent or half a head later. */
             const int near = (h * (D / 8) + n) * 4 + 2 * i,
                       far = (h * (D / 8) + n / 2) * 4 + 2 * i + n % 2;
             if (interleaved) {
@@ -232,7 +222,6 @@ __device__ __forceinline__ void apply_rope(float (&x)[COLUMNS / 2], const turn &
         }
 }
 
-/* Writes row i of the thread's two rows. to: the thread's first element of each head. */
 __device__ __forceinline__ void write_row(uint32_t *const (&to)[2], const float (&x)[COLUMNS / 2],
                                           int i, bool there)
 {
@@ -245,7 +234,7 @@ __device__ __forceinline__ void write_row(uint32_t *const (&to)[2], const float 
         }
 }
 
-/* Starts the product of N blocks of 16 ranks with wgmma. Adds to x if `more` is not 0. */
+/* Starts the product of N blocks of 16 ranks. Adds to x if `more` is not 0. */
 template <int N>
 __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, uint32_t B,
                                            int more)
@@ -258,10 +247,7 @@ __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, 
     wgmma_commit();
 }
 
-/*
- * Computes, with one warpgroup, page `group` of each task: keys or values of two heads, restored
- * from latent vectors. FINISHES: there are biases or gains.
- */
+/* Computes keys or values of two heads in one page per task. FINISHES: adds biases or gains. */
 template <bool FINISHES>
 __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, uint32_t smem,
                                             barriers bar, int group)
@@ -274,7 +260,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
         const int rank = factors_of(a, t).rank, first = t.token + group * KVD_PAGE_TOKENS,
                   row = first + 16 * warp + lane / 4;
         const bool turns = t.side == 0 && a.cosine;
-        /* barrier of the stage that the second-latest wgmma group reads */
+        /* Barrier of the ring buffer element that the second-latest wgmma group reads. */
         uint32_t used = 0;
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
             const uint32_t from = smem + (uint32_t)(p.stage * STAGE_BYTES),
@@ -286,9 +272,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             else
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
-            /*
-             * Waits for all wgmma groups if this is the last stage, because it may start several.
-             */
+            /* The last group may contain several products, so all groups are awaited. */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
             else if (k)
@@ -330,7 +314,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
             if (turns)
                 apply_rope(x, by[i], i, a.interleaved);
-            /* Without newest tokens, rows after the last token become 0. */
+            /* Unless newest tokens are kept, tokens after the last one become 0. */
             if (there || !a.newest)
                 write_row(to, x, i, there);
         }
@@ -362,7 +346,7 @@ __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
         registers_up<232>();
         compute_all<FINISHES>(a, smem, bar, group - 1);
     }
-    /* A thread block must not end before the other one has arrived at its barriers. */
+    /* A thread block must not end before the other block has arrived at its barriers. */
     cluster_meet();
 }
 

@@ -1,7 +1,4 @@
-/*
- * Kernels on latent vectors: make projections from eigenvectors, store tokens with fewer columns,
- * and quantise and restore them.
- */
+/* Small kernels on latent vectors: projections from eigenvectors, and quantisation. */
 #include "methods/dims/cuda/latents.h"
 
 #include <cuda_fp16.h>
@@ -12,13 +9,10 @@ namespace
 {
 
 enum { THREADS = 256 };
-/* Smallest eigenvalue, relative to the largest, whose direction is not only rounding noise. */
+/* Smallest eigenvalue, relative to the largest, that is more than rounding noise. */
 constexpr float KNOWN = 1e-6F;
 
-/*
- * Completes the eigenvectors of one matrix per thread block. left [d]: squared length of the part
- * of each unit vector outside of earlier columns.
- */
+/* Completes the eigenvectors of one matrix per thread block. */
 __global__ void __launch_bounds__(THREADS)
     complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
              const __grid_constant__ kvd_latent_rows rows)
@@ -102,9 +96,7 @@ __device__ __forceinline__ int in_page(int t)
     return t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8;
 }
 
-/*
- * Returns the index of the quantisation level nearest to x, as kvd_level_nearest does on the CPU.
- */
+/* Returns the index of the level nearest to x, as kvd_level_nearest does on the CPU. */
 __device__ __forceinline__ uint32_t nearest(const float *level, int n, float x)
 {
     int low = 0, high = n - 1;
@@ -133,7 +125,7 @@ __device__ __forceinline__ uint32_t *words_of(const kvd_latent_code_args &a, int
     return a.store + page_of(a.s, b, t) * a.page_words + t % KVD_PAGE_TOKENS * (size_t)a.words;
 }
 
-/* Returns the middle and half width of the range to which an element is quantised. */
+/* Returns the middle and half width of the range in which an element is quantised. */
 __device__ __forceinline__ float2 range_of(const kvd_latent_code_args &a, const kvd_latent_code &c,
                                            const uint32_t *word)
 {
@@ -144,10 +136,7 @@ __device__ __forceinline__ float2 range_of(const kvd_latent_code_args &a, const 
                        __half2float(__ushort_as_half((unsigned short)both)));
 }
 
-/*
- * One warp finds the outliers of V of a group of heads, the v_apart smallest and then the v_apart
- * largest of the others, and the range of the rest. If numbers are equal, the first are outliers.
- */
+/* Finds the v_apart smallest and largest numbers of V, and the range of the rest. */
 __device__ void find_range(const kvd_latent_code_args &a, const kvd_latent_vector &v,
                            const uint16_t *from, uint32_t *word, int lane)
 {
@@ -189,7 +178,7 @@ __device__ void find_range(const kvd_latent_code_args &a, const kvd_latent_vecto
                        (uint32_t)__half_as_ushort(__float2half_rn((end[0] + end[1]) / 2)) << 16;
 }
 
-/* Adds element j of token t, which is of K, to the outliers of the token's page. */
+/* Adds element j of token t of K to the outliers of the token's page. */
 __device__ void put_apart(const kvd_latent_code_args &a, int b, int t, int j, int group, uint16_t x)
 {
     const kvd_latent_vector &v = a.vector[group];
@@ -216,10 +205,7 @@ __global__ void __launch_bounds__(THREADS)
         a.apart[__ldg(a.slot + b)] = 0;
 }
 
-/*
- * Quantises latents. A thread block quantises one token after another, each thread one element of
- * it.
- */
+/* Quantises latent vectors, one token after another per thread block. */
 __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)
 {
@@ -289,7 +275,7 @@ __device__ __forceinline__ uint16_t decoded(const kvd_latent_code_args &a, int b
     return kvd_bf16_bits(range.x + range.y * __ldg(levels_of(a.decoded, c) + q));
 }
 
-/* Writes the outliers of up to 8 tokens, from token `first` to before token `end`, to `to`. */
+/* Writes the outliers of tokens from `first` to before `end` to `to`. */
 __device__ void decode_apart(const kvd_latent_code_args &a, int b, int first, int end, uint16_t *to)
 {
     for (int g = 0; g < a.n_groups; g++) {
@@ -315,7 +301,7 @@ __device__ void decode_apart(const kvd_latent_code_args &a, int b, int first, in
     }
 }
 
-/* Decodes latents. A thread block decodes 8 tokens at a time, in the order of a page. */
+/* Decodes latent vectors, 8 tokens at a time per thread block. */
 __global__ void __launch_bounds__(THREADS)
     decode_tokens(const __grid_constant__ kvd_latent_code_args a)
 {
@@ -335,7 +321,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Writes ranges of V and outliers at valid places into pages of random bytes. Grid: pages. */
+/* Writes ranges of V and outliers at valid places into pages of random bytes. */
 __global__ void __launch_bounds__(THREADS)
     make_plausible(const __grid_constant__ kvd_latent_code_args a, double share)
 {

@@ -1,11 +1,4 @@
-/*
- * Method palu in the CUDA engine, alone, with a bits method or, if KV heads share no latents, with
- * an evicting method. The QKV product gives latents, and prompts attend to restored keys. With
- * exact_method, prompts attend to unprojected K and V, and separate products give the latents.
- *
- * The fused kernel (kernels/rivals/palu_decode.h) restores keys and attends, otherwise pages are
- * restored first. B_v is folded into W_O unless value latents are wider than a head.
- */
+/* Method palu on the GPU: latent vectors from which attention rebuilds keys. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,24 +10,17 @@
 
 static const char what[] = "latents of palu", matrices[] = "matrices of palu";
 
-/*
- * Positions of a layer's matrices in kvd_palu.matrix, in elements. A projects a group of heads, B
- * rebuilds one head.
- */
+/* Positions of a layer's matrices in kvd_palu.matrix, in elements. */
 typedef struct {
-    /*
-     * True if the matrix that rebuilds values from latents, B_v, is multiplied into the output
-     * projection W_O. Attention then sums latents instead of values.
-     */
+    /* True if the projection that restores V is multiplied into W_O. */
     bool direct;
     /*
-     * Positions of the matrices A [heads * d_head][rank], which turn K (index 0) and V (1) of a
-     * group of heads into latents. All groups follow one another.
+     * Positions of the projections [heads * d_head][rank] to latent vectors, for K (0) and V (1).
      */
     size_t down[2];
-    /* Offsets of B of K and V for kvd_latent_restore, and of B of K in the fused kernel's order. */
+    /* Offsets of the projections that restore K and V, in the orders of two kernels. */
     size_t up, up_pair;
-    /* Position of the matrices B_v [rank][d_head], which are not transposed. */
+    /* Position of the projections [rank][d_head] that restore V. */
     size_t back;
 } kvd_palu_layer;
 
@@ -43,24 +29,23 @@ typedef struct {
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_dims dims; /* projections of this GPU's KV heads */
-    /* True if the QKV product gives latents. Norms of K or biases prevent this. */
+    /* True if the QKV product gives latent vectors. Norms of K or biases prevent this. */
     bool folded;
     bool fused;
     kvd_latent_codes codes;
     bool coded; /* method allot or kvquant codes the latents */
-    /* Method that drops tokens by attention to restored keys, and moves latents. NULL: none. */
+    /* Method that drops tokens and moves their latent vectors, or NULL. */
     kvd_gpu_method *evict;
     kvd_palu_layer *layer;
     uint16_t *matrix;
-    /* [max_tokens][latent_pitch] Latents, if separate products compute them; NULL if `folded`. */
+    /* [max_tokens][latent_pitch] Latent vectors; NULL if the QKV product gives them. */
     uint16_t *rows;
     size_t rows_pitch;
     int n_clusters;
     void *workspace;
     uint16_t *o; /* attention output as latents: [max_slices][n_heads * rank_v] */
     /*
-     * [n_layers][3][n_heads] Pointers in device memory: to B_v [rank_v][d_head], to the head's part
-     * of `o`, and to its output.
+     * [n_layers][3][n_heads] Device pointers to the projections that restore V, inputs and outputs.
      */
     const void **factor;
 } kvd_palu;
@@ -78,14 +63,16 @@ static kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
                             .rank_v = p->store.layer[layer].rank[KVD_VALUES][0]};
 }
 
-/* The bf16 numbers of all matrices, which are copied to the device at once. */
+/* bf16 numbers of all matrices, which are copied to the device at once. */
 typedef struct {
-    /* Array of the numbers. NULL in the first pass, which only counts them. */
+    /* NULL when the numbers are only counted. */
     uint16_t *x;
     size_t n;
 } pile;
 
-/* Appends x (`turned`: [columns][rows]) as bf16 [to_rows][to_columns]; returns its offset. */
+/*
+ * Appends the matrix x as bf16 [to_rows][to_columns], transposed if `turned`. Returns its offset.
+ */
 static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
                   size_t to_columns, bool turned)
 {
@@ -99,7 +86,9 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/* Appends the matrices B_k of all heads of layer l, in the order that the fused kernel reads. */
+/*
+ * Appends the projections that restore keys of all heads of layer l, as kvd_palu_decode reads them.
+ */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -120,8 +109,7 @@ static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 }
 
 /*
- * Appends B of K (side 0) or V (1) of the heads g .. g + heads - 1 of layer l, which share latents,
- * for kvd_latent_restore.
+ * Appends the projection that restores K (side 0) or V (1) of the heads that share it with head g.
  */
 static void add_group(kvd_palu *p, int l, int side, int g, pile *to)
 {
@@ -197,7 +185,7 @@ static int make_matrices(kvd_palu *p, kvd_err *err)
     return p->matrix ? 0 : -1;
 }
 
-/* Replaces W_K and W_V of each group, [heads * d_head][d_model], by A^T W, stored after W_Q. */
+/* Multiplies W_K and W_V of each group of heads by the projection to latent vectors. */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {
     kvd_gpu_layer *const to = &p->w->weights.layer[l];
@@ -224,7 +212,7 @@ static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
     return 0;
 }
 
-/* Multiplies W_K and W_V by A if `folded`, and W_O by B_v in layers with kvd_palu_layer.direct. */
+/* Multiplies projections into W_K and W_V if `folded`, and into W_O in layers with `direct` set. */
 static int fold(const kvd_palu *p, kvd_err *err)
 {
     const kvd_paged_cache *const c = p->method.cache;
@@ -251,10 +239,7 @@ static int padded(int rank)
     return (rank + 15) / 16 * 16;
 }
 
-/*
- * Returns true if the fused kernel can derive RoPE from two rows of the tables: angles are linear
- * in the position, and (cosine, sine) has length 1.
- */
+/* Returns true if RoPE's angles are linear in the position, as kvd_palu_decode requires. */
 static bool fuses(const kvd_palu *p)
 {
     const kvd_paged_cache *const c = p->method.cache;
@@ -276,7 +261,7 @@ static bool fuses(const kvd_palu *p)
     return true;
 }
 
-/* Returns true if the GPU codes the latents. */
+/* Returns true if the GPU quantises the latent vectors. */
 static bool codes_here(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_allot || plan->bits == &kvd_bits_kvquant;
@@ -291,7 +276,7 @@ static const char *refused_member(const kvd_plan *plan)
                                                                : NULL;
 }
 
-/* Returns true if KV heads drop different tokens but share latent vectors, which cannot be. */
+/* Returns true if tokens are dropped although KV heads share latent vectors. */
 static bool shares_dropped(const kvd_plan *plan)
 {
     return plan->tokens && plan->dims->heads > 1;
@@ -329,10 +314,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets ranks, and widths in the pages of the cache. V has d dimensions if prompts attend to
- * uncompressed K and V.
- */
+/* Sets ranks, and widths in the cache's pages. */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -449,7 +431,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                             "values of latents", err);
 }
 
-/* Computes latents by products of K and V with A, after the norms and biases of K. */
+/* Computes latent vectors by products with the projections, after the norms and biases of K. */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_latent_layer *const l = &p->store.layer[r->layer];
@@ -570,10 +552,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                       (p->evict && p->evict->make(p->evict, pages, slots, stream, err)));
 }
 
-/*
- * Fails for an iteration with parts of prompts, or with prompts and decode steps, because only one
- * layer has memory for uncompressed rows.
- */
+/* Fails for parts of prompts, or prompts with decode steps: only one layer is uncompressed. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_gpu_method *const evict = ((kvd_palu *)m)->evict;
@@ -630,7 +609,7 @@ static int make_rows(kvd_palu *p, kvd_err *err)
     return p->folded || (p->rows = kvd_device_new(&p->store.memory, bytes, what, err)) ? 0 : -1;
 }
 
-/* Opens the evicting method of the plan. Head layouts and the latent store must be ready. */
+/* Opens the method that drops tokens. Head layouts and latent pages must be ready. */
 static int open_evict(kvd_palu *p, kvd_err *err)
 {
     kvd_gpu_method *const m = &p->method;
@@ -708,7 +687,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .appended = appended,
                                  .free = release};
     p->w = c->worker;
-    /* The caller's cache owns the method from here on and frees it, even after a failure. */
+    /* From here on, the caller's cache owns the method and frees it, even after a failure. */
     *m = &p->method;
     return kvd_status(kvd_latent_store_share(plan->dims, c->share, &p->dims, err) ||
                       open_palu(p, err));

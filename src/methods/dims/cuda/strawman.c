@@ -1,11 +1,6 @@
 /*
- * Method strawman, online=1 and explicit=1 in the CUDA engine. Timed phases: compress (Gram
- * matrices, eigenvectors), rotate (projection), restore (K and V of a step).
- *
- * Projections are leading eigenvectors per KV head:
- * strawman: of K^T K and of V^T V, with equal widths.
- * online=1: of Q^T Q + K^T K and of V^T V + W_O W_O^T, with the widths of kvd_plan.widths.
- * explicit=1: none; the matrices of kvd_plan.widths are used.
+ * Method strawman, and parameters online=1 and explicit=1, on the GPU. Each request's K and V are
+ * projected on leading eigenvectors computed from its prompt.
  */
 #include <stdlib.h>
 
@@ -16,10 +11,7 @@ static const char what[] = "decompositions of prompts";
 
 typedef kvd_strawman strawman;
 
-/*
- * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d]. `ld` is the number of elements
- * between rows, `stride` between matrices.
- */
+/* Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d]. */
 static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t rows, int count,
                     bool first, float *to, kvd_err *err)
 {
@@ -57,10 +49,7 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
     return 0;
 }
 
-/*
- * Decomposes the second moments of a prompt. Directions that a short prompt leaves undetermined are
- * chosen as on the CPU.
- */
+/* Decomposes the second moments of a prompt, whose tokens may not determine all directions. */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -78,10 +67,7 @@ static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                        what, err));
 }
 
-/*
- * Multiplies each head's rows by its matrix: to [tokens][n][wide] = x [tokens][n][d] times a
- * [n][d][wide].
- */
+/* Multiplies each head's vectors x [tokens][n][d] by its matrix a [n][d][wide]. */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
@@ -102,10 +88,7 @@ static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
            s->layer_at[layer];
 }
 
-/*
- * Returns the projection matrices of prompt i, padded with zero columns to equal ranks, or NULL if
- * all ranks are equal.
- */
+/* Returns the projections of prompt i padded to equal ranks, or NULL if all ranks are equal. */
 static uint16_t *padded_of(const strawman *s, int layer, size_t i)
 {
     const size_t d = (size_t)s->method.cache->config->d_head;
@@ -144,7 +127,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Copies K and V of the prompts' tokens, and Q if Gram matrices include Q^T Q. */
+/* Copies K and V of the prompts' tokens, and Q with parameter online=1. */
 static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_slices *at,
                   kvd_err *err)
 {
@@ -220,10 +203,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes the shared projections (kvd_plan.widths) to `to`, and zero-padded to padded
- * [n_layers][n][d_head][wide].
- */
+/* Writes the shared projections to `to`, and zero-padded to padded [n_layers][n][d_head][wide]. */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -266,7 +246,6 @@ static int make_shared(strawman *s, kvd_err *err)
     return s->matrix ? 0 : -1;
 }
 
-/* Fills the projection matrices of all running requests (slots) with random numbers, for timing. */
 static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t n = slots * s->store.matrix_slot;
@@ -294,10 +273,7 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/*
- * Returns the bits of a running request (slot), counted as in methods/entries.c: kept dimensions,
- * and the request's matrices.
- */
+/* Returns the bits of a request: kept dimensions, and the request's matrices. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)m;
@@ -345,10 +321,7 @@ static int make_arrays(strawman *s, kvd_err *err)
     return m->status;
 }
 
-/*
- * Allocates the array of prompts' queries, s->queries, and s->outputs, filled with W_O W_O^T
- * (online=1).
- */
+/* Allocates the prompts' queries and W_O W_O^T, which parameter online=1 needs. */
 static int make_stacks(strawman *s, kvd_err *err)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -471,7 +444,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .attended = attended,
                                  .free = release};
     s->w = c->worker;
-    /* The caller's cache owns the method from here on and frees it, even after a failure. */
+    /* From here on, the caller's cache owns the method and frees it, even after a failure. */
     *m = &s->method;
     return open_strawman(s, err);
 }

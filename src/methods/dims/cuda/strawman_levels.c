@@ -11,10 +11,7 @@ static size_t layers_of(const kvd_strawman *s)
     return (size_t)s->method.cache->config->n_layers;
 }
 
-/*
- * Sets low [n_layers][n], the columns that less important tokens keep, and the bytes that each such
- * token saves.
- */
+/* Sets the columns that less important tokens keep, and the bytes that each saves. */
 static void describe(const kvd_strawman *s, kvd_latent_basis *low, double *saved)
 {
     const int kv = s->method.cache->share->n_kv_heads;
@@ -52,10 +49,7 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
     return kvd_zdc_levels_make_slots(&s->levels.of, &s->store.memory, s->method.cache, slots, err);
 }
 
-/*
- * Prepares an iteration. In timing runs, derives the numbers of less important tokens from prompt
- * lengths.
- */
+/* Prepares an iteration. Timing runs derive importance from prompt lengths. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err)
 {
     bool changed = false;

@@ -1,7 +1,4 @@
-/*
- * Kernels that merge and restore K and V of two layers (merged.h). Warps that compare two layers
- * read 8 adjacent tokens at a time.
- */
+/* Kernels that merge and restore K and V of two layers. */
 #include "methods/layers/cuda/merged.h"
 
 #include "kernels/cuda/mma.cuh"
@@ -11,7 +8,7 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/* Mark of a vector that is not merged: its word of two bf16 norms is -1 and -1. */
+/* Mark of a vector that is not merged: two norms of -1 in bf16. */
 constexpr uint32_t APART = 0xbf80bf80u;
 
 __device__ __forceinline__ size_t page_elements(const kvd_merged_args &a)
@@ -24,10 +21,7 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
     return static_cast<size_t>(__ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/*
- * Returns where the norms of vector v of a page's 64 tokens are stored: a word per token, with the
- * norms in both layers. v is K of KV head v / 2 if v is even, V if v is odd.
- */
+/* Returns the norms of vector v, K or V of a KV head, in both layers. */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
     return reinterpret_cast<uint32_t *>(a.length) +
@@ -44,12 +38,9 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
     *reinterpret_cast<uint4 *>(to) = x;
 }
 
-/*
- * Vectors v (K or V of a head) of eight tokens of request b, as one warp reads them. Lane l handles
- * token l % 8, and numbers 8 r .. 8 r + 7 of its vector for r = l / 8, l / 8 + 4, l / 8 + 8, ...
- */
+/* Vectors of eight tokens of request b, as one warp reads them. */
 struct octet {
-    /* Page number, and index in the pool of the first number that this lane reads. */
+    /* Page, and index in all pages of the first number that this lane reads. */
     size_t page, at;
     int token;
     int lane, n_runs;
@@ -65,7 +56,7 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
     return {page, at, 8 * o + lane % 8, lane, a.d_head / 8};
 }
 
-/* Calls f with the pool index of each run of 8 numbers that this lane reads. */
+/* Calls f with the index of every 8 numbers that this lane reads. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = o.at;
@@ -137,10 +128,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/*
- * Weights of two vectors in spherical interpolation. If they are zero or opposite, one of them is
- * taken unchanged.
- */
+/* Weights of two vectors in spherical interpolation. Zero or opposite vectors are not mixed. */
 struct factors {
     double from, to;
 };
@@ -219,10 +207,7 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/*
- * Restores K and V of one layer for decode steps, 8 numbers per thread. Rows after the last token
- * become zero, up to a multiple of 8.
- */
+/* Restores K and V of one layer for decode steps, followed by zeros. */
 template <bool SECOND>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
 {
@@ -283,10 +268,7 @@ __global__ void __launch_bounds__(THREADS)
         to[b] = of_slot[slot[b]];
 }
 
-/*
- * Returns how many thread blocks a kernel starts along dimension x of its grid, so that each
- * processor gets about 8 blocks. `others` is the number of blocks in y times z.
- */
+/* Returns the number of thread blocks in x, so that each processor gets about 8 blocks. */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

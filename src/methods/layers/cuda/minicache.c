@@ -1,7 +1,4 @@
-/*
- * Method minicache in the CUDA engine. K and V of two adjacent layers are merged after the second
- * layer's attention; decode steps restore one layer at a time.
- */
+/* Method minicache on the GPU: K and V of two adjacent layers are merged after a prompt. */
 #include "methods/layers/cuda/merged.h"
 
 #include <stdlib.h>
@@ -15,24 +12,15 @@ enum { T = 1, GAMMA /* indices in the parameter table of layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /*
-     * [n_layers] First of the two merged layers to which each layer belongs, or -1 if it is not
-     * merged.
-     */
+    /* [n_layers] First of the two merged layers, or -1 if the layer is not merged. */
     int *first;
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: first and last merged layer */
     uint16_t **stored;        /* [n_layers] device pages of the layer's vectors */
-    /*
-     * [n_layers] Vector lengths of two merged layers (kvd_merged_args.length), stored for the first
-     * of them.
-     */
+    /* [n_layers] Vector lengths of two merged layers, stored for the first of them. */
     uint16_t **length;
     uint32_t *range; /* device, written by kvd_pair_measure */
-    /*
-     * Number of vectors that are not merged in the prompt of each running request (slot), in device
-     * memory and in pinned host memory.
-     */
+    /* Number of unmerged vectors in each request's prompt, on the device and pinned. */
     uint32_t *apart, *host_apart;
     size_t *apart_of; /* [slots] copy of host_apart */
     kvd_merged_slots slots;
@@ -194,7 +182,6 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits that a running request stores, counted as minicache_merge in layers.c does. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -221,10 +208,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/*
- * Called after each iteration: records how many vectors of each running request are not merged. In
- * timing runs, all vectors count as merged.
- */
+/* Records how many vectors of each request are not merged. In timing runs, all count as merged. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);
@@ -255,10 +239,7 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
     return 0;
 }
 
-/*
- * Allocates the pages, filled with random numbers, and the vectors' lengths, filled with a positive
- * number, for timing runs.
- */
+/* Allocates the pages and the vectors' lengths, filled with random numbers for timing. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);
@@ -346,7 +327,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* The caller's cache owns the method from here on and frees it, also after a failure. */
+    /* From here on, the caller's cache owns the method and frees it, even after a failure. */
     *m = &k->method;
     return describe(k, err);
 }

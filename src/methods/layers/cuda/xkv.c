@@ -1,8 +1,4 @@
-/*
- * Method xkv in the CUDA engine. After a group's last layer, rows X [n][wide] of a prompt (V, or K
- * before RoPE, of all layers) are stored as the leading right singular vectors of X (basis) and as
- * latent vectors X basis.
- */
+/* Method xkv on the GPU: K and V of a group of layers become shared singular vectors. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,16 +8,13 @@
 
 static const char what[] = "decomposition of layers";
 
-/* Group of layers that are stored together. Arrays [2] have K at index 0 and V at index 1. */
+/* Group of layers that are stored together, with K [0] and V [1]. */
 typedef struct {
     int first, n;
     size_t wide;    /* elements of K or V of a token, in all layers of the group */
     size_t rank[2]; /* largest rank of K and V, rounded up to a multiple of 16 */
     uint16_t *latents;
-    /*
-     * Element offset of the group's bases of K and V in a slot (running request): B^T [wide][rank],
-     * or if xkv.joint B [rank / 8][wide][8].
-     */
+    /* Offset of the group's singular vectors in a slot: [wide][rank], or as 8-wide blocks. */
     size_t basis_at;
 } layer_group;
 
@@ -33,10 +26,7 @@ typedef struct {
     int *group_of; /* [n_layers] group of each layer, or -1 */
     bool *skips;   /* [n_layers] */
     int begin;
-    /*
-     * Largest values over all groups of layers: number of columns of K or V, sum of the ranks of K
-     * and V, and rank.
-     */
+    /* Largest values over all groups: columns of K or V, sum of the ranks of K and V, rank. */
     size_t wide, ranks, most_rank;
     uint16_t **own;        /* [n_layers] device pages of tokens after the prompt */
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
@@ -44,26 +34,23 @@ typedef struct {
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
     bool joint; /* true: tensor cores restore the KV heads of a layer together */
-    /* Bases B^T of K and V of the prompts of a call of kvd_latent_span_run; NULL unless `joint`. */
+    /* Singular vectors of K and V of the prompts that are decomposed; NULL unless `joint`. */
     uint16_t *rows_of_basis[2];
-    /* Prompt rows of a group [max_tokens][wide], and their latent vectors [max_tokens][ranks]. */
+    /*
+     * K or V of prompts in a group of layers [max_tokens][wide], and latent vectors
+     * [max_tokens][ranks].
+     */
     uint16_t *x[2], *latent;
     kvd_latent_span span[2];
-    /*
-     * Keys are decomposed next to values, because products of few vectors do not fill the device:
-     * on a stream of their own, between the two events.
-     */
+    /* Keys are decomposed in parallel with values, since few vectors do not fill the device. */
     cudaStream_t stream_of_keys;
     cublasHandle_t blas_of_keys;
     cudaEvent_t gathered, decomposed;
     float *captured; /* pinned [n_groups][2][max_slices] */
     size_t prompts;  /* number of prompts in the iteration */
-    /*
-     * [slots + 1] Number of prompt tokens in each running request (slot), in device and pinned
-     * memory. The last element is 0, for padding.
-     */
+    /* [slots + 1] Prompt tokens of each request, on the device and pinned; 0 for padding. */
     int32_t *prompt, *host_prompt;
-    /* [max_slices] Number of prompt tokens of each decode step's request, in device memory. */
+    /* [max_slices] in device memory: number of prompt tokens of each decode step's request. */
     int32_t *steps;
     kvd_merged_slots slots;
     kvd_device_memory memory;
@@ -84,7 +71,7 @@ static size_t rank_of(const xkv *k, const layer_group *g, int side, size_t n)
 {
     kvd_err err;
     size_t rank;
-    /* The result is ignored: this call cannot fail, because the parameters were checked before. */
+    /* This call cannot fail, because the parameters were checked before. */
     (void)kvd_xkv_rank(&k->method.plan->layers_values, (kvd_side)side, n, g->wide, &rank, &err);
     return rank;
 }
@@ -160,10 +147,7 @@ static int multiply(const xkv *k, cublasHandle_t blas, size_t rows, size_t colum
         what, err);
 }
 
-/*
- * Decomposes K or V of prompts first .. first + n - 1, which have equal lengths, into latent
- * vectors k->latent and the slots' bases.
- */
+/* Decomposes K or V of prompts first .. first + n - 1, which have equal lengths. */
 static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t batch, int side,
                      kvd_err *err)
 {
@@ -192,7 +176,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t
     }
     if (kvd_latent_span_run(span, &rows, stream, err))
         return -1;
-    /* cuBLAS is column-major: row-major x [n][wide] is its matrix [wide][n]. */
+    /* cuBLAS is column-major and takes row-major x [n][wide] as [wide][n]. */
     for (size_t i = 0; i < batch; i++)
         if ((k->joint &&
              kvd_cuda_check(kvd_latent_join(rows.basis[i], wide, rank, in_slot[i], stream), what,
@@ -203,7 +187,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t
     return 0;
 }
 
-/* Copies K before RoPE and V of the prompts to the columns of k->x that belong to this layer. */
+/* Copies K before RoPE and V of the prompts to this layer's columns of k->x. */
 static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -299,7 +283,6 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits that a running request stores, counted as xkv_merge in layers.c does. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
@@ -538,7 +521,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     k->w = cache->worker;
     cache->hook.wants_pre = cache->cosine && !cache->hook.wants_raw;
-    /* The caller's cache owns the method from here on and frees it, also after a failure. */
+    /* From here on, the caller's cache owns the method and frees it, even after a failure. */
     *m = &k->method;
     if (describe(k, err))
         return -1;
