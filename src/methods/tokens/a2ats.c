@@ -1,10 +1,6 @@
 /*
  * Method a2ats: a step reads only tokens whose quantised keys have the largest products with the
- * query (A2ATS, He et al. 2025, arXiv 2502.12665, section 4, and its code).
- *
- * Centroids c minimise the sum of (k - c) H (k - c)^T over calibration keys k before RoPE, with H =
- * L L^T the second moment of queries: k-means on rows k L. Queries are rotated as if `relative`
- * positions after every key.
+ * query (He et al. 2025, A2ATS, arXiv 2502.12665, section 4).
  */
 #include <cblas.h>
 #include <math.h>
@@ -36,14 +32,14 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
-    /* Cholesky factors L of the queries' second moments, [n_layers][n_kv_heads][d][d]. */
+    /* [n_layers][n_kv_heads][d][d] Cholesky factors of the queries' second moments. */
     float *factor;
-    /* Centroids times the factors L, for distances in k-means, [n_layers][n_kv_heads][size][d]. */
+    /* [n_layers][n_kv_heads][size][d] Centroids times the factors, for k-means distances. */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
 
-/* Applies RoPE by `positions` positions, which may be negative, to x [d]. table [d]: scratch. */
+/* Rotates x [d] by RoPE of `positions` positions, perhaps negative. `table` is scratch. */
 static void turn(const kvd_config *c, int layer, double positions, float *table, float *x)
 {
     const size_t half = (size_t)c->d_head / 2;
@@ -59,7 +55,7 @@ static void turn(const kvd_config *c, int layer, double positions, float *table,
     kvd_rope_apply(c, table, table + half, &zero, 1, 1, x);
 }
 
-/* Computes the Cholesky factor L of the matrix h [d][d] = L L^T to `factor`. Overwrites h. */
+/* Computes the Cholesky factor of h [d][d]. Overwrites h. */
 static void factorise(double *h, size_t d, float *factor)
 {
     double trace = 0;
@@ -102,7 +98,7 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
                 1.0f, k, (blasint)x->d, factor, (blasint)x->d, 0.0f, y, (blasint)x->d);
 }
 
-/* Runs k-means on y [n][d] = k L, for keys k [n][d], and stores the centroids of set `at` in *x. */
+/* Runs k-means on y [n][d], keys k [n][d] times the Cholesky factor, and stores the centroids. */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
 {
@@ -179,10 +175,7 @@ static int calibrate(a2ats *x, const kvd_method_setup *s, kvd_err *err)
     return status;
 }
 
-/*
- * Draws centroids for timing: random vectors of one length, so that the nearest centroid depends on
- * the direction of a key alone. Distances have no weights.
- */
+/* Draws random centroids of one length for timing, so that only the direction of a key matters. */
 static void draw(a2ats *x, size_t heads, uint64_t seed)
 {
     const size_t d = x->d, n = heads * x->size;

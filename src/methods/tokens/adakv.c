@@ -1,8 +1,4 @@
-/*
- * Method adakv: snapkv with one token budget per layer (Ada-KV, Feng et al. 2024, arXiv 2407.11550,
- * section 3 and Algorithm 1). The fraction `alpha` goes to each head's largest scores, the rest to
- * the largest remaining scores of all heads.
- */
+/* Method adakv: snapkv with one token budget per layer (Feng et al. 2024, Ada-KV). */
 #include <stdlib.h>
 
 #include "methods/tokens/tokens.h"
@@ -17,7 +13,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Chooses `budget` tokens over all heads, at least `floor` per head. Overwrites `score`, `all`. */
+/* Chooses `budget` tokens over all heads, at least `floor` per head. */
 static int choose(double *score, size_t n_heads, size_t old, size_t budget, size_t floor,
                   uint8_t *all, uint8_t *const *level, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Method alisa: a step reads the newest tokens and those that recent steps attended to (ALISA, Zhao
- * et al. 2024, arXiv 2403.17312, section IV and Algorithm 1). Unread tokens have probability 0.
+ * Method alisa: a step reads the newest tokens and those that recent steps attended to (Zhao et al.
+ * 2024, ALISA, arXiv 2403.17312, section IV).
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,6 @@
 /*
- * Method cake: gives larger token budgets to layers with more spread and more variable attention
- * (CAKE, Qin et al. 2025, arXiv 2503.12491, section 4, and its code). A [window][n] are
- * probabilities from the prompt's last `window` tokens. Per layer:
- *
- *     H = - sum of A log A,   V = sum over tokens of the variance of A over rows,
- *     budget of a layer ~ H^(1/tau1) V^(1/tau2),   score of a token = mean + gamma variance of A.
+ * Method cake: larger token budgets for layers whose attention is more spread and more variable
+ * (Qin et al. 2025, CAKE, arXiv 2503.12491, section 4).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -24,14 +20,14 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns doubles per layer: preference H^(1/tau1) V^(1/tau2), then scores [n_kv_heads][old]. */
+/* Returns the doubles per layer: its weight in the budget, then scores [n_kv_heads][old]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_self *const c = self;
     return 1 + (size_t)c->config->n_kv_heads * kvd_tokens_window_old(c->v, n);
 }
 
-/* Adds a query head's entropy, variance and scores to *h, *v and score [old]. Others: scratch. */
+/* Adds a query head's entropy, variance and scores to *h, *v and score [old]. */
 static void add_head(const kvd_tokens_self *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
                      double *score)
@@ -81,7 +77,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Adds `total` tokens in equal parts to n budgets (at most `most`), or removes them if negative. */
+/* Adds `total` tokens in equal parts to n budgets, at most `most`; removes if negative. */
 static void spread(long *budget, int n, long total, long most)
 {
     const long amount = labs(total), sign = total > 0 ? 1 : -1;

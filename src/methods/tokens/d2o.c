@@ -1,7 +1,6 @@
 /*
- * Method d2o: chooses tokens like h2o, and merges dropped tokens into similar kept ones (D2O, Wan
- * et al. 2024, arXiv 2406.13035, section 3.3). u is the largest cosine with a kept key. Tokens
- * above a running mean of u are merged, with weights exp(1) (kept) and exp(u).
+ * Method d2o: chooses tokens like h2o, and merges dropped tokens into similar kept ones (Wan et al.
+ * 2024, D2O, arXiv 2406.13035, section 3.3).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* State of one KV head. `sum` has the attention sums by which h2o ranks tokens. */
+/* State of one KV head. `sum` has the attention sums that rank tokens. */
 typedef struct {
     double threshold;
     /* 1 after the first dropped token, with which the running mean begins. */
@@ -48,7 +47,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     kvd_tokens_h2o.forget(self, ((state_of_head *)state)->sum, kept, n);
 }
 
-/* Returns the largest cosine of key i with a kept key; *like: index of that kept token. */
+/* Returns the largest cosine of key i with a kept key. *like gets the index of that token. */
 static double similarity(const kvd_merge_choice *c, const double *length, size_t i, size_t *like)
 {
     double most = -INFINITY;

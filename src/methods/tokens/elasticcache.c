@@ -1,7 +1,6 @@
 /*
- * Method elasticcache: merges dropped prompt tokens into the nearest kept ones. If over budget, a
- * decode step drops the token at a fixed index (Elastic Cache, Liu et al. 2024, arXiv 2407.18121,
- * section 3, and its code).
+ * Method elasticcache: merges dropped prompt tokens into the nearest kept ones. Decode steps drop
+ * the token at a fixed index (Liu et al. 2024, Elastic Cache, arXiv 2407.18121, section 3).
  */
 #include <math.h>
 #include <stdlib.h>

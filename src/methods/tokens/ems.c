@@ -1,8 +1,4 @@
-/*
- * Method ems: evicts the least important tokens and merges the next ones into kept tokens (EMS, Li
- * et al. 2024, arXiv 2412.08521). Importance is the larger of two mean probabilities, from the last
- * `window` tokens and from all that see the token, each relative to its mean.
- */
+/* Method ems: drops the least important tokens, merges the next ones (Li et al. 2024). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +18,7 @@ static const kvd_parameter parameters[] = {
 
 typedef struct {
     size_t old; /* number of prompt tokens before the last `window` */
-    /* Importance of the tokens before the last `window`, [old]. Tokens with 0 are never merged. */
+    /* [old] Importance of the tokens before the last `window`. Tokens with 0 are never merged. */
     double importance[];
 } state_of_head;
 

@@ -1,4 +1,4 @@
-/* Describes to the CUDA engine how a method drops cached tokens (entries). */
+/* Describes to the CUDA engine how a method drops cached tokens. */
 #ifndef KVD_METHODS_TOKENS_EVICTION_H
 #define KVD_METHODS_TOKENS_EVICTION_H
 
@@ -12,137 +12,104 @@ struct kvd_parameter_values;
 
 /*
  * Number of tokens that stay in each KV head. After a prompt, the `keep_new` newest tokens stay,
- * and `keep_old` others with the largest scores. Above `limit` tokens, a decode step drops at least
- * `drop` tokens with the smallest scores, but never the `recent` newest.
+ * and `keep_old` older ones with the largest scores. Above `limit` tokens, a decode step drops at
+ * least `drop` tokens, but never the `recent` newest.
  */
 typedef struct {
     int32_t keep_new, keep_old;
     int32_t limit, recent;
     int32_t drop; /* number of entries dropped at once, where 0 means one */
     /*
-     * For kvd_evict_rule.fixed. at: index, by age, of the token to drop. share: if above 0, `limit`
-     * is this fraction of all tokens, rounded up. place: index in the pages of the token to drop,
-     * set by the engine, or -1.
+     * For kvd_evict_rule.fixed: index by age of the token to drop, and its index in the pages (or
+     * -1). If `share` is above 0, `limit` is this fraction of all tokens.
      */
     int32_t at, place;
     double share;
     /* Number of prompt tokens, and of steps in which the temperature rises from tau0 to tau1. */
     int32_t prompt, steps;
-    /* Part of `keep_old` that each KV head chooses by its own scores; all heads share the rest. */
+    /* Part of `keep_old` that each KV head chooses by its own scores. All heads share the rest. */
     int32_t keep_own;
 } kvd_evict_budget;
 
 /* Score by which a KV head's tokens are ranked. Tokens with the largest scores stay. */
 typedef enum {
     KVD_EVICT_ATTENTION, /* sum of received attention probabilities */
-    /* No scores: the first limit - recent tokens stay, the newest replaces the oldest other. */
+    /* No scores: first tokens stay, and the newest token replaces the oldest later one. */
     KVD_EVICT_FIRST,
     KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key, after prompts only */
-    /* Minus (key / |key|) . m, m being the mean of normalised keys. After prompts only. */
+    /* Minus the cosine of a key and the mean of normalised keys. After prompts only. */
     KVD_EVICT_ODD_KEYS,
-    /* Log of expected attention probability times |v| (expectedattention.c). After prompts only. */
+    /* Log of expected attention probability times |v|. After prompts only. */
     KVD_EVICT_EXPECTED,
-    /*
-     * Mean + gamma variance of the last `window` rows' probabilities (cake.c). After prompts only.
-     */
+    /* Mean + gamma variance of the last queries' probabilities. After prompts only. */
     KVD_EVICT_SPREAD,
-    /*
-     * Minus the number of the last `window` queries that gave the token less than the mean
-     * probability (scissorhands.c).
-     */
+    /* Minus the number of recent queries that gave the token less than the mean. */
     KVD_EVICT_PIVOTAL,
     /*
-     * The larger of two mean probabilities that the token received, from the last `window` queries
-     * and from all, each divided by its mean over tokens. Summed over `smooth` neighbours (ems.c).
-     * After prompts only.
+     * The larger of the mean probabilities from the last `window` queries and from all queries,
+     * each divided by its mean over tokens. After prompts only.
      */
     KVD_EVICT_IMPORTANT,
-    /*
-     * Largest probability that the token receives from a copy of the prompt (kvzip.c). KV heads
-     * share budgets. After prompts only.
-     */
+    /* Largest probability received from a copy of the prompt. After prompts only. */
     KVD_EVICT_REPEATED,
-    /* Output of a trained network of the token's Q, K and V (locret.c). After prompts only. */
+    /* Output of a trained network of the token's Q, K and V. After prompts only. */
     KVD_EVICT_TRAINED
 } kvd_evict_ranking;
 
 /* How dropped tokens merge into kept tokens of their KV head. */
 typedef enum {
     KVD_MERGE_NONE,
-    /*
-     * Merges into the token with the largest key cosine u, if u reaches a running mean. The weights
-     * are exp(u), and e for the kept token. After prompts and steps (d2o.c).
-     */
+    /* Merges into the token with the largest key cosine, if it reaches a running mean. */
     KVD_MERGE_LIKE,
-    /*
-     * Merges into the token with the largest key cosine outside the last `window`, if the cosine
-     * reaches `cosine`. Weights are scores. Only the `most` * keep_old tokens with the largest
-     * scores are merged (ems.c).
-     */
+    /* Merges into the token with the largest key cosine, if it reaches `cosine`. */
     KVD_MERGE_IMPORTANT,
-    /*
-     * Merges into the kept token nearest by position, but not into the first `sink` or the last
-     * (elasticcache.c).
-     */
+    /* Merges into the kept token nearest by position, but not into the first `sink` or the last. */
     KVD_MERGE_NEAREST,
-    /*
-     * Merges runs of tokens whose neighbouring keys have cosines above `cosine` into the token with
-     * the largest score. Weights fall with key distance. The keep_old tokens with the largest
-     * scores and the keep_new newest tokens are not merged (kvmerger.c).
-     */
+    /* Merges runs of adjacent tokens with similar keys into the most attended one. */
     KVD_MERGE_RUNS
 } kvd_merge_kind;
 
-/*
- * Scoring rule. If tau0 is 0, scores sum attention probabilities. Otherwise they sum the
- * probabilities softmax((x + noise) / tau), where x are attention scores.
- */
+/* Scoring rule. Scores sum attention, or softmax((x + noise) / tau) if tau0 > 0. */
 typedef struct {
-    /* Softmax temperature of the prompt and of the last step. Between them it changes linearly. */
+    /* Softmax temperature of the prompt and of the last step, linear between them. */
     float tau0, tau1;
     uint64_t seed;
-    /* Number, in the whole model, of this GPU's first query head, which selects the noise. */
+    /* Index of this GPU's first query head in the whole model, which selects the noise. */
     int32_t first_head;
     int32_t window; /* number of prompt rows to sum, or 0 for all */
     int32_t smooth; /* odd number of neighbouring tokens to sum */
     /* Score by which tokens are ranked, a kvd_evict_ranking. */
     int32_t ranking;
-    /*
-     * 1 if the KV heads of a layer keep equal tokens, by summed scores. A step then ranks tokens
-     * only by its own probabilities. Requires temperature 0.
-     */
+    /* 1 if the KV heads of a layer keep equal tokens, by summed scores. Requires temperature 0. */
     int32_t whole_layer;
     /* Number of first tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */
     int32_t sink;
-    /* Fraction of KV heads that keep all (taskkv.c); needs KVD_EVICT_ATTENTION and a window. */
+    /* Fraction of KV heads that keep all tokens. Requires KVD_EVICT_ATTENTION and a window. */
     double whole_heads;
-    /* KVD_EVICT_EXPECTED: number of positions after the prompt for which queries are predicted. */
+    /* Number of positions after the prompt for which queries are predicted (KVD_EVICT_EXPECTED). */
     int32_t future;
-    /* KVD_EVICT_EXPECTED: 1 uses mean and covariance of queries, 0 only the mean. */
+    /* 1 uses mean and covariance of queries, 0 only the mean (KVD_EVICT_EXPECTED). */
     int32_t covariance;
-    /* KVD_EVICT_EXPECTED: number added to the expected attention probability. */
+    /* Number added to the expected attention probability (KVD_EVICT_EXPECTED). */
     float epsilon;
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
-    /*
-     * Tokens of a window, which stay or are dropped together (windowkv.c), or 0 for single tokens.
-     * Requires KVD_EVICT_ATTENTION.
-     */
+    /* Number of adjacent tokens that stay or are dropped together, or 0 for single tokens. */
     int32_t review;
-    /* If review > 0: number of consecutive layers that keep the first one's tokens. */
+    /* Number of consecutive layers that keep the first one's tokens, if review > 0. */
     int32_t layers;
-    /* If review > 0: a window's score is the mean of its better half (1) or all tokens (0). */
+    /* 1 if a window's score is the mean of its better half, 0 for all its tokens. */
     int32_t largest;
     /*
-     * If not 0, the fraction `crush` of `keep_old` represents the dropped tokens, ordered by
-     * distance of their bits (one per query head) from an anchor. 1: the anchor is 0 1 0 1 ..., 2:
-     * the majority bits (kvcrush.c). Requires whole_layer and KVD_EVICT_ATTENTION.
+     * If not 0, the fraction `crush` of `keep_old` goes to dropped tokens, spaced evenly by the
+     * distance of their bits from an anchor. 1: the anchor is 0 1 0 1 ..., 2: the majority bits.
+     * Requires whole_layer and KVD_EVICT_ATTENTION.
      */
     int32_t anchor;
     double crush;
     int32_t merge; /* a kvd_merge_kind */
-    /* KVD_MERGE_LIKE: weight of the newest step in the running mean. */
+    /* Weight of the newest step in the running mean (KVD_MERGE_LIKE). */
     double beta;
-    /* KVD_MERGE_IMPORTANT, KVD_MERGE_RUNS: smallest cosine of keys that are merged. */
+    /* Smallest cosine of keys that are merged (KVD_MERGE_IMPORTANT, KVD_MERGE_RUNS). */
     double cosine;
     double most; /* KVD_MERGE_IMPORTANT: number of merged tokens as a multiple of keep_old */
     /* 1 if every decode step drops the token at one fixed index. */
@@ -153,49 +120,40 @@ typedef struct {
 typedef enum {
     KVD_READ_BOUNDS, /* pages, ranked by bounds of q k (quest.c) */
     KVD_READ_RECENT, /* tokens, ranked by attention of the last `history` rows (alisa.c) */
-    /* Tokens, ranked by the product of q and the centroid nearest to their key (a2ats.c). */
+    /* Reads the tokens whose nearest centroids have the largest products with the query. */
     KVD_READ_CODES,
-    /*
-     * Scores clusters of tokens, then clusters within them, and reads the best. Prompt tokens that
-     * got little attention are dropped (mpcache.c).
-     */
+    /* Reads the best of small clusters in the best large clusters of tokens. */
     KVD_READ_CLUSTERS,
-    /* Prompt pages, ranked by q times their mean key; keys have low rank (shadowkv.c). */
+    /* Reads the prompt pages whose mean keys have the largest products with the query. */
     KVD_READ_LANDMARKS
 } kvd_read_ranking;
 
-/*
- * Rule for the number of tokens that a decode step reads: `budget` (below 1: a fraction of the
- * cached tokens), rounded up to pages of `page` tokens.
- */
+/* Number of tokens that a decode step reads: `budget` (a fraction if below 1), in whole pages. */
 typedef struct {
     double budget;
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
-    /* KVD_READ_RECENT: share of the budget for the newest tokens, and number of queries counted. */
+    /* Fraction of the budget for the newest tokens, and number of queries counted. */
     double local;
     int32_t history;
-    /* KVD_READ_CODES: numbers of first and of newest tokens, read in addition to the budget. */
+    /* Numbers of first and of newest tokens, read in addition to the budget (KVD_READ_CODES). */
     int32_t sink, newest;
     /*
-     * KVD_READ_CLUSTERS. page, large: number of tokens of a small and of a large cluster. first:
-     * fraction of large clusters to score. alpha: weight of a cluster's largest keys. A prompt
-     * token stays if one of the last fraction `rows` of queries gives it probability `threshold`.
+     * For KVD_READ_CLUSTERS: tokens of a large cluster, fraction `first` of large clusters to
+     * score, weight `alpha` of a cluster's largest keys. A prompt token stays if one of the last
+     * fraction `rows` of queries gives it probability `threshold`.
      */
     int32_t large;
     double first, alpha, rows, threshold;
-    /*
-     * KVD_READ_LANDMARKS: rank of prompt keys, and numbers of pages with exact keys (outliers, and
-     * last full pages). These are read in addition to `budget`, a fraction of the prompt.
-     */
+    /* Rank of prompt keys, and numbers of pages that are always read, with exact keys. */
     int32_t rank, outliers, last;
 } kvd_read_rule;
 
-/* Centroids of keys before RoPE, for KVD_READ_CODES. Host arrays of all layers and KV heads. */
+/* Centroids of keys before RoPE, in host arrays of all layers and KV heads. */
 typedef struct {
     int32_t size;     /* number of centroids of a KV head */
     int32_t relative; /* RoPE position at which queries are compared with centroids */
-    /* Factors L [n_layers][n_kv_heads][d][d]. The centroid c of key k minimises |k L - c L|. */
+    /* [n_layers][n_kv_heads][d][d] Factors that multiply keys and centroids before distances. */
     const float *factor;
     const float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
     const float *centroid; /* [n_layers][n_kv_heads][size][d] */
@@ -209,22 +167,19 @@ typedef struct {
 typedef struct {
     size_t n;
     int n_layers;
-    /* Entropy and variance of attention, or token scores summed over heads, [n_layers][each]. */
+    /* [n_layers][each] Entropy and variance of attention, or token scores summed over heads. */
     const double *x;
     /* Number of statistics per layer: 2 with KVD_EVICT_SPREAD, otherwise n. */
     size_t each;
 } kvd_evict_layers;
 
 typedef struct {
-    /*
-     * Sets members of *rule. The caller has set `smooth` to 1, `seed` to that of the run, all
-     * others to 0.
-     */
+    /* Sets members of *rule, whose `smooth` is 1 and `seed` set before, others 0. */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*
-     * Sets budgets [n_layers] from statistics of all layers. `budget` must then return their mean.
-     * NULL: `budget` alone gives the budgets.
+     * Sets budgets [n_layers] from statistics of all layers, whose mean `budget` returns. May be
+     * NULL.
      */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);

@@ -1,13 +1,9 @@
 /*
  * Method expectedattention: keeps prompt tokens that later queries are expected to attend to
- * (Expected Attention, Devoto et al. 2025, arXiv 2510.00636, section 3, and its code in NVIDIA
- * kvpress). mu, C: mean and covariance of queries before RoPE after the first `sink` tokens; R:
- * RoPE averaged over `future` positions. Score of key k: the softmax, after the sinks, of
+ * (Devoto et al. 2025, Expected Attention, arXiv 2510.00636, section 3).
  *
- *     z = k . R mu / sqrt(d) + k . R C R^T k / (2 d),
- *
- * averaged over query heads, times |v|. The model's score factor replaces 1 / sqrt(d); caps are
- * ignored.
+ * Later queries are modelled by mean and covariance of the prompt's queries, rotated by the mean
+ * RoPE of the next positions.
  */
 #include <cblas.h>
 #include <math.h>
@@ -30,13 +26,13 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* RoPE tables [n + future][d / 2], followed by their means over `future` positions [d / 2]. */
+    /* [n + future][d / 2] RoPE tables, followed by their means over the next positions [d / 2]. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /* Keys rotated back, R^T k, and C R^T k, [n][d]. R: mean rotation, C: covariance of queries. */
+    /* [n][d] Keys rotated back by the mean RoPE, and times the queries' covariance. */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
-    /* Exponents z of one query head [n], and scores summed over query heads [n]. */
+    /* [n] Exponents of one query head, and scores summed over query heads. */
     double *z, *score;
     uint32_t *position;
 } buffers;
@@ -56,7 +52,7 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_pool *pool
     return kvd_pool_check(pool, "expected attention", err);
 }
 
-/* Writes R^T k to b->k. Then negates the sine table, so that kvd_rope_apply rotates back. */
+/* Writes rotated keys to b->k. Negates the sine table, so that RoPE rotates back. */
 static void turn_keys(const kvd_tokens_self *e, const kvd_prompt_attention *p, buffers *b)
 {
     const size_t n = p->n, half = p->d / 2, future = (size_t)e->v->value[FUTURE], all = n + future;
@@ -94,7 +90,7 @@ static void measure_queries(const kvd_tokens_self *e, const kvd_prompt_attention
     const size_t turned = kvd_config_rope_dims(e->config);
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
-        /* Rotating forth and back multiplies by the square of the RoPE tables' constant factor. */
+        /* Rotating there and back multiplies by the square of the RoPE tables' constant factor. */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
     for (size_t c = 0; c < d; c++) {

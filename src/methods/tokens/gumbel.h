@@ -1,7 +1,4 @@
-/*
- * Noise of method keyformer, for C and CUDA: a standard Gumbel number per token and query head,
- * computed from seed and indices.
- */
+/* Noise of method keyformer, for C and CUDA: a standard Gumbel number per token and query head. */
 #ifndef KVD_METHODS_TOKENS_GUMBEL_H
 #define KVD_METHODS_TOKENS_GUMBEL_H
 
@@ -22,10 +19,7 @@ KVD_ANYWHERE static inline uint64_t kvd_gumbel_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/*
- * Returns the hash of seed, layer and head from which kvd_gumbel_bits and kvd_gumbelf compute
- * random numbers (their argument `head`).
- */
+/* Returns the hash of seed, layer and head, from which the noise of a head is computed. */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_head(uint64_t seed, int layer, int head)
 {
     return kvd_gumbel_mix(seed ^ kvd_gumbel_mix((uint64_t)layer << 32 | (uint64_t)head));
@@ -42,7 +36,7 @@ static inline double kvd_gumbel(uint64_t head, uint32_t token)
     return -log(-log(((double)kvd_gumbel_bits(head, token) + 0.5) * 0x1p-53));
 }
 
-/* Returns a Gumbel number, for u > 1/2 computed from 1 - u, as float32 is finer near 0. */
+/* Returns a Gumbel number. For u > 1/2 it uses 1 - u, as float32 is finer near 0. */
 KVD_ANYWHERE static inline float kvd_gumbelf(uint64_t head, uint32_t token)
 {
     const uint64_t bits = kvd_gumbel_bits(head, token), rest = ((uint64_t)1 << 53) - 1 - bits;

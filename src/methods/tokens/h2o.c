@@ -1,7 +1,6 @@
 /*
- * Method h2o: keeps heavy hitters and recent tokens (Zhang et al. 2023, "H2O: Heavy-Hitter Oracle",
- * Algorithm 1, and its code). Each KV head keeps the `recent` newest tokens, and the `heavy` others
- * with the largest sums of attention probabilities.
+ * Method h2o: each KV head keeps the `recent` newest tokens, and the `heavy` older ones with the
+ * largest sums of attention (Zhang et al. 2023, H2O, Algorithm 1).
  */
 #include <string.h>
 

@@ -1,14 +1,9 @@
 /*
- * Methods importance and received (ZDC section 5).
+ * Methods importance and received (ZDC section 5): the most important tokens of each layer keep
+ * more dimensions.
  *
- * importance: a token's importance is the log of the sum of its softmax denominators over query
- * heads (reading D-10); `mean` divides by the number of keys that the token sees (D-11). The most
- * important tokens of each layer have the widths of `dims`, others those of `dims_low`. Sets of
- * similar layers are found for each prompt; the paper finds them offline. Tokens after the prompt
- * are important (D-12). Readings are in docs/readings.md.
- *
- * received (ablation ZDC/LT): importance is the attention received, summed over rows and query
- * heads. Layers do not share sets.
+ * A token's importance is the log of the sum of its softmax denominators over query heads or, in
+ * `received`, the attention it received.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -57,7 +52,7 @@ int kvd_tokens_layers(const kvd_parameter_values *v)
     return (int)v->value[LAYERS];
 }
 
-/* Marks the fraction `share` of n tokens with the largest values as important (KVD_LEVEL_HIGH). */
+/* Marks the fraction `share` of n tokens with the largest values as important. */
 static void mark(double share, size_t n, kvd_ranked *order, uint8_t *level)
 {
     const size_t important = (size_t)lround(share * (double)n);
@@ -76,10 +71,7 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
-/*
- * Returns the number of tokens at precision `level` in both of two layers, divided by the size of
- * the larger set.
- */
+/* Returns the common tokens at precision `level` of two layers, as a fraction. */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;
@@ -102,7 +94,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
         classify(v, p, l, order, level + (size_t)l * p->n);
     free(order);
     const int together = kvd_tokens_layers(v);
-    /* Layers are visited from the last one down. Layers l to end - 1 use the sets of layer l. */
+    /* Layers are visited from the last down. Layers l to end - 1 use layer l's choice. */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
         const uint8_t *const before = l > 0 ? own - p->n : NULL;

@@ -1,7 +1,6 @@
 /*
- * Method keydiff: keeps prompt tokens whose keys differ most (KeyDiff, Park et al. 2025, arXiv
- * 2504.15364, section 3). These are the `budget` smallest cosines with the anchor, the mean of
- * normalised keys.
+ * Method keydiff: keeps prompt tokens whose keys differ most from the mean of normalised keys (Park
+ * et al. 2025, KeyDiff, arXiv 2504.15364, section 3).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -31,7 +30,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         for (size_t c = 0; c < p->d; c++)
             anchor[c] += (double)k[c] / of_k;
     }
-    /* Dividing by the anchor's norm would not change the order of tokens. */
+    /* Dividing by the norm of the mean would not change the order of tokens. */
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;
         double product = 0;

@@ -1,12 +1,6 @@
 /*
- * Method keyformer: keeps recent tokens and the largest regularised scores (Adnan et al. 2024,
- * "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and Algorithm 1). The
- * score of token i, summed over all queries, is
- *
- *     exp((x_i + z_i) / tau) / sum_j exp((x_j + z_j) / tau),
- *
- * with attention scores x and Gumbel noise z per token and query head. tau rises from `tau0` to
- * `tau1`.
+ * Method keyformer: keeps recent tokens, and those with the largest sums of a softmax with Gumbel
+ * noise and rising temperature (Adnan et al. 2024, Keyformer, section 3).
  */
 #include <math.h>
 #include <stdlib.h>

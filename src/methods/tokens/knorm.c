@@ -1,7 +1,4 @@
-/*
- * Method knorm: keeps prompt tokens whose keys have a small L2 norm (Devoto et al. 2024, arXiv
- * 2406.11430, section 3).
- */
+/* Method knorm: keeps prompt tokens whose keys are short (Devoto et al. 2024). */
 #include <math.h>
 #include <stdlib.h>
 

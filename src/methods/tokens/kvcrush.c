@@ -1,8 +1,9 @@
 /*
- * Method kvcrush: part of the budget represents dropped tokens (KVCrush, Jha et al. 2025, arXiv
- * 2503.00022, and its code in OpenVINO GenAI). A token has one bit per query head, set if it is
- * among the head's `budget` most probable. Tokens that snapkv would drop are ordered by Hamming
- * distance from a reference (anchor), and evenly spaced ones stay.
+ * Method kvcrush: part of the budget goes to evenly spaced tokens that snapkv would drop (Jha et
+ * al. 2025, KVCrush, arXiv 2503.00022).
+ *
+ * A token has one bit per query head, and tokens are ordered by the Hamming distance of their bits
+ * from a reference.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"anchor", "crush", 0, 0}, {NULL, NULL, 0, 0}};
 
-/* Computes the Hamming distances of tokens' bits (one per query head) from the anchor's bits. */
+/* Computes the Hamming distances of tokens' bits (one per query head) from the reference. */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
                      size_t old, size_t budget, uint8_t *bit, size_t *distance, kvd_err *err)
 {

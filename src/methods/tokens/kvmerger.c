@@ -1,8 +1,7 @@
 /*
- * Method kvmerger: merges runs of prompt tokens with similar keys (KVMerger, Wang et al. 2024,
- * arXiv 2407.08454, section 4) into the most attended token p. K and V are averaged with weights
- *
- *     exp(-|k_p - k_i|^2 / (2 sigma^2)),   sigma = (mean of |k_p - k_i| over the run) / sqrt(2).
+ * Method kvmerger: merges runs of prompt tokens with similar keys into the most attended token
+ * (Wang et al. 2024, KVMerger, arXiv 2407.08454, section 4). Weights are Gaussian in the distance
+ * of keys.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
- * Method kvzip: keeps the cached tokens that the model needs to repeat the prompt (KVzip, Kim et
- * al. 2025, arXiv 2505.23416, section 3). A cached token's score is its largest probability from a
- * copy of the prompt. The largest scores over all layers and KV heads stay.
+ * Method kvzip: keeps the cached tokens that the model needs to repeat the prompt (Kim et al. 2025,
+ * KVzip, arXiv 2505.23416, section 3). A token's score is its largest probability from a copy of
+ * the prompt.
  */
 #include <cblas.h>
 #include <math.h>
@@ -25,7 +25,7 @@ static size_t observed(const void *self, size_t n)
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/* Raises score[i] to the probability from query token t of `head` to prompt token i. */
+/* Raises score[i] to the probability that query token t gives prompt token i. */
 static void add_row(const kvd_tokens_self *z, const kvd_observed_prompt *r, size_t head, size_t t,
                     const float *product, double *score)
 {

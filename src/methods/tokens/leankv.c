@@ -1,12 +1,9 @@
 /*
  * Method leankv (registered as sparsity): KV heads drop insignificant tokens and store less
- * significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1). L-1 to L-6 are
- * readings in docs/readings.md.
+ * significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1).
  *
- * Significance is the mean probability from later tokens (L-4) over query heads (L-6), with sum 1
- * outside a window of newest tokens (L-3). After the prompt, tokens of cumulative significance
- * below `tl` are dropped, below `th` lowered (L-2). A step judges the token that leaves the window
- * by the prompt's borders, relative to the mean (L-1). Means continue in steps (L-5).
+ * Significance is the mean probability that a token received from later tokens, relative to the sum
+ * over older tokens.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,10 +20,10 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Limits relative to the mean significance: below cut_low drop tokens, below cut_high lower. */
+    /* Significance limits relative to the mean: drop below cut_low, lower below cut_high. */
     double cut_low, cut_high;
     size_t room;
-    /* Sums of received probabilities [room], then the number of probabilities in each [room]. */
+    /* [room] Sums of received probabilities, then [room] the number of probabilities in each. */
     double sum_rows[];
 } significance;
 
@@ -142,7 +139,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/* entry_bits counts significance and position (section 5 of the paper). */
+/* entry_bits counts significance and position. */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info = {.name = "sparsity",
              .summary = "LeanKV's per-head levels by significance",

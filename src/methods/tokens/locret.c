@@ -1,11 +1,7 @@
 /*
- * Method locret: keeps prompt tokens that trained networks, the retaining heads, score highest
- * (Locret, Huang et al. 2024, arXiv 2410.01805, section 3, and its code). A layer's network gives a
- * token one score per KV head:
- *
- *     scores = fc2 act(fc1 [q, k, v]),
- *
- * with q and k of all heads before RoPE, v of all heads, and the activation of the model.
+ * Method locret: keeps prompt tokens that trained networks score highest (Huang et al. 2024,
+ * Locret, arXiv 2410.01805, section 3). A layer's network computes a token's scores from its Q, K
+ * and V of all heads.
  */
 #include <cblas.h>
 #include <math.h>
@@ -25,7 +21,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* BLOCK: number of tokens scored together. HIDDEN: hidden units of random networks (timing). */
+/* BLOCK: number of tokens scored together. HIDDEN: hidden units of random networks, for timing. */
 enum { BLOCK = 128, HIDDEN = 1024 };
 
 typedef struct {
@@ -99,13 +95,13 @@ static const kvd_retaining_heads *retaining(const void *self)
     return &((const locret *)self)->heads;
 }
 
-/* Makes tables [n][d_head / 2] with which kvd_rope_apply undoes the RoPE of positions 0 .. n-1. */
+/* Makes tables [n][d_head / 2] with which kvd_rope_apply undoes RoPE. */
 static void tables_back(const kvd_config *c, const kvd_prompt_attention *p, size_t n, float *cosine,
                         float *sine)
 {
     kvd_rope_tables(c, kvd_rope_local(c, p->layer), p->n_expected, n, cosine, sine);
     for (size_t i = 0; i < n * (size_t)c->d_head / 2; i++) {
-        /* The square of the constant factor that some models put into their tables. */
+        /* The square of the constant factor that some models put into their RoPE tables. */
         const float square = cosine[i] * cosine[i] + sine[i] * sine[i];
         cosine[i] /= square;
         sine[i] /= -square;

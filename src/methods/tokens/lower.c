@@ -1,6 +1,6 @@
 /*
- * Method lower: MiKV (Yang et al. 2024, section 3). Tokens that h2o would drop keep fewer bits or
- * dimensions (KVD_LEVEL_LOW) and never return to full precision.
+ * Method lower: tokens that h2o would drop keep fewer bits or dimensions, and never return to full
+ * precision (MiKV, Yang et al. 2024, section 3).
  */
 #include "methods/tokens/tokens.h"
 

@@ -1,9 +1,6 @@
 /*
- * Method mpcache: drops prompt tokens that get little attention from its last ones, then reads only
- * some clusters (MPCache, Zeng et al. 2025, arXiv 2501.06807, section 4, and its code). The
- * similarity of q and a cluster is the sum over channels of alpha * q * max + (1 - alpha) * q * min
- * of the cluster's keys. A step reads the most similar small clusters of the most similar large
- * ones.
+ * Method mpcache: drops prompt tokens that get little attention, then reads only the clusters of
+ * keys most similar to the query (Zeng et al. 2025, MPCache, arXiv 2501.06807, section 4).
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * Method prefixkv: sets token budgets so that all layers keep equal fractions of attention
- * (PrefixKV, Wang et al. 2024, arXiv 2412.03409, section 3, and its code).
+ * Method prefixkv: sets token budgets so that all layers keep equal fractions of attention (Wang et
+ * al. 2024, PrefixKV, arXiv 2412.03409, section 3).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns how many top tokens reach `share`. sum[i]: importance of the first i + 1 of them. */
+/* Returns how many top tokens reach `share`. sum[i]: importance of the first i + 1. */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
     size_t low = 0, high = n - 1;
@@ -36,7 +36,7 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
     return k < n ? k : n;
 }
 
-/* Returns the largest share of importance that all layers can keep with layers * budget tokens. */
+/* Returns the largest fraction of importance that all layers can keep within the budget. */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
     /* The importances of a layer add up to 1, so threshold 2 keeps all tokens. */
@@ -60,7 +60,7 @@ static size_t sinks_of(const kvd_parameter_values *v, size_t n)
     return asked + 1 < n ? asked : n - 1;
 }
 
-/* Writes each layer's number of kept tokens, with sinks and the last. x [layers][n]: importance. */
+/* Writes each layer's number of kept tokens. x [layers][n] is their importance. */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)
 {

@@ -1,8 +1,4 @@
-/*
- * Method pyramidkv: snapkv with budgets that fall linearly with the layer (PyramidKV, Cai et al.
- * 2024, arXiv 2406.02069, section 3.2 and its code). Without the last `window` tokens, they fall
- * from 2 * budget - budget / beta to budget / beta.
- */
+/* Method pyramidkv: snapkv with budgets that fall from layer to layer (Cai et al. 2024). */
 #include <math.h>
 
 #include "methods/tokens/tokens.h"

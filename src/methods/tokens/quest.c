@@ -1,7 +1,6 @@
 /*
- * Method quest: a step reads cache pages whose keys may have large scores (Quest, Tang et al. 2024,
- * arXiv 2406.10774, section 3). The bound of q k is the sum over channels of max(q min, q max) of a
- * page's keys.
+ * Method quest: a step reads cache pages whose keys may have large scores (Tang et al. 2024, Quest,
+ * arXiv 2406.10774, section 3). Bounds come from the extremes of each channel.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,6 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the number of cache pages that have a cached token. */
 static size_t count_pages(const kvd_parameter_values *v, const uint32_t *position, size_t n)
 {
     const uint32_t page = (uint32_t)v->value[PAGE];

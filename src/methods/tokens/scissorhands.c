@@ -1,8 +1,4 @@
-/*
- * Method scissorhands: keeps tokens that were pivotal recently (Liu et al. 2023, "Scissorhands",
- * section 4 and Algorithms 1 and 2). To a query, a token is unimportant if it gets less than the
- * mean probability.
- */
+/* Method scissorhands: drops tokens that recent queries attended to little (Liu 2023). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,9 +15,9 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Number of prompt queries (rows and query heads) that found the token unimportant. */
+    /* Number of prompt queries, over query heads, that gave the token less than the mean. */
     double prompt;
-    /* History with one bit per decode step, the newest in bit 0: 1 if the token was unimportant. */
+    /* One bit per decode step, the newest in bit 0: 1 if the token got less than the mean. */
     uint64_t rows;
     uint32_t steps; /* decode steps since the token was appended */
 } entry;
@@ -42,11 +38,7 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/*
- * Returns `history` times the number of the last `history` queries that gave the token less than
- * the mean, over `group` query heads. Prompt queries count in proportion. The result is a whole
- * number.
- */
+/* Returns how many recent queries gave the token less than the mean, times `history`. */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

@@ -1,4 +1,4 @@
-/* Shared code of methods that drop tokens: budgets, checks and rankings (tokens.h). */
+/* Shared code of methods that drop tokens: budgets, checks and rankings. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -163,7 +163,7 @@ int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_atten
     return status;
 }
 
-/* Returns true if token a is dropped before b: by a smaller score or, if equal, a smaller index. */
+/* Returns true if token a is dropped before b: by a smaller score or, on ties, a smaller index. */
 static bool worse(const double *score, size_t a, size_t b)
 {
     return a < b ? score[a] <= score[b] : score[a] < score[b];

@@ -1,11 +1,8 @@
 /*
- * Method shadowkv: stores prompt keys in low rank and values in slower memory. Steps read the
- * chunks whose mean key has the largest scores (ShadowKV, Sun et al. 2024, arXiv 2410.21465,
- * section 4, and its code).
+ * Method shadowkv: stores prompt keys in low rank, and reads groups of tokens whose mean key has
+ * the largest scores (Sun et al. 2024, ShadowKV, arXiv 2410.21465, section 4).
  *
- * Keys X [n][n_kv_heads * d_head] before RoPE are stored as X V_r and V_r, `rank` right singular
- * vectors. A landmark is the mean key of a chunk. Outliers are the chunks with the smallest cosine
- * of landmark and key, always read with exact keys.
+ * Groups whose keys are least similar to their mean key are always read, with exact keys.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,7 +22,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* State of a KV head, followed by mean keys [chunks][d] and one outlier flag per chunk. */
+/* State of a KV head, followed by mean keys [chunks][d] and one flag per chunk with exact keys. */
 typedef struct {
     size_t prompt, chunks;
 } shadow;
@@ -70,7 +67,7 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/* Writes mean keys (landmarks) and outlier flags. exact [n] is 1 if a key stays exact. */
+/* Writes mean keys, and chooses the groups with exact keys. exact [n] is 1 for their tokens. */
 static int find_landmarks(const kvd_tokens_self *q, shadow *s, const kvd_prompt_keys *p,
                           uint8_t *exact, kvd_err *err)
 {
@@ -104,7 +101,7 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
     kvd_to_f32(type, rounded, x, n);
 }
 
-/* Writes low-rank keys k [n][d] = X V_r V_r^T of a KV head; X V_r, V_r have the cache's type. */
+/* Writes low-rank approximations of keys before RoPE to k [n][d]. */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
     const size_t wide = p->n_kv_heads * p->d, at = (size_t)p->kv_head * p->d;

@@ -1,7 +1,6 @@
 /*
- * Method snapkv: keeps prompt tokens that its last tokens attend to (Li et al. 2024, "SnapKV: LLM
- * Knows What You are Looking for Before Generation", section 4 and its code). Scores are averaged
- * over `kernel` neighbours.
+ * Method snapkv: keeps prompt tokens that the last prompt tokens attend to (Li et al. 2024, SnapKV,
+ * section 4). Scores are averaged over `kernel` neighbours.
  */
 #include "methods/tokens/tokens.h"
 

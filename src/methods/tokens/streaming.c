@@ -1,7 +1,4 @@
-/*
- * Method streaming: keeps the first and the newest tokens, at their RoPE positions (StreamingLLM,
- * Xiao et al. 2024, arXiv 2309.17453, section 3.2).
- */
+/* Method streaming: keeps the first and the newest tokens (Xiao et al. 2024). */
 #include "methods/tokens/tokens.h"
 
 enum { SINK, RECENT };

@@ -1,7 +1,6 @@
 /*
- * Method taskkv: keeps the whole prompt in the KV heads that differ most (Task-KV, He et al. 2025,
- * arXiv 2501.15113). These have attention outputs (over the last `window` tokens and query heads)
- * farthest from the mean.
+ * Method taskkv: keeps the whole prompt in the KV heads whose attention outputs differ most from
+ * the mean (He et al. 2025, Task-KV, arXiv 2501.15113).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Computes each KV head's semantic vector x [d] and its distance from the mean vector. */
+/* Computes each KV head's attention output x [d], and its distance from the mean. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -35,7 +34,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* With two heads, both distances are equal, so they are set to 0 lest rounding decide. */
+        /* With two heads, both distances are equal, and are set to 0 lest rounding decide. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)

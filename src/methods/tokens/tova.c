@@ -1,6 +1,6 @@
 /*
- * Method tova: keeps the tokens that the newest token attends to, the same in all KV heads (TOVA,
- * Oren et al. 2024, arXiv 2401.06104, section 4, and its code).
+ * Method tova: keeps the tokens that the newest token attends to, the same in all KV heads (Oren et
+ * al. 2024, TOVA, arXiv 2401.06104, section 4).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static size_t window(const kvd_parameter_values *v)
     return 1;
 }
 
-/* Keeps the newest token and the budget - 1 others with the largest `sum` [n]. Frees `sum`. */
+/* Keeps the newest token, and the budget - 1 older ones with the largest `sum` [n]. Frees `sum`. */
 static int keep(const kvd_parameter_values *v, double *sum, size_t n, size_t n_expected,
                 size_t n_heads, uint8_t *const *level, kvd_err *err)
 {

@@ -1,8 +1,6 @@
 /*
- * Method windowkv: keeps windows of consecutive tokens, the same in all layers of a group
- * (WindowKV, Zuo et al. 2025, arXiv 2503.17922, section 3, and its code). A window's score is the
- * mean probability from the prompt's last tokens, with `largest` over its better half. Budgets fall
- * by group as in pyramidkv.
+ * Method windowkv: keeps windows of consecutive tokens, the same in all layers of a group (Zuo et
+ * al. 2025, WindowKV, arXiv 2503.17922, section 3). Budgets fall as in pyramidkv.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -95,10 +93,7 @@ static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
     return drop < n ? drop : n;
 }
 
-/*
- * Sets level [old] to KVD_LEVEL_DROPPED in the windows (groups of adjacent tokens) with the
- * smallest scores.
- */
+/* Drops the windows of adjacent tokens with the smallest scores. */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {
@@ -142,7 +137,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* Returns the token budget. The last window counts as full, so the budget may exceed what stays. */
+/* Returns the token budget. The last window counts as full, so fewer tokens may stay. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t review = (size_t)v->value[REVIEW], each = (size_t)v->value[LAYERS],

@@ -1,7 +1,4 @@
-/*
- * Token-dropping methods in the CUDA engine, in which all KV heads keep equally many cached tokens
- * (entries).
- */
+/* Token-dropping methods on the GPU in which all KV heads keep equally many tokens. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,16 +12,13 @@ static const char what[] = "eviction";
 
 typedef struct {
     size_t tokens, entries;
-    /* Number of cached tokens of the slot after the latest iteration. */
+    /* Number of cached tokens of the request after the latest iteration. */
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before this request */
-    /* For rule.fixed: ring of the tokens that may be dropped, index of its oldest one, and size. */
+    /* With rule.fixed: ring of the tokens that may be dropped, its oldest token, its size. */
     int32_t *place;
     size_t oldest, places;
-    /*
-     * For rule.fixed: position of the entry at each place. Entries of the prompt are numbered, as
-     * their positions are not known.
-     */
+    /* With rule.fixed: position of the token at each place; prompt tokens are numbered. */
     uint32_t *position;
 } evict_slot;
 
@@ -45,13 +39,13 @@ typedef struct {
     float *mass, *score, *lse, *lse_steps, *work;
     float *distance;
     int32_t *kept;
-    /* `joined` is true if tensor-parallel GPUs add up the scores of their KV heads. */
+    /* `joined` is true if several GPUs add the scores of their KV heads. */
     bool joined;
     float *sums;
-    /* RoPE data: [1] for layers with rope_local_theta, [0] for all others. */
+    /* RoPE data, [1] for layers with rope_local_theta, [0] for other layers. */
     kvd_evict_expected expected[2];
     kvd_evict_trained trained;
-    const kvd_latent_store *latents; /* NULL: K and V themselves are stored */
+    const kvd_latent_store *latents; /* NULL if K and V are stored */
     /* Bytes per token in layers without a sliding window: K, V, score and position of all heads. */
     double entry_bytes;
     cudaStream_t stream;
@@ -61,12 +55,12 @@ typedef struct {
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
-    /* cppcheck's finding below is wrong: the returned structure keeps no address of r. */
+    /* cppcheck's finding is wrong: the returned structure keeps no address of r. */
     /* cppcheck-suppress returnDanglingLifetime */
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
 
-/* Returns the number of tokens that stay cached after a decode step that begins with n. */
+/* Returns the number of cached tokens after a decode step that begins with n. */
 static size_t left_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t limit = (size_t)b->limit, all = n + 1, recent = (size_t)b->recent;
@@ -98,7 +92,7 @@ static void list_places(const evict *e, size_t slot)
         s->position[i] = (uint32_t)i;
 }
 
-/* For rule.fixed: the newest token gets the place of the oldest one after the first `at`. */
+/* With rule.fixed, the newest token takes the place of the oldest one after the first `at`. */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];
@@ -310,7 +304,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     a.latents = latents_of(e, r->layer);
     if (e->rule.ranking == KVD_EVICT_EXPECTED)
         a.expected = expected_of(e, r->layer);
-    /* Scores are computed from whole keys, but kvd_evict_choose moves the stored rows. */
+    /* Scores are computed from whole keys, but kvd_evict_choose moves the stored ones. */
     kvd_evict_prompts_args whole = a;
     kvd_evict_prompts_whole(c, &whole);
     return kvd_status((e->rule.ranking == KVD_EVICT_TRAINED
@@ -338,7 +332,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Returns the bytes of a token's score, position and, with KVD_EVICT_PIVOTAL, history. */
+/* Returns the bytes of a token's score, position and history. */
 static size_t entry_state_bytes(const evict *e)
 {
     return sizeof *e->state.score + sizeof *e->state.position +
@@ -398,7 +392,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     return d->status || (e->rule.merge && make_merging(e, err)) ? -1 : 0;
 }
 
-/* Fills x->future [positions][half][2]: for every n, mean RoPE over n .. n + future - 1. */
+/* Fills x->future [positions][half][2]: the mean RoPE rotation over the next positions. */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -546,7 +540,7 @@ static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int 
            map->kv_offset[kv_head] + t / 8 * 8 * (size_t)map->d_qk[kv_head] + t % 8 * 8;
 }
 
-/* Returns the position of a token cached by streaming, whose last `recent` places are a ring. */
+/* Returns the position of a cached token if the last `recent` places are a ring. */
 static uint32_t streamed(const kvd_evict_budget *b, size_t tokens, size_t place)
 {
     const size_t limit = (size_t)b->limit, recent = (size_t)b->recent, prompt = (size_t)b->prompt,
@@ -630,7 +624,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         cache->hook.wants_pre |= cache->cosine && !cache->hook.wants_raw;
     if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
-    /* If the rule has a temperature, eviction kernels compute their own softmax denominators. */
+    /* Rules with a temperature compute their own softmax denominators. */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
                        (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));

@@ -1,7 +1,4 @@
-/*
- * Chooses prompt tokens and moves their rows to the front of the pages: token kept[i] moves to
- * index i <= kept[i].
- */
+/* Chooses prompt tokens and moves their K and V to the front of the pages. */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -61,7 +58,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Sums, for each token, the probabilities that the query heads of a KV head gave it. */
+/* Sums the probabilities that the query heads of a KV head gave each token. */
 __global__ void __launch_bounds__(CHOOSE)
     local_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -71,7 +68,7 @@ __global__ void __launch_bounds__(CHOOSE)
                       a.score + (size_t)g * a.n_q8 + at);
 }
 
-/* Replaces the first row of `mass` (received attention) by the sum over all query heads. */
+/* Replaces the first row of `mass` by the sum over all query heads. */
 __global__ void __launch_bounds__(CHOOSE)
     layer_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -80,7 +77,7 @@ __global__ void __launch_bounds__(CHOOSE)
     sum_heads<CHOOSE>(a, 0, a.map.n_heads, at, a.q_len[b], a.mass + at);
 }
 
-/* Scores tokens (ems) from `score`, sums over the last `window` queries, and `mass`, over all. */
+/* Scores tokens (method ems) from attention of the last queries and of all queries. */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -102,14 +99,14 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
-    /* Takes the larger of recent probability / its mean and total probability / its mean. */
+    /* The larger of recent probability and total probability, each divided by its mean. */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
     __syncthreads();
     smooth<CHOOSE>(mass, old, a.rule.smooth, score);
 }
 
-/* Sets `distance` to the number of query heads whose `keep_old` choice differs from the anchor. */
+/* Sets `distance` to the number of query heads whose choice differs from the anchor. */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -133,7 +130,7 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
         a.kept[(size_t)g * a.n_q8 + at] = t;
 }
 
-/* Keeps the tokens of the largest scores, and every k-th other by distance (then score[t] != 0). */
+/* Keeps the tokens of the largest scores, and every k-th remaining token by distance. */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -156,7 +153,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* A thread counts the dropped tokens of its part, which then get consecutive numbers. */
+    /* Each thread counts the dropped tokens of its part and numbers them consecutively. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
@@ -215,7 +212,7 @@ void move(const kvd_evict_prompts_args *a, cudaStream_t stream)
     move_kernel<<<dim3((a->map.n_kv_heads * 2 * slices), a->batch), MOVE, 0, stream>>>(*a);
 }
 
-/* Sums the scores of cached tokens, without the newest, over KV heads. */
+/* Sums the scores of cached tokens over KV heads, without the newest token. */
 __global__ void __launch_bounds__(CHOOSE)
     sums_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {

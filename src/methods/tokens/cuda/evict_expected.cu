@@ -1,18 +1,8 @@
 /*
- * Scores prompt tokens by expected attention (expectedattention.c). mu, C: mean and covariance of a
- * head's queries before RoPE. R: mean RoPE rotation over the next `future` positions. k_t, v_t: key
- * and value.
+ * Scores prompt tokens by the attention expected from future queries (method expectedattention), or
+ * by keys alone.
  *
- *     z[t]     = k_t . R mu scale + k_t . R C R^T k_t scale^2 / 2
- *     score[t] = log(mean over the query heads of softmax(z)[t] + epsilon) + log |v_t|
- *
- * Logarithms avoid underflow. A launch handles at most TOGETHER prompts, to limit scratch memory.
- * Scores from keys alone:
- *
- *     KVD_EVICT_SHORT_KEYS   score[t] = -|k_t|
- *     KVD_EVICT_ODD_KEYS     score[t] = -(k_t / |k_t|) . (mean over s of k_s / |k_s|)
- *
- * Lane l reads token l % 8, blocks l / 8, l / 8 + 4, ... of 8 dimensions.
+ * Queries are normal with mean mu and covariance C. Logarithms avoid underflow.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 
@@ -31,8 +21,8 @@ enum {
 };
 
 /*
- * Returns the number of floats that a CTA sums over queries x: (x - y)(x - y)^T [d][d], x - y [d],
- * and y [d]. y is the first query; subtracting y avoids cancellation.
+ * Returns the floats that a CTA sums over queries: (x - y)(x - y)^T [d][d], x - y [d], and y [d].
+ * The first query y is subtracted to avoid cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
@@ -45,10 +35,7 @@ __device__ __forceinline__ float *part_of(const kvd_evict_prompts_args &a, int b
     return a.expected.work + (((size_t)b * a.map.n_heads + h) * SPLITS + split) * part_size(d);
 }
 
-/*
- * Copies `rows` queries from token t on to shared memory x, with RoPE undone, and zeroes x's other
- * rows. All threads must call it, and then __syncthreads.
- */
+/* Copies queries with RoPE undone to shared memory. All threads must call it, then sync. */
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
                               int rows, float (*x)[PITCH])
 {
@@ -133,7 +120,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Row i of the mean RoPE rotation R: (R x)[i] = own * x[i] + other * x[partner]. */
+/* Row i of the mean RoPE rotation: (R x)[i] = own * x[i] + other * x[partner]. */
 struct turn {
     int partner;
     float own, other;
@@ -189,7 +176,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the address of dimensions 8 block .. 8 block + 7 of K (after: 0) or V of token t. */
+/* Returns the address of 8 dimensions of K, or of V if `after` is not 0, of token t. */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
 {
@@ -282,7 +269,7 @@ __device__ __forceinline__ float over_lanes(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 16);
 }
 
-/* Returns |v|^2 of token 8 t8 + lane % 8, or 0 if the token's index is n or more. */
+/* Returns |v|^2 of token 8 t8 + lane % 8, or 0 if its index is n or more. */
 __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
                                               int n, int lane)
 {
@@ -350,7 +337,7 @@ template <int BLOCKS> struct part {
     float x[BLOCKS][8];
 };
 
-/* Loads the lane's blocks of keys 8 t8 .. 8 t8 + 7. Keys with index n or more become 0. */
+/* Loads the lane's part of keys 8 t8 .. 8 t8 + 7. Keys from n on become 0. */
 template <int BLOCKS>
 __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, const int32_t *page,
                                              int g, int t8, int n, int lane)

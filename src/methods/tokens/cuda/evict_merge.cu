@@ -1,11 +1,4 @@
-/*
- * Merges dropped tokens i into kept tokens j of their KV head, in the pages:
- *
- *     x_j = (w_j x_j + sum of w_i x_i) / (w_j + sum of w_i)
- *
- * Each kvd_merge_kind has kernels that write j and w. merge_kernel sums over rising i, so equal
- * inputs give equal bits.
- */
+/* Merges dropped tokens into kept tokens of their KV head by weighted means. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 
@@ -17,7 +10,7 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* KV head of n tokens. `list` has the m tokens that stay, then the dropped ones, both in order. */
+/* KV head of n tokens. `list` has the m tokens that stay, then the dropped ones. */
 struct entries {
     int n, m;
     size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */
@@ -62,7 +55,7 @@ __device__ __forceinline__ float add_square(uint4 x, uint4 y, float sum)
     return sum;
 }
 
-/* Writes the inverse length 1 / |key| of every prompt token's key to `length`. */
+/* Writes 1 / |key| of every prompt token to `length`. */
 __global__ void __launch_bounds__(THREADS)
     lengths_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -101,7 +94,7 @@ __device__ __forceinline__ void hold(const entries &e, int page_elements, int d,
         }
 }
 
-/* Copies the keys of TILE tokens of the list to shared memory, in page layout. */
+/* Copies the keys of TILE tokens of the list to shared memory. */
 template <int TILE>
 __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d, int tile, int n,
                                       uint32_t to)
@@ -115,17 +108,13 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
     }
 }
 
-/* Returns how many kept tokens may receive others; KVD_MERGE_IMPORTANT: not the last `window`. */
+/* Returns how many kept tokens may receive dropped ones. */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
     return a.rule.merge == KVD_MERGE_IMPORTANT ? e.m - min(e.n, a.budget[a.slot[b]].keep_new) : e.m;
 }
 
-/*
- * Finds for each dropped token the kept token with the largest key cosine. Writes its list index to
- * `into` and the cosine to `weight`. The first of equal cosines counts, with KVD_MERGE_IMPORTANT
- * the last. WIDTH is the largest width of keys.
- */
+/* Finds for each dropped token the kept token with the largest key cosine. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -206,7 +195,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/* Chooses to merge the dropped tokens whose cosine is at least the KV head's mean (d2o). */
+/* Chooses to merge the dropped tokens whose cosine reaches the KV head's mean (method d2o). */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -267,7 +256,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums the attention of tokens over query heads. Sets `into` to 1 for tokens never to be merged. */
+/* Sums attention over query heads. Sets `into` to 1 for tokens that are never merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -310,30 +299,24 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Run of tokens from .. to - 1, which merge into token `pivot`. The KV head keeps m tokens. */
+/* Run of similar adjacent tokens from .. to - 1, which merge into token `pivot`. */
 struct run {
     int from, to, pivot, j, m;
 };
 
-/*
- * Returns the index of token t of a run of similar adjacent tokens in the list of kept and merged
- * tokens.
- */
+/* Returns the index of token t of a run in the list of kept and merged tokens. */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
 }
 
-/* Returns the array of the first tokens of a KV head's runs, stored in `mass`. */
+/* Returns the array of the first tokens of a KV head's runs. */
 __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, int g, int b)
 {
     return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * a.n_q8 + a.q_start[b]);
 }
 
-/*
- * Finds the runs of adjacent similar tokens of a KV head, and the token into which each run is
- * merged. Fills the list of kept tokens and `into`.
- */
+/* Finds the runs of similar adjacent tokens, and the token into which each is merged. */
 __global__ void __launch_bounds__(RANK)
     runs_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -367,7 +350,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.count[a.slot[b] * a.map.n_kv_heads + g] = runs + n - old;
 }
 
-/* Writes merging weights exp(-x^2 / y^2) for distance x from the pivot's key, y being its mean. */
+/* Writes merging weights exp(-x^2 / y^2) for the distance x from the kept key, y being its mean. */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -404,10 +387,10 @@ __global__ void __launch_bounds__(NEAR)
     }
 }
 
-/* Number of kept tokens of a CTA of merge_kernel, whose sums fit into shared memory. */
+/* Number of kept tokens of a CTA whose sums fit into shared memory. */
 template <int WIDTH> constexpr int kept_each = WIDTH > KVD_WIDTH_NARROW ? 16 : 32;
 
-/* Replaces kept keys and values by weighted means. WIDTH is the largest width of either. */
+/* Replaces kept keys and values by weighted means. */
 template <int WIDTH>
 __global__ void __launch_bounds__(2 * WIDTH)
     merge_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -479,7 +462,7 @@ struct candidate {
     int place, unused;
 };
 
-/* Returns a sort key: the larger cosine comes first, then the earlier position. */
+/* Returns a sort key: larger cosine first, then earlier position. */
 __device__ __forceinline__ u64 key_at(float cosine, uint32_t position)
 {
     return (key_of(cosine, 0) & 0xffffffffull << 32) | (u64)(uint32_t)~position;

@@ -1,6 +1,6 @@
 /*
- * Device functions that rank tokens, copy rows of K and V, and multiply 32 rows by tiles with
- * mma.sync. All threads of a CTA must call functions with parameter THREADS.
+ * Device functions that rank tokens, copy K and V, and multiply tokens with mma.sync. All threads
+ * of a CTA must call functions with parameter THREADS.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 #define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
@@ -14,7 +14,7 @@ static __device__ __forceinline__ int evict_kept_of(const kvd_evict_budget &b, i
     return newest + min(n - newest, b.keep_old);
 }
 
-/* Returns a sort key that orders tokens by score, then by token index t. */
+/* Returns a sort key that orders tokens by score, then by token index. */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
     const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
@@ -61,7 +61,7 @@ template <int THREADS> static __device__ double sum_over(double x)
     return part[0];
 }
 
-/* Returns the index, within a page, of dimensions 8 block .. 8 block + 7 of token t. */
+/* Returns the index within a page of 8 dimensions of token t. */
 static __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
@@ -107,7 +107,7 @@ static __device__ __forceinline__ float over_warp(float x)
     return x;
 }
 
-/* Multiplies this thread's key by ROWS queries, both in shared memory with a row per dimension. */
+/* Multiplies this thread's key by ROWS queries, both in shared memory. */
 template <int KEYS, int ROWS>
 static __device__ __forceinline__ void
 multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (&product)[ROWS])
@@ -129,9 +129,8 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
 }
 
 /*
- * Copies up to 64 rows of K and V of the tokens in a list, from element `first` on, and fills up
- * the last group of 8 with zeros. at(i) returns token i of the list, keys(t) the address of K in
- * token t's page.
+ * Copies up to 64 tokens of a list, from element `first` on, and fills up the last group of 8 with
+ * zeros. at(i) returns token i of the list, keys(t) the address of K.
  */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
@@ -152,7 +151,7 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
     }
 }
 
-/* Returns the index, in the pool, of dimensions 8 block .. 8 block + 7 of token t. */
+/* Returns the index in all pages of 8 dimensions of token t. */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
 {
@@ -160,7 +159,7 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
            (t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
-/* Rows of K, of V or of a latent vector of one KV head, in pages. */
+/* Location of K, V or latent vectors of one KV head in pages. */
 struct page_rows {
     uint16_t *x; /* the head's first element in page 0 */
     const int32_t *page;
@@ -177,7 +176,7 @@ struct page_rows {
     }
 };
 
-/* Returns the rows of K (side 0) or V (1) of KV head g that move with their tokens. */
+/* Returns where K (side 0) or V (1) of KV head g, or its latent vectors, are stored. */
 template <typename ARGS>
 static __device__ __forceinline__ page_rows rows_of(const ARGS &a, int b, int g, int side)
 {
@@ -211,10 +210,7 @@ static __device__ __forceinline__ int32_t &position_at(const ARGS &a, int b, int
     return reinterpret_cast<int32_t *>(page)[kvd_latent_position(a.latents.positions, g, t)];
 }
 
-/*
- * Moves rows kept[i] to rows i < m, and fills the last group of 8 with zeros. A CTA of THREADS
- * threads moves 32 dimensions, number `slice`. It reads RUN rows before it writes any of them.
- */
+/* Moves kept tokens to the front of the pages, 32 dimensions per CTA. */
 template <int THREADS, int RUN>
 static __device__ __forceinline__ void compact_rows(const page_rows &x, const int32_t *kept, int m,
                                                     int slice)
@@ -242,7 +238,7 @@ static __device__ __forceinline__ void compact_rows(const page_rows &x, const in
     }
 }
 
-/* Returns the number of values of `c` with which move_piece moves a whole token of KV head g. */
+/* Returns into how many pieces move_piece divides a token of KV head g. */
 static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, int g)
 {
     if (!a.latents.pool)
@@ -251,10 +247,7 @@ static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, i
     return (h.rank[0] + h.rank[1]) / 8 + 1;
 }
 
-/*
- * Copies 16 bytes, the c-th ones of a token's K and V, from index `newest` to `place`. After those
- * of latent vectors follows the token's position.
- */
+/* Copies piece c of a token from index `newest` to `place`. A piece is 16 bytes or the position. */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int b, int g,
                                                   int newest, int place, int c)
 {
@@ -295,11 +288,11 @@ static inline bool score_args_bad(const kvd_evict_prompts_args *a)
     return a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass;
 }
 
-/* Queries of a KV head as mma.sync fragments: 8 HALVES heads, up to 32 BLOCKS dimensions. */
+/* Queries of a KV head as mma fragments: 8 HALVES heads, up to 32 BLOCKS dimensions. */
 template <int HALVES, int BLOCKS> struct step_queries {
     uint4 q[HALVES][BLOCKS];
 
-    /* Loads d numbers per query head of the group, from row + offset [group]. */
+    /* Loads d numbers per query head, from row + offset [group]. */
     __device__ __forceinline__ step_queries(const uint16_t *row, const int32_t *offset, int group,
                                             int d)
     {
@@ -317,9 +310,8 @@ template <int HALVES, int BLOCKS> struct step_queries {
 };
 
 /*
- * Multiplies the queries by 16 keys of width d. low and high point to the 8 dimensions from 8 (lane
- * % 4) on of keys lane / 4 and lane / 4 + 8. acc[half][c] is the product of query head 8 half + 2
- * (lane % 4) + c % 2 and key lane / 4 + 8 (c / 2). Dimensions are permuted for 16-byte reads.
+ * Multiplies the queries by 16 keys of width d. acc[half][c] is the product of query head 8 half +
+ * 2 (lane % 4) + c % 2 and key lane / 4 + 8 (c / 2).
  */
 template <int HALVES, int BLOCKS>
 static __device__ __forceinline__ void step_products(const uint16_t *low, const uint16_t *high,
@@ -353,11 +345,7 @@ static __device__ __forceinline__ void step_products(const uint16_t *low, const 
     }
 }
 
-/*
- * Multiplies 32 rows (fragments a) by 16 rows in shared memory (at `from`). acc[j][i] has the
- * products of block j of 8 shared rows and block i of 16 rows. Four chains of accumulators hide
- * latency.
- */
+/* Multiplies 32 vectors in registers by 16 vectors in shared memory. */
 template <int STEPS>
 static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from,
                                                 int d, float (&acc)[2][2][4])

@@ -1,15 +1,4 @@
-/*
- * Sums the attention probabilities that each prompt token received, per query head:
- *
- *     mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
- *
- * With temperature tau, (s + noise_k) / tau replaces s, and lse is computed first.
- * KVD_EVICT_PIVOTAL: minus the number of rows t with exp(s_tk - lse_t) < 1 / (t + 1).
- * KVD_EVICT_REPEATED: largest probability over rows of the copy.
- *
- * 128 tokens of one operand are in registers. Tiles of 64 (32 above width 128) of the other operand
- * are summed separately, for precision.
- */
+/* Sums the attention probabilities that each prompt token received, per query head. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/gumbel.h"
 
@@ -25,9 +14,9 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
                  : "memory");
 }
 
-/* Queries or keys of one head of one prompt, in global memory. */
+/* Queries or keys of one head of one prompt in global memory. */
 struct side {
-    /* Address of the first row of the query head, or of the first key of the KV head in page 0. */
+    /* Address of the first query, or of the first key in page 0. */
     const uint16_t *first;
     /* Page table of the keys. NULL for queries, which are contiguous. */
     const int32_t *page;
@@ -39,7 +28,7 @@ struct side {
     }
 };
 
-/* Loads 32 tokens as mma.sync fragments. Groups of 8 tokens that begin at n or later become 0. */
+/* Loads 32 tokens as mma fragments. Groups of 8 tokens that begin at n or later become 0. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -69,19 +58,16 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
         kvd_copy_16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there ? 16 : 0);
 }
 
-/*
- * Result of a pass: LOGS, the log-sum-exp of each row. For each key: SUMS, the sum of
- * probabilities; COUNTS, how many are below the mean; LARGEST, the largest.
- */
+/* LOGS: logs of softmax denominators. SUMS, COUNTS, LARGEST: of each key's probabilities. */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
-/* Returns -1 if p is below the mean probability 1 / (t + 1) of row t, else 0. */
+/* Returns -1 if p is below the mean probability 1 / (t + 1), else 0. */
 __device__ __forceinline__ float below_mean(float p, int t)
 {
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/* Adds the terms of tokens `other` and `other` + 1. If MASKED, skips keys after the query. */
+/* Adds the terms of two tokens. If MASKED, skips keys after the query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,
@@ -127,10 +113,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/*
- * Sums attention over the queries of a prompt. KIND LOGS writes log-sum-exps to `lse`, other kinds
- * write sums of probabilities to `mass`. WIDTH: largest width of Q and K.
- */
+/* Sums attention over the queries of a prompt, to `lse` for LOGS, otherwise to `mass`. */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)

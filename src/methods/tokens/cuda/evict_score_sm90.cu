@@ -1,7 +1,4 @@
-/*
- * Computes the sums of evict_score.cu with wgmma and bulk copies of sm_90. For KVD_EVICT_REPEATED,
- * only the largest exponent of each key is exponentiated.
- */
+/* Sums the attention that each prompt token received, with wgmma on sm_90. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -29,13 +26,13 @@ struct shared {
 
 /* Queries or keys of one head of one prompt in global memory. */
 struct side {
-    /* Address of the first row of the query head, or of the first key of the KV head in page 0. */
+    /* Address of the first query, or of the first key in page 0. */
     const uint16_t *first;
     /* Page table of the keys. NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Returns the bytes of existing tokens among t .. t + 63, rounded up to a group of 8 tokens. */
+    /* Returns the bytes of existing tokens among t .. t + 63, in groups of 8 tokens. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -61,24 +58,15 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/*
- * Result of a pass over a prompt's queries and keys: log-sum-exp of each query's scores, or the sum
- * or maximum of the probabilities that each key receives.
- */
+/* Results: logs of softmax denominators; per key, sum or maximum of probabilities. */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
-/*
- * Sums, maxima and noise for two tokens of a thread. The second token follows 8 tokens after the
- * first.
- */
+/* Sums, maxima and noise for two tokens of a thread, 8 tokens apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
 
-/*
- * Adds a tile's products x = q k to the sums of tokens `token` and `token` + 8. `other` is the
- * thread's first token in the tile. MASKED skips keys after the query.
- */
+/* Adds a tile's products to the sums of two tokens. MASKED skips keys after the query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_params &p,
                                     const float *column, int token, int other, int from_row, int n,
@@ -132,7 +120,7 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_para
     t.sum[1] += part[1];
 }
 
-/* Multiplies 128 queries (or keys) by tiles of the other operand. STEPS is d_qk / 16. */
+/* Multiplies 128 queries (or keys) by tiles of keys (or queries). STEPS is d_qk / 16. */
 template <kind KIND, int STEPS>
 __device__ __forceinline__ void pass(const score_params &p, shared &s, const side &held,
                                      const side &moves, int block, const float *lse, uint64_t head,
@@ -196,7 +184,6 @@ __device__ __forceinline__ void pass(const score_params &p, shared &s, const sid
     }
 }
 
-/* Runs pass() with the number of steps that held.d needs, which is STEPS or more. */
 template <kind KIND, int STEPS>
 __device__ __forceinline__ void pass_of(const score_params &p, shared &s, const side &held,
                                         const side &moves, int block, const float *lse,

@@ -1,7 +1,6 @@
 /*
- * Kernels after a decode step. Recompute q k, add attention probabilities to the scores of cached
- * tokens and find the cached token to drop. The CTAs of a cluster divide a KV head. Other cluster
- * sizes round denominators differently.
+ * After a decode step, adds attention probabilities to the scores of cached tokens and finds the
+ * token to drop. The CTAs of a cluster share a KV head.
  */
 #include <cooperative_groups.h>
 
@@ -21,7 +20,7 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/* SUMS adds probabilities to scores, TEMPERED those with noise. COUNTS appends history bits. */
+/* SUMS adds probabilities to scores, TEMPERED with noise; COUNTS appends history bits. */
 enum kind { SUMS, TEMPERED, COUNTS };
 
 /* Waits for all CTAs of a KV head. Their shared memory is visible afterwards. */
@@ -63,7 +62,7 @@ struct head {
     uint32_t now;
     const int32_t *page;
     uint16_t *pool; /* the KV head's first element in page 0 */
-    /* Attention scores of cached tokens times log2(e), with noise and temperature, [n][wide]. */
+    /* [n][wide] Attention scores of cached tokens times log2(e), with noise and temperature. */
     float *x;
     float *score;
     uint32_t *position;
@@ -90,7 +89,7 @@ __device__ __forceinline__ step_queries<HALVES, BLOCKS> queries_of(const kvd_evi
             a.map.q_offset + w.g * a.map.group, a.map.group, a.map.d_qk[w.g]};
 }
 
-/* Multiplies queries by the keys of tokens e .. e + 15, with the result layout of step_products. */
+/* Multiplies queries by the keys of tokens e .. e + 15. */
 template <int HALVES, int BLOCKS>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
                                          const step_queries<HALVES, BLOCKS> &q, int e,
@@ -134,7 +133,7 @@ __device__ __forceinline__ void join(float2 &a, float2 b)
     a.x = most;
 }
 
-/* Returns log2 of the softmax denominator of query head threadIdx.x % w.wide. */
+/* Returns log2 of the softmax denominator of a query head. */
 __device__ __forceinline__ float denominator(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -177,7 +176,7 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/* Adds p to the score of token i. The token may replace `least` if it may be dropped. */
+/* Adds p to the score of token i, which replaces `least` if it may be dropped and scores less. */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -189,7 +188,7 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
         take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
 }
 
-/* Adds probabilities from w.x to scores (with a temperature). Returns the thread's candidate. */
+/* Adds probabilities with temperature to scores. Returns the thread's candidate to drop. */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -219,7 +218,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
-/* Appends a bit to the history of token i. The newest token, n - 1, begins its history with it. */
+/* Appends a bit to the history of token i. */
 __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 {
     const bool old = i < w.n - 1;
@@ -230,11 +229,7 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
     }
 }
 
-/*
- * Adds the step's probabilities to the scores (rules without a temperature). With COUNTS, instead
- * appends a bit to each token's history, 1 if most query heads gave it less than the mean. Returns
- * this thread's eviction candidate.
- */
+/* Adds probabilities to scores, or history bits. Returns the thread's candidate to drop. */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
 {
@@ -281,7 +276,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Returns, in every thread, the eviction candidate with the smallest score of the KV head. */
+/* Returns the candidate of the KV head with the smallest score, in every thread. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -361,7 +356,7 @@ __global__ void __launch_bounds__(THREADS)
     head_barrier(); /* no CTA may exit while others read its shared memory */
 }
 
-/* Drops the same token in all KV heads: the one with the smallest sum of scores. */
+/* Drops the token with the smallest sum of scores in all KV heads. */
 __global__ void __launch_bounds__(32 * LAYER_WARPS)
     layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -409,9 +404,8 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
 }
 
 /*
- * Returns a sort key for KVD_EVICT_PIVOTAL, which decreases with the number of the last rule.window
- * rows that gave the token less than the mean. Prompt counts are scaled and rounded as in
- * scissorhands.c. The `recent` newest tokens have the largest keys.
+ * Returns a sort key that falls with the number of recent queries that gave the token less than the
+ * mean. The `recent` newest tokens have the largest keys.
  */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
@@ -463,8 +457,7 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
     }
     __syncthreads();
     /*
-     * In timing runs all positions may be equal, so that more tokens stay than there is room for.
-     * The minimum limits the copies.
+     * In timing runs all positions may be equal, and too many tokens stay. This limits the copies.
      */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
@@ -487,7 +480,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* The last `recent` indices are a ring. `turns` is the number of overwritten tokens so far. */
+    /* The last `recent` indices are a ring. `turns` counts the overwritten tokens. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < pieces_of(a, g); c += 32)

@@ -1,8 +1,4 @@
-/*
- * Scores of prompt tokens by trained networks (locret.c) in the CUDA engine: two products of cuBLAS
- * with an activation between them. With several GPUs, each multiplies Q, K and V of its own heads,
- * and the hidden units are summed over the GPUs.
- */
+/* Scores prompt tokens by trained networks (method locret) on the GPU. */
 #include <stdlib.h>
 
 #include "common/half.h"
@@ -15,7 +11,7 @@ static const char what[] = "retaining heads";
 
 enum { PIECE = 8192 }; /* number of tokens whose hidden units are in memory */
 
-/* Converts one row of fc1 to bf16. Keeps the inputs of this GPU's heads, in the order Q, K, V. */
+/* Converts one row of the first layer's weights to bf16, for this GPU's heads. */
 static void cut_row(const kvd_config *c, const kvd_gpu_share *s, const float *from, uint16_t *to)
 {
     const size_t d = (size_t)c->d_head, q = (size_t)c->n_heads * d, kv = (size_t)c->n_kv_heads * d,
@@ -26,7 +22,6 @@ static void cut_row(const kvd_config *c, const kvd_gpu_share *s, const float *fr
     kvd_from_f32(KVD_BF16, from + q + kv + first, to + n_q + n_kv, n_kv);
 }
 
-/* Copies fc1 to the device, one layer after another. */
 static int put_fc1(const kvd_evict_trained *x, const kvd_paged_cache *c,
                    const kvd_retaining_heads *from, uint16_t *fc1, kvd_err *err)
 {
@@ -77,10 +72,7 @@ int kvd_evict_trained_make(kvd_evict_trained *x, const kvd_gpu_method *m, kvd_de
                                                                                             : 0;
 }
 
-/*
- * Computes column-major c [m][n] = a^T b + beta c, for a [k][m] and b [k][n] of type `type` and
- * float32 c.
- */
+/* Computes column-major c [m][n] = a^T b + beta c, for a [k][m] and b [k][n] of type `type`. */
 static int multiply(const kvd_gpu_worker *w, cudaDataType type, size_t m, size_t n, size_t k,
                     const void *a, size_t ld_a, const void *b, size_t ld_b, float beta, float *c,
                     size_t ld_c, kvd_err *err)

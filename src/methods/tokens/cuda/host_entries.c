@@ -1,8 +1,6 @@
 /*
- * Quantises K and V for methods that drop tokens (host_codes.h). Every KV head has a list of its
- * cached tokens from the oldest to the newest, as the CPU's cache has. The GPU may store them in
- * another order, and moves them when it drops some. The GPU quantises by kivi, fp8, mxfp4 and
- * nvfp4, the CPU by other methods.
+ * Quantises K and V during text generation for methods that drop tokens. Every KV head has a list
+ * of its cached tokens by age, as on the CPU.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,9 +29,7 @@ typedef struct {
     double *bits[KVD_N_SIDES]; /* [room] bits of the codes */
     uint16_t *row;             /* [room - first][2 d] K and V, decoded where they are coded */
     uint32_t *state;           /* [KVD_N_SIDES][states] of the entropy coder */
-    /*
-     * Number of cached tokens to be quantised now, and range of those whose rows are written back.
-     */
+    /* Number of cached tokens to quantise now, and range of tokens that are written back. */
     size_t ready[KVD_N_SIDES], from, end;
     size_t at; /* first row of the head in kvd_host_entries.rows */
 } entries_of;
@@ -48,15 +44,9 @@ struct kvd_host_entries {
     kvd_gpu_method *method; /* borrowed */
     kvd_host_places places;
     size_t layers, heads, d, states, max_len;
-    /*
-     * If keys are quantised before RoPE: tables of kvd_host_codes_rope that apply RoPE, and tables
-     * that undo it. NULL: keys are quantised as they are in the pages.
-     */
+    /* Tables that apply and undo RoPE, if keys are quantised before RoPE, else NULL. */
     float *rope, *back;
-    /*
-     * Pinned [layers][heads][kept_rows] positions of the cached tokens of an iteration's prompts.
-     * NULL: places.positions is given, or quantisation does not depend on positions.
-     */
+    /* [layers][heads][kept_rows] Pinned positions of the cached tokens of prompts, or NULL. */
     int32_t *kept;
     size_t kept_rows;
     slot_of *slot;
@@ -67,10 +57,7 @@ struct kvd_host_entries {
     uint16_t *taken;     /* pinned [ROWS][2 d] rows of new entries */
     uint16_t **k;        /* pinned [ROWS] addresses in the pages */
     uint16_t *device_rows, **device_k;
-    /*
-     * If the GPU quantises: pinned and device [ROWS] rows of heads that are quantised. Otherwise
-     * NULL.
-     */
+    /* Parts of heads that the GPU quantises, in pinned and device memory, or NULL. */
     kvd_cache_codes *codes, *device_codes;
     kvd_packed_form form;           /* of codes on the GPU */
     size_t group;                   /* of integer codes on the GPU */
@@ -175,10 +162,7 @@ static int by_position(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Updates a head's list from the cached tokens' positions, `position` [n]. where [max_len]:
- * scratch.
- */
+/* Updates a head's list from the cached tokens' positions [n]. `where` is scratch. */
 static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *position, size_t n,
                  int64_t newest, uint32_t *where, kvd_err *err)
 {
@@ -217,10 +201,7 @@ static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *posit
     return status;
 }
 
-/*
- * Returns the position in the sequence of the token with index `place` in the cache of head i,
- * which slice `row` of the iteration appends.
- */
+/* Returns the sequence position of the token with index `place` that a slice appends to head i. */
 static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                             size_t place)
 {
@@ -234,10 +215,7 @@ static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_
                                    (size_t)b->host.q_start[row] + place];
 }
 
-/*
- * Appends cached tokens to the list of head i, which never drops any, until it has n. row: of slice
- * s.
- */
+/* Appends cached tokens to the list of head i, which drops none, until it has n. */
 static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i, size_t n,
                   kvd_err *err)
 {
@@ -254,7 +232,7 @@ static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, siz
     return 0;
 }
 
-/* Updates the lists of a slice's request. row: index of the slice in the iteration. */
+/* Updates the lists of a slice's request. `row` is the index of the slice in the iteration. */
 static int update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *err)
 {
     const kvd_gpu_method *const m = e->method;
@@ -299,7 +277,7 @@ static int update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *
     return status;
 }
 
-/* Sets how many of the newest cached tokens are not quantised, and how many tokens form a block. */
+/* Sets how many newest tokens are not quantised, and how many tokens form a block. */
 static void window_of(const kvd_plan *p, int side, size_t *window, size_t *block)
 {
     *window = 0;
@@ -325,7 +303,7 @@ static void plan_head(const kvd_plan *p, entries_of *h)
     h->from = h->end ? h->from : 0;
 }
 
-/* Applies RoPE to x [n][d] by `table` e->rope, or undoes it by e->back. */
+/* Applies RoPE to x [n][d] by table e->rope, or undoes it by e->back. */
 static void turn(const kvd_host_entries *e, int layer, const float *table, const uint32_t *position,
                  size_t n, float *x)
 {
@@ -335,7 +313,7 @@ static void turn(const kvd_host_entries *e, int layer, const float *table, const
     kvd_rope_apply(c, cosine, cosine + 2 * half, position, n, 1, x);
 }
 
-/* Undoes RoPE in keys x [n][d], and rounds them to bf16. `row`: scratch, 2 d numbers per key. */
+/* Undoes RoPE in keys x [n][d], and rounds them to bf16. */
 static void turn_back(const kvd_host_entries *e, int layer, const uint32_t *position, size_t n,
                       float *x, uint16_t *row)
 {
@@ -346,7 +324,6 @@ static void turn_back(const kvd_host_entries *e, int layer, const uint32_t *posi
     }
 }
 
-/* Sets the bits of n cached tokens from `from` on that are quantised together. */
 static void note_bits(entries_of *h, int side, size_t from, size_t n, kvd_bits_count count)
 {
     for (size_t j = from; j < from + n; j++)
@@ -399,9 +376,7 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
     return status ? kvd_in(err, "layer %d, KV head %zu", layer, i % e->heads) : 0;
 }
 
-/*
- * Appends the rows of new cached tokens, quantises full blocks, and puts changed rows in e->rows.
- */
+/* Appends new cached tokens, quantises full blocks, and puts changed tokens in e->rows. */
 static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const uint16_t *taken,
                      kvd_err *err)
 {
@@ -425,10 +400,7 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
     return 0;
 }
 
-/*
- * Queues the addresses of new cached tokens of n heads or, if `ready`, of those that are quantised
- * or whose rows are written. Returns their number in *rows.
- */
+/* Lists the addresses of new or, if `ready`, changed tokens of n heads. *rows: number. */
 static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                      bool ready, size_t *rows, kvd_err *err)
 {
@@ -453,7 +425,7 @@ static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first,
                          what, err);
 }
 
-/* Copies new rows of n heads from the pages to e->taken or, if `back`, e->rows to the pages. */
+/* Copies new tokens of n heads from the pages to e->taken or, if `back`, e->rows to the pages. */
 static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n, bool back,
                 kvd_err *err)
 {
@@ -469,16 +441,13 @@ static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
-/* Returns the bits of n tokens of a head that are quantised together. */
 static kvd_bits_count bits_on_gpu(const kvd_host_entries *e, int side, size_t n)
 {
     return e->form.exponent ? (kvd_bits_count){(double)n * e->token_bits[side], 0}
                             : kvd_bits_of_groups(n, e->d, side == KVD_KEYS, e->group, e->form.bits);
 }
 
-/*
- * Lists the rows of head i of a running request (slot) that the GPU quantises, and sets their bits.
- */
+/* Lists the tokens of head i that the GPU quantises, and sets their bits. */
 static kvd_cache_codes code_later(const kvd_host_entries *e, const slot_of *slot, size_t i)
 {
     const kvd_plan *const p = e->method->plan;
@@ -503,7 +472,7 @@ static kvd_cache_codes code_later(const kvd_host_entries *e, const slot_of *slot
     return to;
 }
 
-/* Makes the GPU quantise n heads of the iteration, whose quantised rows fit into e->device_rows. */
+/* Makes the GPU quantise n heads of the iteration, which fit into e->device_rows. */
 static int code_on_gpu(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                        kvd_err *err)
 {
@@ -528,10 +497,7 @@ static int code_on_gpu(kvd_host_entries *e, const kvd_iteration *it, size_t firs
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
-/*
- * Quantises the cached tokens of n heads of an iteration. Their new and changed rows fit into
- * e->rows.
- */
+/* Quantises the cached tokens of n heads of an iteration, which fit into e->rows. */
 static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                       kvd_err *err)
 {
@@ -621,7 +587,7 @@ void kvd_host_entries_free(kvd_host_entries *e)
     free(e);
 }
 
-/* Counts the bits of a token in a floating-point format; they do not depend on its numbers. */
+/* Counts the bits of a token in a floating-point format, which do not depend on its numbers. */
 static int count_token(kvd_host_entries *e, kvd_err *err)
 {
     const kvd_plan *const p = e->method->plan;
@@ -637,7 +603,6 @@ static int count_token(kvd_host_entries *e, kvd_err *err)
     return status;
 }
 
-/* Allocates the memory for quantisation on the GPU. */
 static int make_codes(kvd_host_entries *e, kvd_err *err)
 {
     const kvd_plan *const p = e->method->plan;

@@ -1,4 +1,4 @@
-/* Device functions shared by the kernels on LeanKV's pages. */
+/* Device functions shared by the kernels of method leankv. */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_CUH
 #define KVD_METHODS_TOKENS_CUDA_LEANKV_CUH
 
@@ -12,7 +12,7 @@
 namespace leankv
 {
 
-/* Returns the pool index of a running request's KV head, or -1 if no request has the slot. */
+/* Returns the index of a request's KV head, or -1 if no request has the slot. */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
@@ -23,7 +23,7 @@ struct entry {
     int at;
 };
 
-/* Returns the page and row of token i at a precision, by the KV head's page table. */
+/* Returns the page and place of token i at a precision, by the KV head's page table. */
 __device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, const int32_t *table, int level,
                                           int i)
 {
@@ -66,10 +66,7 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
     return reinterpret_cast<__half2 *>(e.page + l.v_meta) + e.at;
 }
 
-/*
- * Returns step and zero point of a vector, of which each lane has N numbers. IEEE divisions give
- * the same integers as kvd_quantise_group.
- */
+/* Returns step and zero point of a vector, with exact divisions as on the CPU. */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
     float lo = x[0], hi = x[0];
@@ -87,7 +84,7 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/* The step is rounded, so quantised integers may exceed the maximum and are clamped. */
+/* The rounded step may give integers above the maximum, which are clamped. */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),
@@ -96,7 +93,7 @@ __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
     return (uint32_t)fminf(fmaxf(q, 0.0f), top);
 }
 
-/* Loads dimensions lane, lane + 32, ... of K or V of row r in a page of 8 x 8 blocks. */
+/* Loads dimensions lane, lane + 32, ... of K or V of token r in a page. */
 template <int N>
 __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int lane, float (&x)[N])
 {
@@ -107,7 +104,7 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
     }
 }
 
-/* Returns the sum of x over earlier threads. *all: sum over the CTA, whose WARPS warps call it. */
+/* Returns the sum of x over earlier threads. *all gets the sum over the CTA's WARPS warps. */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
     __shared__ int sum[WARPS];
@@ -153,7 +150,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Packs the quantised key of token `row` into word number `at` of those lanes with lane % 4 = c. */
+/* Packs the quantised key of token `row` into word `at` of the lanes with lane % 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -168,14 +165,14 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
     return word;
 }
 
-/* Returns how many dimensions of V are in a word w of quantised values: *first, *first + 8, ... */
+/* Returns how many dimensions of V are in word w: *first, *first + 8, and so on. */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
     *first = (bits == 8 ? 8 * w : bits == 4 ? 16 * w : 32 * w) + lane / 4;
     return 8 / bits;
 }
 
-/* Writes the quantised key of a token to row r of a tile of 16 tokens. Called by one warp. */
+/* Writes the quantised key of a token as number r of a tile of 16 tokens. Called by one warp. */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
 {

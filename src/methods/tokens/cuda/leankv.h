@@ -1,9 +1,8 @@
 /*
- * LeanKV's cache on the GPU: unified pages (section 5 of the paper), memory manager and kernels.
+ * LeanKV's cache on the GPU (section 5 of the paper). A KV head's page table lists high-precision
+ * pages from the left, low-precision pages from the right.
  *
- * High-precision pages fill a KV head's page table from the left, low-precision ones from the
- * right. Cached tokens have no order and leave no holes. Lists, counts and page tables are on the
- * device. Functions that return cudaError_t only queue kernels.
+ * Cached tokens have no order. Functions that return cudaError_t only queue kernels.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_H
 #define KVD_METHODS_TOKENS_CUDA_LEANKV_H
@@ -26,9 +25,8 @@ enum {
 };
 
 /*
- * Byte offsets in a page of keys (at 0), key scales and zero points, values, value scales and zero
- * points, scores, positions. A code q is decoded as scale * q + zero, with float16 scale and zero.
- * A score is the float32 sum of probabilities from later tokens, mean over query heads.
+ * Byte offsets of the parts of a page. Keys are at 0. Numbers are decoded as scale * q + zero, with
+ * float16 scale and zero. A score is the attention from later tokens, mean over query heads.
  */
 typedef struct {
     int32_t k_bits, v_bits; /* bits of a code of K (8, 4) and of V (8, 4, 2) */
@@ -50,13 +48,8 @@ size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
 /*
- * Place of a code in a tile of 16 tokens, in the order of mma.sync m16n8k16 fragments (rows: tokens
- * for keys, dimensions for values). Each lane has w words, in chunks of 4, 2 or 1.
- *
- * Lanes with lane % 4 = c hold dimensions 16 s + 4 c .. 16 s + 4 c + 3 of keys, and tokens 2 c, 2 c
- * + 1, 2 c + 8, 2 c + 9 of values. These are LeanKV's layouts [F / (K_vec K_group), N, K_group,
- * K_vec] and [F / V_group, N / V_vec, V_group, V_vec] (section 6), with K_group 4, V_group 8, V_vec
- * 4.
+ * Place of a quantised number in a tile of 16 tokens, in the order of mma.sync m16n8k16 fragments.
+ * Each lane has w words, in chunks of 4, 2 or 1 (section 6 of the LeanKV paper).
  */
 typedef struct {
     int32_t word, shift;
@@ -100,41 +93,32 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
     return p;
 }
 
-/*
- * Numbers of cached tokens and of pages of a KV head of a running request (slot), for high and for
- * low precision.
- */
+/* Numbers of cached tokens and of pages of a request's KV head, at high and at low precision. */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
-     * Limits of significance relative to the mean. Tokens below [KVD_LEANKV_HIGH] lose high
-     * precision, tokens below [KVD_LEANKV_LOW] are dropped.
+     * Significance limits relative to the mean. Tokens below [KVD_LEANKV_HIGH] lose high precision,
+     * tokens below [KVD_LEANKV_LOW] are dropped.
      */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
 
-/* State of the page pool. Free pages are list[start .. end - 1], modulo the number of pages. */
+/* State of all pages. Free pages are list[start .. end - 1], modulo the number of pages. */
 typedef struct {
     uint64_t start, end;
     /* Number of cached tokens of high and of low precision. */
     int64_t entries[KVD_LEANKV_LEVELS];
-    /* Pages requested, and pages free, at the first shortage. Both are 0 without a shortage. */
+    /* Pages requested and pages free when pages first ran out, or 0. */
     uint64_t wanted, left;
 } kvd_leankv_state;
 
-/*
- * Pool of pages, passed to kernels by value. Arrays of KV heads: [n_slots][n_layers][n_kv_heads].
- * Slots from n_slots on are padding.
- */
+/* [n_slots][n_layers][n_kv_heads] Pages of all KV heads, passed to kernels by value. */
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
-    /*
-     * Length of a KV head's page table: pages for the most tokens, and one partly filled page per
-     * precision.
-     */
+    /* Length of a KV head's page table: full pages, and one partly filled per precision. */
     int32_t table_length;
-    /* Ring buffer of free page numbers, [n_pages] (kvd_leankv_state). */
+    /* [n_pages] Ring buffer of free page numbers. */
     int32_t *list;
     int32_t *table; /* [KV heads of the pool][table_length] page numbers */
     kvd_leankv_head *head;
@@ -142,33 +126,29 @@ typedef struct {
     char *page; /* [n_pages][page_bytes] */
 } kvd_leankv_pool;
 
-/*
- * Returns the bytes that a running request (slot) needs without tokens: head records, page tables
- * and spare pages.
- */
+/* Returns the bytes that a request needs without tokens. */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
 /* Marks all pages as free and all KV heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
 /*
- * Assigns pages to n running requests (slots; device array), in n_layers layers from first_layer
- * on, with room for `spare` more tokens per precision. If pages run out, assigns none, sets
- * state->wanted and drops tokens that do not fit.
+ * Assigns pages to n requests in n_layers layers, with room for `spare` more tokens per precision.
+ * If pages run out, assigns none, sets state->wanted and drops tokens that do not fit.
  */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
-/* Returns all pages of n running requests (slots) to the pool. slot [n] is in device memory. */
+/* Frees all pages of n requests. slot [n] is in device memory. */
 cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, int n,
                                  cudaStream_t stream);
 
 /*
- * Arguments of a decode step in one layer. Row i is a token at position at[i] of slot[i]. Its K and
- * V are in row 0 of page page_table[i][0] of `fresh` (BLOCKED).
+ * Arguments of a decode step in one layer. Token i has position at[i] in slot[i]; its K and V are
+ * in page page_table[i][0] of `fresh`.
  */
 typedef struct {
     kvd_leankv_pool pool;
-    /* n is the number of requests, group the number of query heads per KV head, at most 8. */
+    /* n is the number of requests, `group` the number of query heads per KV head, at most 8. */
     int32_t layer, n, group;
     /* Largest number of cached tokens in a KV head. */
     int32_t room;
@@ -183,19 +163,18 @@ typedef struct {
     void *o;           /* output, in the shape of `q` */
     /*
      * Output [n][n_kv_heads][room][columns]: attention scores times log2(e). High-precision tokens
-     * begin at the front, low-precision tokens at the end. columns: `group` rounded up to an even
-     * number.
+     * begin at the front, low-precision tokens at the end.
      */
     float *score;
     /* Output [n][n_kv_heads][8]: log2 of the softmax denominators. */
     float *lse2;
     float *partial; /* scratch memory, [n][n_kv_heads][splits][8][d + 2] */
-    /* Number of finished splits (CTAs), [n][n_kv_heads]; 0 before and after each launch. */
+    /* [n][n_kv_heads] Number of finished CTAs; 0 before and after each launch. */
     uint32_t *arrived;
     int32_t window; /* number of newest tokens that stay at high precision */
 } kvd_leankv_steps;
 
-/* Computes attention of decode steps over pages of both precisions and the new token in bf16. */
+/* Computes attention of decode steps over pages of both precisions and the new token. */
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
 /* Returns the number of CTAs per KV head for `rows` requests on n_sms multiprocessors. */
 int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
@@ -205,7 +184,7 @@ int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/* Arguments for whole prompts, in one layer. Token t of prompt i: row q_start[i] + t of q. */
+/* Arguments for whole prompts in one layer. Token t of prompt i is at q_start[i] + t in `q`. */
 typedef struct {
     kvd_leankv_pool pool;
     /* Numbers of prompts (n), of rows of `q` (n_q8), and of tokens of the longest prompt. */
@@ -213,8 +192,8 @@ typedef struct {
     int32_t window;
     float scale;
     /*
-     * Fractions of the total significance, which is summed from the least significant token on.
-     * Tokens below `th` are not stored at high precision, tokens below `tl` are dropped.
+     * Fractions of the total significance, summed from the least significant token on. Tokens below
+     * `th` are not stored at high precision, tokens below `tl` are dropped.
      */
     double th, tl;
     /* [n] in device memory: slot, first row in `q` and number of tokens of each prompt. */
@@ -225,15 +204,15 @@ typedef struct {
     const void *q;     /* device bf16 queries, BLOCKED */
     /* [n_heads][n_q8] in device memory: natural logs of the softmax denominators. */
     const float *lse;
-    /* Output [n_heads][n_q8]: probabilities that each token received from later tokens. */
+    /* Output [n_heads][n_q8]: attention that each token received from later tokens. */
     float *mass;
-    /* Scratch [n_kv_heads][n_q8]: high-precision tokens from the front, others from the end. */
+    /* Scratch [n_kv_heads][n_q8]: high-precision tokens first, low-precision tokens last. */
     int32_t *source;
 } kvd_leankv_prompts;
 
 /*
- * kvd_leankv_masses computes `mass`, the attention that tokens received. kvd_leankv_compress then
- * chooses each token's precision and writes the quantised K and V.
+ * kvd_leankv_masses computes `mass`. kvd_leankv_compress then chooses each token's precision and
+ * writes the quantised K and V.
  */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);

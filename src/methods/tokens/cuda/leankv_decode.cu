@@ -1,14 +1,8 @@
 /*
- * Attention of decode steps over LeanKV's pages, with token counts per KV head and precision.
+ * Attention of decode steps over LeanKV's pages. Tensor cores multiply quantised integers; scales
+ * are applied to the products.
  *
- *     O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
- *
- * c and c' are value and key codes, s scales, z zero points. Tensor cores multiply codes, which are
- * exact up to 255. A code is written into the low bits of 1024 (float16) or 128 (bf16), an offset
- * that zero points remove.
- *
- * Reading codes takes the most time. Warps of all CTAs take tiles of 16 tokens in turn (section 6).
- * Results merge in a fixed order.
+ * Warps of all CTAs take tiles of 16 tokens in turn. Results merge in a fixed order.
  */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -32,10 +26,10 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
     return y;
 }
 
-/* Offset of a quantised value converted to bf16: 128, or 0 for 8-bit codes. */
+/* Added to quantised values when they become bf16: 128, or 0 for 8-bit numbers. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/* Returns two of four quantised keys of dimensions 16 s .. 16 s + 15, as float16 plus 1024. */
+/* Returns two quantised keys of dimensions 16 s .. 16 s + 15, as float16 plus 1024. */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
@@ -51,10 +45,7 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
     return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
 }
 
-/*
- * Returns, as bf16, the quantised values of two tokens (b = 0: 2 c, 2 c + 1; b = 1: 2 c + 8, 2 c +
- * 9; c = lane % 4) in value dimension 16 m + 8 u + lane / 4.
- */
+/* Returns the quantised values of two tokens as bf16. */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
 {
@@ -85,7 +76,7 @@ __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t 
     }
 }
 
-/* Running softmax of a lane. Index [2] is query head 2 (lane % 4) or 2 (lane % 4) + 1. */
+/* Running softmax of a lane, for query heads 2 (lane % 4) and 2 (lane % 4) + 1. */
 template <int F> struct state {
     uint32_t q[F / 16][2];
     float factor[2], q_sum[2];
@@ -101,7 +92,7 @@ __device__ __forceinline__ float most_of_column(float x)
     return x;
 }
 
-/* Replaces scores s by 2^(s - running maximum). Rows after the last token must be -INFINITY. */
+/* Replaces scores s by 2^(s - running maximum). Scores after the last token must be -INFINITY. */
 template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
 {
     const bool high = s[0] > a.most[0] + LAZY || s[2] > a.most[0] + LAZY ||
@@ -126,10 +117,7 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
         s[i] = s[i] == -INFINITY ? 0.0f : kvd_exp2(s[i] - a.most[i % 2]);
 }
 
-/*
- * Adds a tile's first `rows` tokens to the running softmax and writes their scores to score[0],
- * score[step], ... `score` is NULL in lanes without a query head.
- */
+/* Adds a tile's first `rows` tokens to the softmax; stores scores unless `score` is NULL. */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
                                           float *score, int step)
@@ -186,7 +174,7 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* Tiles of a warp: numbers first, first + stride, ..., at high, then at low precision. */
+/* Tiles of a warp: first, first + stride, and so on, at high, then at low precision. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
@@ -200,10 +188,7 @@ struct tiles {
     uint32_t full; /* shared address of the mbarriers, one per ring tile */
 };
 
-/*
- * Returns the offset in a page of part k of tile `in`. k is 0 for quantised keys, 1 for quantised
- * values, 2 for key scales and zeros, 3 for value scales and zeros.
- */
+/* Returns the offset in a page of part k of tile `in`: keys, values, key scales, value scales. */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
 {
@@ -212,7 +197,7 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
     return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
 }
 
-/* Starts copies of a tile to shared memory, for which wait_tile waits. All lanes must call it. */
+/* Starts copying a tile to shared memory. All lanes must call it. */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                           const char *page, int in, uint32_t to, uint32_t full,
@@ -300,7 +285,7 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 #endif
 }
 
-/* Adds n tiles of one precision, from `at` on, to the softmax. `score`: the first score. */
+/* Adds n tiles of one precision, from `at` on, to the softmax. */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
                                              float *score, int step, int lane, state<F> &a)
@@ -335,15 +320,12 @@ __device__ __forceinline__ void take_any(const tiles &x, int level, int at, int 
     }
 }
 
-/* Partial softmax result of one warp or one split (CTA), for one query head. */
+/* Partial softmax result of one warp or CTA, for one query head. */
 struct part {
     float most, sum, zeros;
 };
 
-/*
- * Writes a query to x as float32 and to q as float16, divided by a power of 2 so that the
- * conversion is exact. *factor becomes `scale` times that power.
- */
+/* Writes a query to x and, divided by a power of 2, to q. *factor: `scale` times this power. */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
                               float *factor, float *q_sum, float (&x)[F / 32])
@@ -373,9 +355,7 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
     }
 }
 
-/*
- * Merges the outputs o[0], o[pitch], ... of n warps to `out`. Returns the merged maximum and sum.
- */
+/* Merges the outputs of n warps to `out`. Returns the merged maximum and sum. */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
                                       int lane, float (&out)[F / 32])
@@ -435,7 +415,7 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
         s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + j] = all.most + log2f(all.sum);
 }
 
-/* Writes this CTA's partial output to memory. Returns true in the CTA that finishes last. */
+/* Writes this CTA's partial output. Returns true in the CTA that finishes last. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])
@@ -492,10 +472,7 @@ template <int F>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
-    /*
-     * Shared memory: ring buffers of tiles, replaced at the end by outputs [WARPS][HEADS][F]. Page
-     * numbers follow from byte table_at on.
-     */
+    /* Shared memory: tiles and page numbers, replaced at the end by outputs [WARPS][HEADS][F]. */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
     __shared__ float factor[HEADS], q_sum[HEADS];

@@ -1,7 +1,4 @@
-/*
- * Method leankv (sparsity with hetero) in the CUDA engine. bf16 pages hold prompts and new tokens
- * of the current layer. kvd_leankv_update quantises new tokens.
- */
+/* Method leankv (sparsity with hetero) on the GPU. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +18,10 @@ typedef struct {
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    /* Pinned [2][n_slots]: numbers of slots of finished requests, then of new requests. */
+    /* [2][n_slots] Pinned slots of finished requests, then of new requests. */
     int32_t *host_leaving;
     uint32_t *known;
-    /* Pinned copy of the page pool's state after the latest iteration. */
+    /* Pinned copy of the page counts after the latest iteration. */
     kvd_leankv_state *seen;
     kvd_leankv_head *record; /* [n_layers][n_kv_heads] scratch */
 } leankv;
@@ -37,10 +34,7 @@ static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, co
     return v->value[i];
 }
 
-/*
- * Returns the pages of n running requests (slots). `slot` is pinned and must not change until the
- * iteration ends.
- */
+/* Frees the pages of n requests. `slot` is pinned and must not change until the iteration ends. */
 static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
@@ -106,10 +100,7 @@ static double held(const kvd_gpu_method *m)
     return bytes;
 }
 
-/*
- * Counts a running request's tokens per precision, over KV heads and layers. Returns false on
- * failure.
- */
+/* Counts a request's tokens per precision, over KV heads and layers. Returns false on failure. */
 static bool count(const leankv *k, size_t slot, double n[KVD_LEANKV_LEVELS])
 {
     const size_t heads = (size_t)k->pool.n_layers * (size_t)k->pool.n_kv_heads;
@@ -133,10 +124,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/*
- * Returns the bits of a running request (slot), counted as in method hetero: quantised numbers, and
- * 16-bit step and zero point.
- */
+/* Returns the bits of a request: quantised numbers, and 16-bit step and zero point. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)m;

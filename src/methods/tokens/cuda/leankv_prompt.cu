@@ -1,7 +1,4 @@
-/*
- * LeanKV after a prompt (section 4.2): sums received attention (mass), then drops or quantises
- * tokens. One CTA assigns pages by a prefix sum, without locks.
- */
+/* LeanKV after a prompt: drops or quantises tokens by the attention that they received. */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
 
@@ -46,7 +43,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     const __nv_bfloat16 *const keys = fresh_page(p, prompt, head / p.group, first / PAGE);
     uint32_t k[4][F / 8];
 #pragma unroll
-    /* Rows after the prompt's end hold undefined numbers, but their sums are discarded. */
+    /* Queries after the prompt's end are undefined, but their sums are discarded. */
     for (int i = 0; i < 4; i++)
         load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane,
                      k[i]);
@@ -88,13 +85,13 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/* Border of significance. Below it are tokens below `value`, and the first `ties` that equal it. */
+/* Border of significance: tokens below `value`, and `ties` equal ones, are less significant. */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
 };
 
-/* Finds the border out[k] below which significances sum to less than target[k], in all threads. */
+/* Finds the border out[k] below which significances sum to less than target[k]. */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
     /* Invariant: significances with bits up to hi[k] sum to at least target[k]. */
@@ -300,7 +297,7 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the pool index of KV head i of the listed slots, or -1 if the slot has no request. */
+/* Returns the index of KV head i of the listed slots, or -1 if the slot has no request. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {

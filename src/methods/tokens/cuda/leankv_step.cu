@@ -1,7 +1,4 @@
-/*
- * LeanKV after a decode step (Algorithm 1), one CTA per KV head and request. At most one token gets
- * fewer bits and one is dropped.
- */
+/* LeanKV after a decode step: at most one token gets fewer bits and one is dropped. */
 #include "methods/tokens/cuda/leankv.cuh"
 
 namespace
@@ -9,9 +6,9 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/* Least significant token of a precision before the window. If equal, the oldest counts. */
+/* Least significant token of a precision before the window. If equal, the oldest one. */
 struct least {
-    /* Sort key: significance (bits of a float) in the upper 32 bits, position in the lower. */
+    /* Sort key: significance (bits of a float) in the upper half, position in the lower half. */
     unsigned long long key;
     int at;
 };
@@ -91,7 +88,7 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/* Decides which tokens to lower or drop. `sum`: significance of `body` tokens before the window. */
+/* Decides which tokens to lower or drop. `sum`: significance of `body` older tokens. */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -177,7 +174,7 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
         *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = from.scale;
 }
 
-/* Lowers the precision of a token (warps 0, 1), if any, then stores the new token (warps 2, 3). */
+/* Lowers the precision of a token, if any, then stores the new token. */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
 {

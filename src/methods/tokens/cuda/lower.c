@@ -1,8 +1,4 @@
-/*
- * Method lower with hetero (such as mikv) in the CUDA engine: less important tokens keep fewer
- * bits. All layers use the bf16 pages in turn. Prompts are quantised after attention, and decode
- * steps restore one layer at a time.
- */
+/* Method lower with hetero on the GPU: less important tokens keep fewer bits. */
 #include "methods/tokens/cuda/lower.h"
 
 #include <stdlib.h>
@@ -22,10 +18,7 @@ typedef struct {
     kvd_lower_args *layer; /* [n_layers] constant kernel arguments */
     /* Bytes of a KV head in a page: quantised K and V, precision levels and scores. */
     size_t head_bytes;
-    /*
-     * Number of channel factors (kvd_lower_args.factor) of a running request (slot) in a layer, or
-     * 0.
-     */
+    /* Number of channel factors of a request in a layer, or 0. */
     size_t factors;
     float *mass;
     kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned memory */
@@ -123,10 +116,7 @@ static size_t low_of(const lower *k, size_t slot)
     return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
 }
 
-/*
- * Returns the bits of a token's quantised K and V, plus 32 per vector for step and zero point below
- * 16 bits.
- */
+/* Returns the bits of a token's quantised K and V, plus 32 per vector for step and zero point. */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
     const double d = k->layer[0].d_head;
@@ -172,10 +162,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/*
- * Allocates the pages of all layers, filled with valid low-precision tokens for timing decode
- * steps.
- */
+/* Allocates the pages of all layers, filled with valid low-precision tokens for timing. */
 static int make_layers(lower *k, size_t pages, size_t slots, kvd_err *err)
 {
     const size_t layers = (size_t)k->method.cache->config->n_layers,
@@ -295,7 +282,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* The caller's cache frees the method, even after a failure. */
+    /* From here on, the caller's cache frees the method, even after a failure. */
     *m = &k->method;
     const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
     if (!(k->layer = kvd_device_host(&k->memory, bytes, what, err)))

@@ -1,7 +1,4 @@
-/*
- * Kernels of lower.h, which round like kvd_quantise_group. Lane l handles token l % 8, and numbers
- * 8 r .. 8 r + 7 of its vector for r = l / 8, l / 8 + 4, l / 8 + 8, ...
- */
+/* Kernels that quantise tokens at two precisions and restore them, rounded as on the CPU. */
 #include "methods/tokens/cuda/lower.h"
 
 #include <cuda_fp16.h>
@@ -142,7 +139,7 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
                    ? half_of(code[e])
                    : __fadd_rn(__fmul_rn(half_of(scale), (float)code[e]), half_of(scale >> 16));
     }
-    /* The fast division is off by up to 2 units in the last place of float32, which bf16 hides. */
+    /* The fast division is off by up to 2 units in the last place, which bf16 hides. */
     if (factor) {
         const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
         const uint32_t w[4] = {f.x, f.y, f.z, f.w};
@@ -322,7 +319,7 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
 }
 
-/* Returns the number of CTAs per request. `others` is the number in the grid's other dimensions. */
+/* Returns the CTAs per request. `others`: product of the grid's other dimensions. */
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -1,7 +1,6 @@
 /*
- * Kernels of method lower with hetero. Tokens are quantised with many (high precision) or few (low
- * precision) bits, with step and zero point per vector. Launchers return cudaError_t and never
- * synchronise, allocate or print.
+ * Kernels of method lower with hetero: tokens are quantised with many (high precision) or few (low
+ * precision) bits. Launchers return cudaError_t and never synchronise or allocate.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_LOWER_H
 #define KVD_METHODS_TOKENS_CUDA_LOWER_H
@@ -25,7 +24,7 @@ extern "C" {
 
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
-/* Tokens at high precision: the `recent` newest, and `heavy` others with the largest scores. */
+/* Tokens at high precision: the `recent` newest, and `heavy` older ones with the largest scores. */
 typedef struct {
     int32_t heavy, recent;
 } kvd_lower_budget;
@@ -42,19 +41,19 @@ typedef struct {
     /* bf16 pages of the layer. In decode steps they hold the newest token. */
     uint16_t *rows;
     /*
-     * Vector records [pages][n_kv_heads][2][KVD_PAGE_TOKENS] of kvd_lower_words words. For every 32
-     * numbers, word j has bit j of their codes. The last word has the float16 step and zero point,
-     * unless codes have 16 bits.
+     * [pages][n_kv_heads][2][KVD_PAGE_TOKENS] Quantised vectors of kvd_lower_words words. For every
+     * 32 numbers, word j has bit j of them. The last word has the float16 step and zero point,
+     * unless numbers have 16 bits.
      */
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
     float *score;   /* [pages][n_kv_heads][KVD_PAGE_TOKENS] sums of probabilities */
-    /* Channel factors of low-precision keys, float16 [slots][n_kv_heads][d_head], or NULL. */
+    /* [slots][n_kv_heads][d_head] Channel factors of low-precision keys, float16, or NULL. */
     uint16_t *factor;
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
 
-/* Returns the number of words of a vector's record with `bits` bits per number. */
+/* Returns the words of a vector with `bits` bits per number. */
 KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], int32_t d)
 {
     const int32_t high = (d + 31) / 32 * bits[0] + (bits[0] < 16),
@@ -66,7 +65,7 @@ KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], i
 typedef struct {
     int32_t n_q8;
     const int32_t *q_start; /* [n] first row of each prompt in `mass` and `q` */
-    /* Probabilities that each token received, [n_heads][n_q8]. */
+    /* [n_heads][n_q8] Attention that each token received. */
     const float *mass;
     const void *q; /* bf16 queries, BLOCKED */
 } kvd_lower_prompts_args;
@@ -74,13 +73,12 @@ typedef struct {
 /* Chooses the precision of each prompt token, computes channel factors and quantises the tokens. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
-/* Decodes all tokens but the newest to bf16. Rows after it become 0, up to a multiple of 8. */
+/* Decodes all tokens but the newest to bf16. Tokens after it become 0, up to a multiple of 8. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
- * Adds the steps' probabilities to scores and quantises the newest tokens. If more than `heavy`
- * older tokens have high precision, the one with the smallest score is quantised with fewer bits.
- * Must follow kvd_lower_restore and attention. q: bf16 [n][q_pitch]. lse [n][n_heads]: ln of
- * softmax denominators.
+ * Adds the steps' probabilities to scores and quantises the newest tokens. One token per KV head
+ * may be quantised with fewer bits. Must follow kvd_lower_restore and attention. q [n][q_pitch] is
+ * bf16, lse [n][n_heads] has natural logs of softmax denominators.
  */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);

@@ -1,7 +1,4 @@
-/*
- * Finds the k largest of n 64-bit keys with one CTA, 8 bits per pass. The upper half of a key is
- * the value, the lower half a unique number.
- */
+/* Finds the k largest of n 64-bit keys with one CTA, 8 bits per pass. */
 #ifndef KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 #define KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 
@@ -20,8 +17,7 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 
 /*
  * Finds the digit of the *k-th largest key. bin[d] is the number of keys with digit d. Reduces *k
- * by the number of keys with larger digits. *all tells whether all keys with this digit are wanted.
- * The first warp must call it.
+ * by the number of keys with larger digits. The first warp must call it.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -51,9 +47,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 }
 
 /*
- * Returns the threshold that exactly k of n keys reach, 0 < k < n. key(t) is the key of token t,
- * whose lower 32 bits are below `bound`. bin [KVD_SELECT_BINS] is shared scratch memory. All
- * threads must call it.
+ * Returns the threshold that exactly k of n keys reach, 0 < k < n. The lower 32 bits of key(t) are
+ * below `bound`. All threads must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin,
@@ -96,8 +91,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns the threshold of the k largest of n keys: 0 if k >= n, all bits 1 if k <= 0. All THREADS
- * threads must call it.
+ * Returns the threshold of the k largest of n keys: 0 if k >= n, all bits 1 if k <= 0. All threads
+ * must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_least(const KEY &key, int n, int k)
@@ -106,7 +101,7 @@ static __device__ unsigned long long select_least(const KEY &key, int n, int k)
     return k >= n ? 0 : k <= 0 ? ~0ull : select_key<THREADS>(key, n, k, bin);
 }
 
-/* Returns how many earlier threads have `stays`. *all: number in the CTA of THREADS threads. */
+/* Returns how many earlier threads have `stays`. *all gets the number in the CTA. */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {
     __shared__ int part[THREADS / 32];
@@ -126,8 +121,8 @@ template <int THREADS> static __device__ int select_place(bool stays, int *all)
 }
 
 /*
- * Calls take(i, t) for the i-th token t < n of which stays(t) is true, in rising order. Returns the
- * number of these tokens. All THREADS threads must call it.
+ * Calls take(i, t) for the i-th token t < n of which stays(t) is true. Returns the number of these
+ * tokens. All threads must call it.
  */
 template <int THREADS, typename STAYS, typename TAKE>
 static __device__ int select_each(int n, const STAYS &stays, const TAKE &take)
@@ -145,7 +140,7 @@ static __device__ int select_each(int n, const STAYS &stays, const TAKE &take)
     return place;
 }
 
-/* Returns the sum of x over earlier threads. *all: sum over the CTA of THREADS threads. */
+/* Returns the sum of x over earlier threads. *all gets the sum over the CTA. */
 template <int THREADS> static __device__ int sum_before(int x, int *all)
 {
     __shared__ int part[THREADS / 32];

@@ -1,4 +1,4 @@
-/* Methods whose decode steps read only part of the cached tokens, in the CUDA engine. */
+/* Methods whose decode steps read only part of the cached tokens, on the GPU. */
 #include "methods/tokens/cuda/selection_method.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static bool recalls(const selection *e)
     return e->rule.ranking == KVD_READ_RECENT;
 }
 
-/* Returns true if tokens are chosen by the codes (centroid indices) of their keys. */
+/* Returns true if tokens are chosen by the centroids nearest to their keys. */
 static bool looks_up(const selection *e)
 {
     return e->rule.ranking == KVD_READ_CODES;
@@ -80,10 +80,7 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/*
- * Returns how many bits help to choose among n tokens: as stored on the device (`stored`), or as
- * the CPU method counts them.
- */
+/* Returns the bits that help to choose among n tokens: `stored`, or as the CPU counts. */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;
@@ -137,7 +134,7 @@ static kvd_selection selection_of(const selection *e, int layer)
                            .recent = recalls(e) ? (float *)(void *)side : NULL};
 }
 
-/* Describes rows from .. from + n - 1 of the batch for the kernels of selection.h. */
+/* Describes rows from .. from + n - 1 of the batch for the kernels. */
 kvd_selection kvd_selection_of_rows(const selection *e, int layer, size_t from, size_t n)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -168,10 +165,7 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/*
- * Computes the channel extremes or nearest centroids of each request's last q_len[b] keys, at most
- * `longest`.
- */
+/* Computes the data for choosing from each request's last q_len[b] keys, at most `longest`. */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {
@@ -261,10 +255,7 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
                      : plan(e, &a, stream, err);
 }
 
-/*
- * Chooses the tokens to read. If their number varies, divides the attention over them among CTAs;
- * the last layer copies the choice.
- */
+/* Chooses the tokens to read. If their number varies, divides the attention to them among CTAs. */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -305,10 +296,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
           kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err))));
 }
 
-/*
- * Allocates memory. Zeroes e->sides (data by which steps choose tokens), because timing runs read
- * it although no prompt wrote it.
- */
+/* Allocates memory. Zeroes e->sides, because timing runs read it although no prompt wrote it. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     selection *const e = (selection *)m;
@@ -355,7 +343,7 @@ static int make_sums(selection *e, kvd_err *err)
     return e->memory.status;
 }
 
-/* Copies RoPE's angular frequencies to the device. `base` is 1 for local layers' RoPE. */
+/* Copies RoPE's angular frequencies to the device. `base` is 1 for layers with a sliding window. */
 static int make_frequency(selection *e, int base, kvd_err *err)
 {
     const kvd_config *const c = e->method.cache->config;
@@ -457,7 +445,7 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /* Unwritten slots would all choose the same tokens, so timing runs need a prompt. */
+    /* Without a prompt, all requests of a timing run would choose the same tokens. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

@@ -1,8 +1,4 @@
-/*
- * Chooses the tokens that a decode step reads, by selection pages. d_qk / 8 threads compute the
- * bounds of a page, one warp computes its score, and one CTA chooses for a KV head. Sums are
- * float32.
- */
+/* Chooses the groups of adjacent tokens (selection pages) that a decode step reads. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/selection.h"
@@ -22,7 +18,7 @@ enum {
     ROWS = 16
 };
 
-/* Numbers of selection pages of a request: all, newest, chosen (kvd_selection_pages). */
+/* Numbers of selection pages of a request: all, newest, chosen. */
 struct pages {
     int all, newest, chosen;
 };
@@ -44,13 +40,12 @@ __device__ __forceinline__ int page_of(const kvd_selection &s)
     return (int)s.rule.page;
 }
 
-/* Returns the row length of `score` and `chosen`, the largest number of selection pages. */
+/* Returns the largest number of selection pages, the row length of `score` and `chosen`. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (KVD_PAGE_TOKENS / page_of(s));
 }
 
-/* Returns the index, in `bounds`, of the first bound of selection page i. */
 __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
@@ -59,7 +54,6 @@ __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g
            (size_t)(2 * s.map.d_qk[0]);
 }
 
-/* Returns the entry of selection page i in the page table kvd_selected.table. */
 __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
@@ -134,7 +128,7 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
         heads[0] = live[0] * kv;
 }
 
-/* Writes factors of a score, sum of rise * largest + fall * smallest key. All threads call it. */
+/* Writes factors for a sum of rise * largest + fall * smallest key. All threads call it. */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
 {
@@ -156,7 +150,7 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
     __syncthreads();
 }
 
-/* Scores pages first .. first + WARP_PAGES - 1 with one warp, 8 CHUNKS bounds per lane. */
+/* Scores pages first .. first + WARP_PAGES - 1 with one warp. */
 template <int CHUNKS>
 __device__ __forceinline__ void score_pages(const kvd_selection &s, const float *rise,
                                             const float *fall, int b, int g, int first, int end,
@@ -197,10 +191,7 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
     }
 }
 
-/*
- * Scores pages for KVD_READ_BOUNDS. The sum over query heads of max(q low, q high) is rise * high +
- * fall * low, where rise and fall are the sums of positive and of negative q.
- */
+/* Scores pages by upper bounds of q k: sum of rise * high + fall * low. */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -223,7 +214,7 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/* Scores large clusters by bounds that are the extremes of their small clusters' bounds. */
+/* Scores large clusters by the extremes of their small clusters' bounds. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -307,7 +298,7 @@ __global__ void __launch_bounds__(CHOOSE)
         [&](int at, int i) { choose_page(s, to, b, g, at, i); });
 }
 
-/* Returns the address of row 0's probability for token t. Row i is 64 i elements later. */
+/* Returns the address of the oldest probability of token t; later ones are 64 apart. */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page = (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS];
@@ -332,7 +323,7 @@ __global__ void __launch_bounds__(SUM)
     to.score[((size_t)b * s.map.n_kv_heads + g) * most_of(s) + t] = sum;
 }
 
-/* Returns the index of dimension c of row t in a matrix of 8 x 8 blocks with d dimensions. */
+/* Returns the index of dimension c of token t in a matrix of 8 x 8 blocks with d dimensions. */
 __device__ __forceinline__ size_t element(int t, int c, int d)
 {
     return (size_t)(t / 8 * 8 * d + c / 8 * 64 + t % 8 * 8 + c % 8);
@@ -385,7 +376,7 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /* For earlier tokens, earlier chunks' queries have written the probabilities. */
+            /* For earlier tokens, earlier parts of the prompt have written the probabilities. */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -393,7 +384,7 @@ __global__ void __launch_bounds__(KEYS)
     }
 }
 
-/* Zeroes the newest query's probabilities, and all probabilities for the newest token. */
+/* Zeroes the newest query's probabilities, and all probabilities of the newest token. */
 __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kvd_selection s)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, i = (int)(blockIdx.x * KEYS + threadIdx.x);

@@ -1,23 +1,7 @@
 /*
- * Selection at read time: all tokens stay cached, but steps read only the newest selection pages
- * (`page` tokens each) and those with the largest scores.
- *
- * KVD_READ_BOUNDS: pages, by channel extremes of their keys, which bound q k (quest.c).
- *
- * KVD_READ_RECENT: tokens, by probabilities of the last `history` rows, where unread tokens have 0
- * (alisa.c).
- *
- * KVD_READ_CODES: tokens, by q times the nearest centroid, united over query heads (a2ats.c).
- *
- * KVD_READ_CLUSTERS: clusters of two levels, by bounds. Layers drop different prompt tokens
- * (mpcache.c).
- *
- * KVD_READ_LANDMARKS: prompt pages, by the mean keys' largest softmax share. Outlier, last and
- * later tokens are always read with exact keys. Other keys are rebuilt from latent vectors in
- * `rows` (shadowkv.c).
- *
- * With CODES and CLUSTERS, read lengths vary and each layer has its own attention plan. Attention
- * treats KV heads as requests whose page_table lists chosen pages (kvd_decode_args.piece_tokens).
+ * Selection at read time: all tokens stay cached, but steps read only some of them. Tokens are
+ * chosen in selection pages of `page` adjacent tokens: the newest pages, and those with the largest
+ * scores.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
@@ -37,31 +21,25 @@ typedef struct {
     /* rule.page must divide KVD_PAGE_TOKENS, and is 1 with KVD_READ_RECENT. */
     kvd_read_rule rule;
     int32_t batch, max_pages;
-    /*
-     * [batch] in device memory: number of cached tokens, including the newest, and slot (index of
-     * the running request; n_slots and above are padding).
-     */
+    /* [batch] on the device: cached tokens, and slot. Slots from n_slots on are padding. */
     const int32_t *kv_len, *slot;
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *pool;          /* device pages of the layer */
-    /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: least, then largest per channel. */
+    /* [page][n_kv_heads][64 / page][2][d_qk] on the device: least, largest key per channel. */
     void *bounds;
     /*
-     * [pool page][n_kv_heads][history][64] in device memory: probabilities summed over query heads,
-     * for KVD_READ_RECENT. Position t writes element t % history.
+     * [page][n_kv_heads][history][64] in device memory: probabilities summed over query heads, for
+     * KVD_READ_RECENT. Position t writes element t % history.
      */
     float *recent;
 } kvd_selection;
 
-/*
- * Computes the bounds of selection pages with any of the last q_len[b] tokens. q_len [batch] is on
- * the device, and `longest` is its maximum.
- */
+/* Computes the bounds of the pages with the last q_len[b] <= longest tokens. */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
 
-/* Queries of prompts, or of chunks of prompts, for kvd_selection_recent. */
+/* Queries of prompts, or of parts of prompts, for kvd_selection_recent. */
 typedef struct {
     const void *q;    /* device, BLOCKED with n_q8 rows */
     const float *lse; /* device [n_heads][n_q8] ln of softmax denominators */
@@ -70,43 +48,35 @@ typedef struct {
     int32_t longest;
 } kvd_selection_rows;
 
-/* Fills `recent` from the last `history` queries. Must follow each chunk's attention. */
+/* Fills `recent` from the last queries, after the attention of each part of a prompt. */
 cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *rows,
                                  cudaStream_t stream);
 
 /*
- * Writes the numbers of tokens that KV heads read to len [batch * n_kv_heads]. heads[0] becomes the
- * number of KV heads of the first live[0] requests. All arrays are on the device.
+ * Writes the numbers of tokens that KV heads read to len [batch * n_kv_heads]. heads[0] gets the
+ * number of KV heads of the first live[0] requests. All arrays are in device memory.
  */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
 
-/* Device outputs of kvd_selection_choose. Row b * n_kv_heads + g is KV head g of request b. */
+/* Outputs on the device. Row b * n_kv_heads + g is KV head g of request b. */
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
     /*
-     * Scratch [batch * n_kv_heads][max_pages * 64 / page] for scores. With KVD_READ_CODES [batch *
+     * Scratch [batch * n_kv_heads][max_pages * 64 / page] for scores. KVD_READ_CODES needs [batch *
      * n_kv_heads][group][max_pages * 64].
      */
     float *score;
-    /* [batch * n_kv_heads][max_pages * 64 / page]: numbers of chosen selection pages, rising. */
+    /* [batch * n_kv_heads][max_pages * 64 / page] Numbers of chosen selection pages, rising. */
     int32_t *chosen;
-    /*
-     * [batch * n_kv_heads][max_pages * 64 / page] Numbers of the pages, or parts of pages, of one
-     * KV head that attention reads. Not used with KVD_READ_LANDMARKS.
-     */
+    /* [batch * n_kv_heads][max_pages * 64 / page] Page table that attention reads. */
     int32_t *table;
-    /* bf16 pages of the chosen tokens (KVD_READ_LANDMARKS), row_pages pages for each row. */
+    /* bf16 pages of the chosen tokens for KVD_READ_LANDMARKS, row_pages pages per KV head. */
     void *rows;
     int32_t row_pages; /* largest number of pages with tokens that a KV head reads */
-    /*
-     * [batch * n_kv_heads] in device memory: tokens read; output if kvd_selection_varies, else
-     * input.
-     */
+    /* [batch * n_kv_heads] on the device: tokens read, an output if they vary. */
     int32_t *len;
-    /*
-     * [batch] in device memory: number of tokens read, summed over calls, if kvd_selection_varies.
-     */
+    /* [batch] in device memory: tokens read, summed over calls, if kvd_selection_varies. */
     unsigned long long *read;
 } kvd_selected;
 
@@ -114,99 +84,71 @@ cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
 /*
  * Writes a step's probabilities to `recent`. `to` has the chosen tokens, lse [batch *
- * n_kv_heads][group] the ln of softmax denominators.
+ * n_kv_heads][group] the natural logs of softmax denominators.
  */
 cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
                                  cudaStream_t stream);
 
-/*
- * Centroids, and index of the nearest centroid of each key of a layer, on the device
- * (KVD_READ_CODES).
- */
+/* Centroids, and index of the nearest centroid of each key of a layer, in device memory. */
 typedef struct {
     /* Number of centroids, and relative position at which RoPE rotates queries. */
     int32_t size, relative;
-    /*
-     * Number of dimensions that RoPE rotates. `interleaved`: pairs are 2 i and 2 i + 1, else i and
-     * i + dims / 2.
-     */
+    /* Number of dimensions that RoPE rotates; adjacent ones together if `interleaved`. */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /*
-     * In device memory: factors L [n_kv_heads][d][d] by which keys are multiplied before the
-     * nearest centroid is found, centroids times L [n_kv_heads][size][d], and centroids.
-     */
+    /* On the device, per KV head: factors [d][d], centroids times factors, centroids [size][d]. */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
 } kvd_selection_codes;
 
-/*
- * Finds the nearest centroid of each request's last q_len[b] keys. `longest` is the largest q_len.
- */
+/* Finds the nearest centroid of the last q_len[b] <= longest keys of each request. */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* kvd_selection_choose for KVD_READ_CLUSTERS. `score` needs twice as many elements. */
+/* Chooses clusters of tokens. `score` needs twice as many elements. */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                    cudaStream_t stream);
-/* kvd_selection_choose for KVD_READ_CODES. */
+/* Chooses tokens by their centroids. */
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
 /*
- * Device state of a layer with KVD_READ_LANDMARKS. For each pool page, kvd_selection.bounds has
- * bf16 mean keys [n_kv_heads][64 / page][d_qk] and flags [n_kv_heads][64 / page]. A flag is 0, or
- * for a page with exact keys 1 + (index among these pages). `pool` holds one layer at a time.
+ * State of a layer with KVD_READ_LANDMARKS in device memory. Each selection page has a mean key; a
+ * flag above 0 means that its keys are also stored exactly.
  */
 typedef struct {
     int32_t *prompt; /* [n_slots] tokens of the prompt */
     size_t side;
-    /* Number of elements of a latent vector. Latent vectors are device [pool page][64 * rank]. */
+    /* Elements of a latent vector. Latent vectors are [page][64 * rank] on the device. */
     int32_t rank;
     const uint16_t *latents;
-    /*
-     * Outputs per row: latent vectors of the tokens read, in row_pages pages, and their positions
-     * [row_pages * 64], or -1 for exact keys.
-     */
+    /* Outputs: latent vectors of the tokens read, and their positions, -1 for exact keys. */
     uint16_t *gathered;
     int32_t *position;
     /*
-     * values [pool page][n_kv_heads][64 * d_v]. keys [page][n_kv_heads][64 * d_qk]: exact keys of
-     * the tokens after the last page with a mean key, in the pages that table [batch][max_pages]
-     * lists. outliers [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk]: exact keys.
+     * Values [page][n_kv_heads][64 * d_v] and exact keys of the newest tokens [page][n_kv_heads][64
+     * * d_qk]. outliers [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk] has exact keys of
+     * prompts.
      */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
-    /*
-     * Output of kvd_selection_landmark_lengths: slot * n_layers * n_kv_heads + KV head, for each
-     * row.
-     */
+    /* Output of kvd_selection_landmark_lengths: slot * n_layers * n_kv_heads + KV head. */
     int32_t *matrix;
     int32_t n_layers;
 } kvd_selection_shadow;
 
-/*
- * Computes mean keys of prompts and chooses the selection pages with exact keys. `score` is scratch
- * memory like kvd_selected.score, `longest` the largest kv_len.
- */
+/* Computes mean keys of prompts, and chooses the pages with exact keys. `score` is scratch. */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
-/*
- * Copies values and exact keys of the last q_len[b] <= longest tokens of each request. Must follow
- * kvd_selection_landmarks.
- */
+/* Copies values and exact keys of the last q_len[b] <= longest tokens of each request. */
 cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selection_shadow *x,
                                        const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/*
- * Computes how many tokens each decode step reads with method shadowkv (KVD_READ_LANDMARKS), as
- * kvd_selection_lengths does for other methods.
- */
+/* Computes how many tokens each decode step reads with method shadowkv. */
 cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
 /*
  * Chooses the tokens to read for method shadowkv and gathers the latent vectors of their keys. Keys
- * of tokens with a position in x->position become 0; the caller must rebuild them from latent
- * vectors. `score` has a row per query head.
+ * with a position in x->position become 0, and the caller must rebuild them.
  */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
@@ -238,10 +180,7 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
     return p;
 }
 
-/*
- * Numbers of selection pages of a prompt with KVD_READ_LANDMARKS: those with a mean key, those with
- * exact keys, and others that a step reads.
- */
+/* Numbers of pages of a prompt: with a mean key, with exact keys, read in a step. */
 typedef struct {
     size_t all, outliers, chosen;
 } kvd_selection_marks;
@@ -267,7 +206,7 @@ KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, si
     return n - (m.all - m.outliers - m.chosen) * r->page;
 }
 
-/* Returns true if decode steps read a number of tokens that depends on the queries. */
+/* Returns true if the number of tokens read depends on the queries. */
 KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
 {
     return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;

@@ -1,7 +1,4 @@
-/*
- * Selection by the centroids nearest to keys (a2ats.c). A CTA finds the nearest centroids of 32
- * tokens, and its warps divide the centroids. RoPE angles are double.
- */
+/* Selection of tokens by the centroids nearest to their keys (method a2ats). */
 #include <cuda_bf16.h>
 
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -15,7 +12,7 @@ enum { TOKENS = 32, ENCODE = 256, AT_ONCE = 4, PRODUCT = 256, SCORE = 256, CHOOS
 enum { WIDE = KVD_WIDTH_NARROW + 1 }; /* the odd row length WIDE avoids bank conflicts */
 typedef unsigned long long u64;
 
-/* Returns the smaller of the two dimensions of RoPE pair p. */
+/* Returns the smaller of the two dimensions of RoPE rotation p. */
 __device__ __forceinline__ int first_of(const kvd_selection_codes &c, int p)
 {
     return c.interleaved ? 2 * p : p;
@@ -26,7 +23,7 @@ __device__ __forceinline__ int second_of(const kvd_selection_codes &c, int p)
     return c.interleaved ? 2 * p + 1 : p + c.dims / 2;
 }
 
-/* Rotates pair p of the dimensions of x by `positions` positions of RoPE. */
+/* Applies rotation p of RoPE to x, by `positions` positions. */
 __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double positions,
                                      float *x)
 {
@@ -38,7 +35,7 @@ __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double
     *b = v * cf + u * sf;
 }
 
-/* Returns (pool page of token t) * n_kv_heads + g, an index of one KV head's page. */
+/* Returns (page of token t) * n_kv_heads + g. */
 __device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] * s.map.n_kv_heads +
@@ -67,7 +64,7 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
         turn(c, p, -(double)t, x);
 }
 
-/* Computes y = x L for all tokens of the CTA, where L is the Cholesky factor. */
+/* Multiplies the keys x of the CTA's tokens by the Cholesky factor. */
 __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE], float (*y)[WIDE])
 {
     enum { EACH = 8 };

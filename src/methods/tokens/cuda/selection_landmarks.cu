@@ -1,7 +1,4 @@
-/*
- * Selection by mean keys of selection pages (shadowkv.c), with one warp per page. Cache pages hold
- * one layer, from which values and exact keys are copied.
- */
+/* Selection of tokens by mean keys of selection pages (method shadowkv). */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/selection.h"
@@ -16,7 +13,6 @@ typedef unsigned long long u64;
 
 enum { WARPS = 8, LANES = 32, EACH_LANE = KVD_WIDTH_NARROW / LANES, PAGES_OF_WARP = 8 };
 
-/* Returns two adjacent bf16 numbers. */
 __device__ __forceinline__ float2 unpacked(uint32_t pair)
 {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
@@ -28,7 +24,7 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns marks_of, computed by one thread of the CTA. All threads must call it once. */
+/* Computes marks_of in one thread of the CTA. All threads must call it. */
 __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection &s,
                                                             const kvd_selection_shadow &x, int b)
 {
@@ -39,7 +35,7 @@ __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection 
     return m;
 }
 
-/* Returns log2 of the number of tokens of a selection page, which divides KVD_PAGE_TOKENS. */
+/* Returns log2 of the number of tokens of a selection page. */
 __device__ __forceinline__ int log_tokens(const kvd_selection &s)
 {
     return __ffs((int)s.rule.page) - 1;
@@ -52,7 +48,7 @@ __device__ __forceinline__ int log_each(const kvd_selection &s)
     return 6 - log_tokens(s);
 }
 
-/* Returns the row length of the scores, the largest number of selection pages. */
+/* Returns the largest number of selection pages, the row length of the scores. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages << log_each(s);
@@ -64,7 +60,6 @@ __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i >> log_each(s))];
 }
 
-/* Returns the index of selection page i within its cache page. */
 __device__ __forceinline__ size_t in_page(const kvd_selection &s, int g, int i)
 {
     const int log = log_each(s);
@@ -79,9 +74,7 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/*
- * Returns the flag of selection page i: 0, or 1 plus the page's number among those with exact keys.
- */
+/* Returns the flag of selection page i: 0, or 1 plus its number among those with exact keys. */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -91,10 +84,7 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
            in_page(s, g, i);
 }
 
-/*
- * Computes the mean key of each selection page. `score` receives minus the smallest cosine between
- * a key and the mean key.
- */
+/* Computes mean keys of pages. `score`: minus the smallest cosine of a key with the mean. */
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
                 const __grid_constant__ kvd_selection_shadow x, float *score)
@@ -196,10 +186,7 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/*
- * Multiplies queries by the mean keys of pages. Pages with exact keys get -INFINITY. A warp has
- * PAGES_OF_WARP pages, a lane four adjacent dimensions.
- */
+/* Multiplies queries by the mean keys of pages. Pages with exact keys get -INFINITY. */
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
                           const __grid_constant__ kvd_selection_shadow x,
@@ -262,10 +249,7 @@ __device__ float largest_of(float x)
     return x;
 }
 
-/*
- * Replaces the scores of the first query head by the largest logarithm of a page's softmax share
- * over query heads.
- */
+/* Replaces the scores of the first query head by the largest log of a page's softmax share. */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {
     for (int h = 0; h < group; h++) {
@@ -321,7 +305,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Returns the `at`-th token that a row reads. `row` is the number of the request's KV head. */
+/* Returns the `at`-th token that a KV head reads. */
 __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_selected &to,
                                             size_t row, int at)
 {
@@ -329,7 +313,7 @@ __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_se
     return (to.chosen[row * room_of(s) + (size_t)(at >> log)] << log) + (at & ((1 << log) - 1));
 }
 
-/* Copies latent vectors and positions of 64 chosen tokens that have no exact keys. */
+/* Copies latent vectors and positions of 64 chosen tokens without exact keys. */
 __global__ void __launch_bounds__(SCORE)
     latent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_shadow x,
@@ -367,10 +351,7 @@ __global__ void __launch_bounds__(SCORE)
             *reinterpret_cast<const uint4 *>(from + run * 512);
 }
 
-/*
- * Returns the address of numbers 8 c .. 8 c + 7 of token t's exact key, or NULL. The first `marked`
- * tokens are in pages with a mean key.
- */
+/* Returns the address of 8 numbers of token t's exact key, or NULL. */
 __device__ __forceinline__ uint4 *exact_key(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int t, int c, int marked)
 {
@@ -399,7 +380,6 @@ __device__ __forceinline__ uint4 *value_of(const kvd_selection &s, const kvd_sel
         piece(t, c, d));
 }
 
-/* Returns the index, within a page, of numbers 8 c .. 8 c + 7 of token t (K, then V). */
 __device__ __forceinline__ size_t in_head(const kvd_selection &s, int t, int c)
 {
     const int d = s.map.d_qk[0], k = d / 8;
@@ -438,16 +418,13 @@ __global__ void __launch_bounds__(STORE)
     }
 }
 
-/* Addresses of a chosen token's K and V. Numbers 8 c .. 8 c + 7 of the key are at key + step c. */
+/* Addresses of a chosen token's K and V. */
 struct chosen_source {
     const uint16_t *key, *value; /* key: NULL if the token has no exact key */
     int step;
 };
 
-/*
- * Copies values and exact keys of 64 chosen tokens to a page. Other keys stay as they are. Rows
- * after the last token up to a multiple of 8 become 0.
- */
+/* Copies values and exact keys of 64 chosen tokens to a page, followed by zeros. */
 __global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,
                                                      const __grid_constant__ kvd_selection_shadow x,
                                                      const __grid_constant__ kvd_selected to)

@@ -1,10 +1,6 @@
 /*
- * Methods mpcache and shadowkv in the CUDA engine.
- *
- * mpcache drops prompt tokens per layer, and pages have room for the largest layer.
- *
- * shadowkv decomposes prompt keys and rebuilds chosen ones from latent vectors (phases compress,
- * restore). Values and exact keys have memory of their own.
+ * Methods mpcache and shadowkv on the GPU. mpcache drops prompt tokens per layer; shadowkv stores
+ * prompt keys as latent vectors and rebuilds the chosen ones.
  */
 #include <stdlib.h>
 
@@ -166,7 +162,7 @@ static size_t index_of(const selection *e, int layer)
     return (size_t)e->method.cache->kind_index[layer];
 }
 
-/* Returns the arguments of a layer. `from` is the first row of the batch. */
+/* Returns the arguments of a layer, for the batch from row `from` on. */
 static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from)
 {
     const size_t l = index_of(e, layer), pages = l * e->pool_pages;
@@ -179,10 +175,7 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/*
- * Returns how many of n tokens of a running request (slot) follow those with a mean key, at least
- * 1.
- */
+/* Returns how many of n tokens of a request follow those with a mean key, at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -215,7 +208,6 @@ void kvd_selection_shadow_drop(selection *e, size_t slot)
     kvd_pages_give_back(&e->shadow.tail, slot);
 }
 
-/* Returns a request's basis in a layer, [wide][rank]. */
 static uint16_t *basis_of(const selection *e, size_t slot, int layer)
 {
     return e->shadow.basis +
@@ -253,7 +245,7 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
     return 0;
 }
 
-/* Computes column-major latent vectors [rank][tokens] = basis [rank][wide] X. All are bf16. */
+/* Computes latent vectors [rank][tokens] = basis [rank][wide] X, column-major bf16. */
 static int project(const selection *e, size_t tokens, const uint16_t *basis, const uint16_t *x,
                    size_t ld, uint16_t *latents, kvd_err *err)
 {
@@ -268,10 +260,7 @@ static int project(const selection *e, size_t tokens, const uint16_t *basis, con
                             what, err);
 }
 
-/*
- * Computes bases of prompts first .. first + batch - 1, of equal length, and the latent vectors of
- * keys before RoPE in e->shadow.rows.
- */
+/* Decomposes keys before RoPE of prompts first .. first + batch - 1, which have equal lengths. */
 static int decompose(selection *e, const kvd_paged_rows *r, size_t first, size_t batch,
                      kvd_err *err)
 {
@@ -388,7 +377,7 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
         kvd_clock_end(c->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
-/* Returns the number of tokens of a running request (slot) with low-rank keys. */
+/* Returns the number of tokens of a request whose keys are latent vectors. */
 static size_t in_low_rank(const selection *e, size_t slot)
 {
     const kvd_selection_marks m = kvd_selection_marks_of(&e->rule, e->shadow.prompt[slot]);
@@ -401,10 +390,7 @@ static size_t unread_of(const selection *e, size_t slot)
     return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
 }
 
-/*
- * Returns the bits of a running request (slot), counted like on the CPU: values, exact keys,
- * low-rank keys and bases.
- */
+/* Returns the bits of a request: values, exact keys, latent vectors and singular vectors. */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;
@@ -416,7 +402,7 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/* Returns a correction, negative because unread low-rank keys have fewer bits than assumed. */
+/* Returns a correction, negative because unread latent vectors have fewer bits than assumed. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;
@@ -433,7 +419,7 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
     *unread = (double)unread_of(e, slot);
 }
 
-/* Returns the device bytes of values, exact keys, latent vectors, mean keys and bases. */
+/* Returns the device bytes of values, keys, latent vectors and singular vectors. */
 static double shadow_held(const kvd_gpu_method *m)
 {
     const selection *const e = (const selection *)m;

@@ -1,7 +1,4 @@
-/*
- * State of methods whose steps read part of the cache (selection.c), some with compressed prompts
- * (selection_late.c).
- */
+/* State of methods whose steps read part of the cache. */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
 
@@ -17,58 +14,49 @@ typedef struct {
     /* Number of layers without a window, of KV heads, and of tokens of the longest request. */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
-    /* Number of tokens of each running request between iterations, [n_slots]. */
+    /* [n_slots] Number of tokens of each request between iterations. */
     size_t *tokens;
-    /* Number of tokens of each running request (slot) after the latest iteration, [n_slots]. */
+    /* [n_slots] Number of tokens of each request after the latest iteration. */
     size_t *held;
     size_t rows, row_pages, max_pages;
-    /* Data by which steps choose tokens, in device memory: [layers][pool_pages][bytes per page]. */
+    /* [layers][pages][bytes per page] in device memory: data by which steps choose tokens. */
     char *sides;
     size_t side;
     float *lse; /* device [rows][group], for decode steps */
-    /* Pinned [max_slices]: tokens each step read, over layers and KV heads, if that varies. */
+    /* [max_slices] Pinned: tokens that each step read, if the number varies. */
     unsigned long long *read;
-    /* Number of tokens that the latest step skipped, [n_slots], mean over KV heads and layers. */
+    /* [n_slots] Number of tokens that the latest step skipped, mean over KV heads and layers. */
     double *unread;
-    /* Index of the centroid nearest to each key, for all layers (KVD_READ_CODES). */
+    /* Index of the centroid nearest to each key, for all layers. */
     struct {
         /* Kernel arguments for layer 0. */
         kvd_selection_codes of;
         double *frequency[2]; /* device angular frequencies of both RoPE bases */
     } codes;
-    /* Data of KVD_READ_CLUSTERS, with which layers cache different numbers of tokens. */
+    /* Numbers of cached tokens, for methods whose layers cache different numbers. */
     struct {
-        /* Number of cached tokens with the new one: pinned, and device [layers][max_slices]. */
+        /* Cached tokens with the new one: pinned, and on the device [layers][max_slices]. */
         int32_t *length, *lengths;
         size_t *entries; /* [n_slots][layers] number of cached tokens */
         kvd_evict_budget *budget;
         float *mass;
         int32_t *kept;
     } late;
-    /* Data of KVD_READ_LANDMARKS, on the device. */
+    /* Latent vectors and exact keys of method shadowkv, in device memory. */
     struct {
         /* Kernel arguments for layer 0. */
         kvd_selection_shadow of;
         /* Product n_kv_heads * d_head, and rank of the keys without padding. */
         size_t wide, kept;
         size_t *prompt; /* host [n_slots] number of prompt tokens */
-        /*
-         * Right singular vectors of each running request's prompt keys,
-         * [n_slots][layers][wide][rank].
-         */
+        /* [n_slots][layers][wide][rank] Right singular vectors of each request's prompt keys. */
         uint16_t *basis;
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
-        /*
-         * Arrays of kvd_selection_shadow with a first dimension [layers]. `tail` manages the pages
-         * of `keys`.
-         */
+        /* Arrays of kvd_selection_shadow for all layers. */
         uint16_t *values, *keys, *outliers;
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
-        /*
-         * Tables in device memory for the kernels of latents.h: descriptions of heads, and page
-         * offsets of runs.
-         */
+        /* Device tables for restoring keys: descriptions of heads, and page offsets. */
         kvd_latent_head *head;
         int32_t *run;
         kvd_latent_span span;
@@ -82,7 +70,7 @@ typedef struct {
     kvd_device_memory memory;
 } kvd_selection_method;
 
-/* Returns kernel arguments for rows from .. from + n-1 of the batch. */
+/* Returns kernel arguments for rows from .. from + n - 1 of the batch. */
 kvd_selection kvd_selection_of_rows(const kvd_selection_method *e, int layer, size_t from,
                                     size_t n);
 
@@ -94,27 +82,24 @@ static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 /* Returns the number of tokens that a layer caches for a request of n tokens. */
 size_t kvd_selection_cached(const kvd_selection_method *e, size_t slot, size_t layer, size_t n);
 
-/* Returns a device array with the numbers of cached tokens in a layer, one per batch row. */
+/* Returns a device array with the number of cached tokens of each request in a layer. */
 int32_t *kvd_selection_lengths_of(const kvd_selection_method *e, int layer);
 
 /* Sets e->method's callbacks for methods that drop prompt tokens. */
 void kvd_selection_late_describe(kvd_selection_method *e);
 /* Allocates the arrays of e->late. e->n_slots and e->layers must be set. */
 int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
-/* Records in request i's slot how many tokens each layer caches. */
+/* Records how many tokens each layer caches for request i. */
 void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
 
-/* Returns true if keys of prompts are stored in low rank. */
+/* Returns true if keys of prompts are stored as latent vectors. */
 static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_LANDMARKS;
 }
-/* Sets e->method's callbacks for low-rank keys. Fails for unsupported models or parameters. */
+/* Sets e->method's callbacks for method shadowkv. Fails for unsupported models or parameters. */
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
-/*
- * kvd_selection_shadow_make allocates the arrays of e->shadow per running request (slot) and page.
- * kvd_selection_shadow_work allocates all others, after e->rows and e->row_pages are set.
- */
+/* Allocates the arrays of e->shadow that need e->rows and e->row_pages. */
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_shadow_free(kvd_selection_method *e);
@@ -123,7 +108,7 @@ int kvd_selection_shadow_ended(kvd_selection_method *e, const kvd_iteration *it,
 int kvd_selection_shadow_append(const kvd_selection_method *e, const kvd_paged_rows *r,
                                 kvd_err *err);
 void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);
-/* Writes the numbers of tokens that steps read to device memory (e->shadow). */
+/* Writes the numbers of tokens that steps read to device memory. */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);
 /* Chooses the tokens that steps read, rebuilds their keys and ends the timed phases. */

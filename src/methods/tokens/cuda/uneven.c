@@ -1,4 +1,4 @@
-/* Methods whose KV heads keep different numbers of cached tokens, in the CUDA engine. */
+/* Methods whose KV heads keep different numbers of cached tokens, on the GPU. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -27,7 +27,7 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 {
     const kvd_plan *const p = e->method.plan;
     const kvd_paged_cache *const c = e->method.cache;
-    /* Methods with a first pass count only the layers in which they choose tokens (kvd_prompts). */
+    /* Methods that rank over all layers count only the layers in which they choose tokens. */
     const bool some = p->tokens->rank != NULL;
     kvd_evict_request r = {.prompt = prompt,
                            .whole = s->whole ? s->whole : e->max_len,
@@ -45,10 +45,7 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/*
- * Assigns pages. Whole prompts need them if budgets are computed after the last layer, if a KV head
- * may keep all tokens, or if keys decide how many stay.
- */
+/* Assigns pages. Some methods need them for whole prompts, because they choose tokens later. */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -244,7 +241,7 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_r
     return a;
 }
 
-/* In the first layer of a group of layers, chooses the windows of tokens for the whole group. */
+/* In the first layer of a group, chooses the windows of tokens for the whole group. */
 static int choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream,
                           kvd_err *err)
 {
@@ -297,7 +294,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Fills the pool with random numbers for timing. Every KV head begins with one token, in page 0. */
+/* Fills the pages with random numbers for timing. Every KV head begins with one token. */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;

@@ -1,11 +1,4 @@
-/*
- * Chooses prompt tokens where layers or KV heads keep different numbers of them, and copies rows to
- * pages of one KV head. Among equal scores under a shared budget, tokens of later KV heads stay,
- * then later tokens (adakv.c).
- *
- * Also computes scores for budgets over all layers (prefixkv, cake, kvzip) and for windows
- * (windowkv). spread_kernel computes mean and variance by Welford's method, one key per thread.
- */
+/* Chooses prompt tokens where layers or KV heads keep different numbers of them. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/uneven.h"
@@ -32,12 +25,12 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     const kvd_evict_prompts_args &a = u.prompt;
     head h;
     h.budget = a.budget[a.slot[b]];
-    /* If the budget is below rule.sink, only as many first tokens stay (taskkv.c). */
+    /* If the budget is below rule.sink, only as many first tokens stay. */
     h.sink = min(a.rule.sink, h.budget.keep_old);
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
-    /* Smoothed scores are stored in the row of `mass` of the first query head. */
+    /* Smoothed scores are stored in `mass` of the first query head. */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * a.n_q8 + h.at
                                : a.score + (size_t)g * a.n_q8 + h.at;
     if (u.rank)
@@ -56,7 +49,7 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns token t's sort key among all heads of a shared budget. `own`: threshold of head g. */
+/* Returns token t's sort key among all heads of a budget. `own`: threshold of head g. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -64,7 +57,7 @@ __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g
            (unsigned)(g * h.old + t);
 }
 
-/* Computes semantic vectors (taskkv): sums of the values of all tokens, weighted by attention. */
+/* Sums the values of all tokens, weighted by attention (method taskkv). */
 __global__ void __launch_bounds__(VECTOR)
     vector_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -102,7 +95,7 @@ __global__ void __launch_bounds__(VECTOR)
     u.vector[((size_t)b * u.n_all + (u.first + g)) * (size_t)a.map.d_v[0] + me] = all;
 }
 
-/* Finds the KV heads farthest from the mean semantic vector (taskkv); of equal heads the later. */
+/* Finds the KV heads farthest from the mean of these sums (taskkv). */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -270,7 +263,7 @@ __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h
     return ((size_t)h * pages + (a.q_start[b] / KEYS + b)) * 2;
 }
 
-/* WIDTH is the largest width of keys. */
+/* WIDTH is the largest number of dimensions of keys. */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     spread_kernel(const __grid_constant__ kvd_uneven_prompts_args u)

@@ -1,22 +1,6 @@
 /*
- * Eviction after a prompt where layers or KV heads keep different numbers of tokens. Rows go to
- * pages of one KV head: 64 tokens, BLOCKED, K [64][d_qk], V [64][d_v].
- *
- * Calls per layer:
- *
- * prefixkv, cake: kvd_uneven_rank, kvd_uneven_store, and after the last layer kvd_uneven_choose
- * with stored = 1.
- *
- * kvzip: the same, but kvd_uneven_threshold once before kvd_uneven_choose with decided = 1.
- *
- * windowkv: kvd_uneven_review, kvd_uneven_windows (in a group's first layer), kvd_uneven_copy.
- *
- * taskkv, pyramidkv, adakv: kvd_uneven_prompts.
- *
- * adakv, taskkv on several GPUs: kvd_uneven_rank, kvd_uneven_vectors, sums of `rank` and `vector`,
- * kvd_uneven_choose. prefixkv and kvzip sum `rank`, windowkv prompt.score.
- *
- * kvmerger: kvd_uneven_runs.
+ * Drops prompt tokens where layers or KV heads keep different numbers of tokens. Kept tokens go to
+ * pages of one KV head. Each method calls some of the functions below (uneven.c, uneven_late.c).
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_UNEVEN_H
 #define KVD_METHODS_TOKENS_CUDA_UNEVEN_H
@@ -29,42 +13,37 @@ extern "C" {
 
 /* Arguments for whole prompts of a batch, in one layer. */
 typedef struct {
-    /* Shared arguments. prompt.budget [slot] is this layer's, prompt.pool the uncut prompts. */
+    /* Shared arguments. prompt.budget is this layer's, prompt.pool the uncompressed prompts. */
     kvd_evict_prompts_args prompt;
-    /* Number of KV heads, over GPUs, that rank together, and number of this GPU's first one. */
+    /* Number of KV heads of all GPUs that rank together, and index of this GPU's first one. */
     int32_t n_all, first;
     /* Scratch [batch][n_all + 1] in device memory: smallest sort keys that stay. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
-    /* Page tables [batch * n_kv_heads][max_pages] in device memory: page numbers in `heads`. */
+    /* [batch * n_kv_heads][max_pages] in device memory: page numbers in `heads`. */
     const int32_t *table;
     /* Pages in device memory, each of one KV head. */
     void *heads;
-    /*
-     * Scores [n_all][n_q8] in device memory ([1][n_q8] with rule.whole_layer), or NULL to use
-     * prompt.mass.
-     */
+    /* [n_all][n_q8] on the device: scores, or NULL to use prompt.mass. */
     float *rank;
-    /*
-     * Output [slot][2] in device memory with KVD_EVICT_SPREAD: entropy and variance of attention.
-     */
+    /* Output [slot][2] on the device with KVD_EVICT_SPREAD: entropy, variance of attention. */
     double *statistic;
     /* Scratch memory for `statistic`, [n_heads][n_q8 / 64 + batch][2] in device memory. */
     float *spread;
-    /* Number of KV heads that keep all tokens. `vector`, `is_whole`: device scratch memory. */
+    /* Number of KV heads that keep all tokens. */
     int32_t whole;
-    /* Semantic vectors [batch][n_all][d_v], up to a common factor. */
+    /* [batch][n_all][d_v] Values of all tokens, weighted by attention and summed. */
     float *vector;
     int32_t *is_whole; /* [batch][n_all] 1 if the KV head keeps all tokens */
     /* 1 if `heads` already holds all tokens of the prompts. */
     int32_t stored;
     /* 1 if kvd_uneven_threshold has filled `least`, for all layers. */
     int32_t decided;
-    /* Number of KV heads (n_all) in all earlier layers if `decided`, otherwise 0. */
+    /* Number of KV heads in all earlier layers if `decided`, otherwise 0. */
     int32_t first_head;
-    /* Number of consecutive layers, from this one on, that keep this layer's windows. */
+    /* Number of consecutive layers, from this one on, that keep the same windows of tokens. */
     int32_t layers;
-    /* Elements between the parts of `count` of adjacent layers. */
+    /* Distance in elements between the parts of `count` of adjacent layers. */
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 
@@ -74,14 +53,14 @@ cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes `vector` from prompt.mass for this GPU's KV heads, if `whole` is not 0. */
 cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Merges runs of similar keys (kvmerger), copies K and V. prompt.merging.count must be `count`. */
+/* Merges runs of similar keys and copies K and V. prompt.merging.count must be `count`. */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes the scores `rank` and, with KVD_EVICT_SPREAD, `statistic`. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Fills `least` from n_layers layers, beginning with that of `args`. rank is
- * [n_layers][n_all][n_q8], budget.keep_old the mean number of tokens per KV head. Among equal
- * scores, tokens of later layers stay, then of later KV heads, then later tokens (kvzip.c).
+ * Fills `least` for n_layers layers from that of `args` on. rank is [n_layers][n_all][n_q8];
+ * budget.keep_old is the mean number of tokens per KV head. If scores are equal, tokens of later
+ * layers stay.
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
@@ -97,13 +76,10 @@ cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t st
 typedef struct {
     kvd_attn_map map;
     int32_t batch, max_pages;
-    /*
-     * [batch] in device memory: slot (index of the running request) of each row. Slots from n_slots
-     * on are padding.
-     */
+    /* [batch] in device memory: slot of each request. Slots from n_slots on are padding. */
     const int32_t *slot;
     int32_t n_slots;
-    /* New K and V of request b are in the first row of page from_table[b][0]. */
+    /* Page table on the device, whose first pages have the requests' new K and V. */
     const int32_t *from_table; /* device [batch][max_pages] */
     const void *from;          /* device pages with all KV heads of the layer */
     /* [batch * n_kv_heads] in device memory: number of cached tokens with the new one. */
@@ -122,7 +98,7 @@ cudaError_t kvd_uneven_step(const kvd_uneven_step_args *args, cudaStream_t strea
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/tokens.h"
 
-/* State of the methods (uneven.c), and parts for all layers or several GPUs (uneven_late.c). */
+/* State of the methods whose KV heads keep different numbers of tokens. */
 typedef struct {
     size_t tokens;
     /* Number of cached tokens, summed over KV heads and layers. */
@@ -136,7 +112,7 @@ typedef struct {
     kvd_evict_rule rule;
     /* Number of layers without a sliding window, and number of KV heads of this GPU. */
     size_t layers, kv;
-    /* Number of KV heads of a layer that are ranked together: those of all GPUs, or `kv`. */
+    /* Number of KV heads of a layer that are ranked together. */
     size_t all;
     bool joined; /* true if several GPUs add up scores */
     size_t n_slots, max_len;
@@ -147,7 +123,7 @@ typedef struct {
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
-    /* Pinned [layers][heads.rows]: cached tokens with the new one; then decode steps times kv. */
+    /* [layers][heads.rows] Pinned: cached tokens with the new one; then decode steps times kv. */
     int32_t *length;
     int32_t *lengths;
     /* [layers][n_slots][kv] in device memory: number of tokens of the latest prompt that stay. */
@@ -159,7 +135,7 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /* Pinned, and device, [heads.rows / kv]: tokens of each prompt without its copy, or NULL. */
+    /* Tokens of each prompt without its copy, pinned and in device memory, or NULL. */
     int32_t *prompt, *prompts;
     size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;
@@ -174,7 +150,7 @@ typedef struct {
         size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8] ranking scores */
         float *spread; /* device scratch memory of kvd_uneven_rank */
-        /* Entropy and variance from all GPUs, [GPUs][layers][n_slots][2], device and pinned. */
+        /* [GPUs][layers][n_slots][2] Entropy and variance of all GPUs, on the device and pinned. */
         double *pair;
         double *pairs;
         double *own; /* those of this GPU [layers][n_slots][2], if joined */
@@ -195,9 +171,9 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const kvd_uneven *e, const kvd_pag
 size_t kvd_uneven_gpus(const kvd_uneven *e);
 /* Allocates e->late for prompts of `rows` tokens in `slices` requests. */
 int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err);
-/* Queues the choice of tokens in all layers, after the scores of the last layer. */
+/* Starts choosing tokens in all layers, after the scores of the last layer. */
 int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err);
-/* Sets to 0 the scores of all layers, to which every GPU writes those of its KV heads. */
+/* Zeroes the scores of all layers, to which every GPU writes those of its KV heads. */
 int kvd_uneven_clear(const kvd_uneven *e, cudaStream_t stream, kvd_err *err);
 /* Chooses the tokens of prompts in a layer by the scores of the KV heads of all GPUs. */
 int kvd_uneven_choose_joined(const kvd_uneven *e, const kvd_uneven_prompts_args *a,

@@ -1,7 +1,4 @@
-/*
- * Methods zdc and think in the CUDA engine (zdc.h). think stores all but the newest tokens as "less
- * important", with fewer key columns and all value columns.
- */
+/* Methods zdc and think on the GPU: less important tokens have fewer columns. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -138,7 +135,7 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, kvd_err *err)
         return -1;
     if (!z->parts.n)
         return kvd_zdc_choose_by_all(c, &a, &z->levels, r->stream, err);
-    /* If GPUs divide a prompt, importance is summed over this GPU's heads, then over GPUs. */
+    /* If GPUs share a prompt, importance is summed over heads, then over GPUs. */
     if (kvd_cuda_check(
             kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
             what, err) ||
@@ -167,10 +164,7 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
-/*
- * If an earlier layer chose the important tokens and prompts attend to the rows as stored, zeroes
- * columns that the others do not keep.
- */
+/* Zeroes columns of less important tokens that an earlier layer chose. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -217,7 +211,7 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
                              .workspace = z->layer[layer].workspace};
 }
 
-/* Creates the work lists of n decode steps, once, and not during the capture of CUDA graphs. */
+/* Creates the work lists of n decode steps, once, outside the capture of CUDA graphs. */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();
@@ -385,7 +379,7 @@ static bool fits(const kvd_plan *plan, const kvd_config *config)
     return 2 * config->n_heads <= KVD_HEADS_MAX;
 }
 
-/* All functions below belong to method think. */
+/* The functions below belong to method think. */
 
 enum { P, WINDOW }; /* p and window in think.c */
 

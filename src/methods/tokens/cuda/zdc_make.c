@@ -1,4 +1,4 @@
-/* Page layouts and memory of important (high) and other (low) tokens of method zdc. */
+/* Page layouts and memory of important (high) and less important (low) tokens of method zdc. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -63,10 +63,6 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
     return &dims->head[layer * dims->n_kv_heads + z->method.cache->share->first_kv_head];
 }
 
-/*
- * Makes a layer's layouts. Heads of other tokens are padded to the widest as those of important
- * tokens are.
- */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;
@@ -108,7 +104,7 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* `both` has every head twice: at the width of important tokens, and at that of others. */
+        /* `both` has every head twice, for important, then for less important tokens. */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }

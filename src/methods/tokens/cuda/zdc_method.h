@@ -1,20 +1,14 @@
-/*
- * Method zdc in the CUDA engine: important tokens keep more dimensions. While a prompt attends, all
- * its tokens have the dimensions of important ones.
- */
+/* Method zdc on the GPU: important tokens keep more dimensions. */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
 
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/*
- * Importance of prompt tokens when GPUs share the heads of a layer. Each writes its part to `sum`;
- * `exchange` adds the parts of the others.
- */
+/* Importance of prompt tokens when GPUs share a prompt; `exchange` adds the GPUs' parts. */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
-    /* Importance over the heads of each GPU, [n][rows] in device memory. */
+    /* [n][rows] in device memory: importance over the heads of each GPU. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
     void *ctx;
@@ -23,10 +17,10 @@ void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
 /* Returns parameter `layers` (layers with equal important tokens), or 0 if not used. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
-/* Return layouts: of a layer's KV heads, device [n_kv_heads]; of other tokens' pages. */
+/* Return the layout of a layer's KV heads, on the device, and of pages of less important tokens. */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
-/* Division of the prompt's tokens in the latest layer, device arrays of kvd_zdc_choose_args. */
+/* Result of kvd_zdc_choose for the prompt's tokens in the latest layer, on the device. */
 typedef struct {
     const uint8_t *level;
     const int32_t *place;
@@ -35,7 +29,7 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
 /* Memory for choosing the important tokens of prompts. */
 typedef struct {
-    /* Number of less important tokens, [n_slots][n_layers], in device and in pinned memory. */
+    /* [n_slots][n_layers] in device and pinned memory: number of less important tokens. */
     int32_t *n_low, *host_low;
     size_t n_slots;
     /* Device arrays of kvd_zdc_choose_args. */
@@ -45,7 +39,7 @@ typedef struct {
     float *sum; /* [GPUs][rows] importance over the heads of each GPU; NULL on one GPU */
 } kvd_zdc_levels;
 
-/* Allocate the arrays for `rows` tokens (_make) and for slots (_make_slots). *m owns all memory. */
+/* Allocates the arrays for prompts of `rows` tokens. *m owns all memory. */
 int kvd_zdc_levels_make(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
                         kvd_err *err);
 int kvd_zdc_levels_make_slots(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
@@ -55,22 +49,19 @@ int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaSt
                        kvd_err *err);
 int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
-/* Returns the layer whose important tokens `layer` uses; `overlap` is applied on the device. */
+/* Returns the layer whose important tokens `layer` uses. */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
-/*
- * In timing runs, sets a running request's numbers of less important tokens as if `overlap` were
- * off.
- */
+/* In timing runs, sets a request's numbers of less important tokens. */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
                             size_t prompt);
 /* Returns the arguments of kvd_zdc_choose for the prompts of `r`, except those about pages. */
 kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged_cache *c,
                                         const kvd_plan *p, const kvd_paged_rows *r);
-/* Runs kvd_zdc_choose after adding importance over tensor-parallel GPUs, which all call this. */
+/* Runs kvd_zdc_choose after adding importance over all GPUs, which must all call this. */
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
                           const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err);
 
-/* For tests: returns the number of less important tokens of a running request (slot) in a layer. */
+/* Returns the number of less important tokens of a request in a layer. For tests. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
 /* The declarations below are for the files of method zdc only. */
@@ -78,11 +69,11 @@ size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 typedef struct {
     /* Layout of the pages of less important tokens. */
     kvd_attn_map low;
-    /* Layout of decode attention: heads as wide as important tokens, then as other tokens. */
+    /* Layout of decode attention: every head twice, for important and less important tokens. */
     kvd_attn_map both;
-    /* Bytes that an important and another token take in this layer. */
+    /* Bytes of an important and of a less important token in this layer. */
     double entry[KVD_ZDC_STORES];
-    /* Numbers in K and V of an important and of another token in this layer, without padding. */
+    /* Numbers in K and V of an important and of a less important token, without padding. */
     double numbers[KVD_ZDC_STORES];
     /* Index in kvd_zdc.store of the first element of the layer's pages. */
     size_t at;
@@ -103,28 +94,27 @@ typedef struct {
     cudaStream_t stream;
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
-    /* Projections to the dimensions that less important tokens keep: plan->dims_low or own_low. */
+    /* Projections to the dimensions that less important tokens keep. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
     /*
-     * For method think. order: channel of each key column, [slots][n_layers][n_kv_heads][d_head] in
-     * device memory. window: number of newest prompt tokens, which are important. kept: number of
-     * channels that other keys keep.
+     * For method think: channel of each key column, [slots][n_layers][n_kv_heads][d_head] in device
+     * memory. `window` newest prompt tokens are important; keys of older ones keep `kept` channels.
      */
     int16_t *order;
     size_t window, kept;
     kvd_zdc_head *head; /* device [n_layers][n_kv_heads] */
     uint16_t *store;
-    /* Pool page own + s is the first in the page list of slot s. */
+    /* Page own + s is the first page of slot s. */
     int32_t own;
     kvd_zdc_levels levels;
-    /* Attention that tokens received, [n_heads][rows]. NULL except for method `received`. */
+    /* [n_heads][rows] Attention that tokens received. NULL except for method `received`. */
     float *mass;
-    /* Importance parts of GPUs; parts.n is 0 unless GPUs divide prompts. */
+    /* Importance parts of GPUs. parts.n is 0 unless GPUs share prompts. */
     kvd_zdc_parts parts;
     /* In device memory: natural logs of the softmax denominators of decode steps. */
     float *lse_steps;
-    /* In device memory: attention outputs over important tokens, then over other tokens. */
+    /* In device memory: attention outputs over important, then over less important tokens. */
     void *o;
     int32_t *end, *low_len, *table;
     /* [max_slices + 1] in device memory: works[n] is the work list for n decode steps. */

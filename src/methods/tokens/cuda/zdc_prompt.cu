@@ -1,7 +1,4 @@
-/*
- * Prompts of method zdc: chooses important tokens (high) and copies high and low tokens to their
- * pages.
- */
+/* Prompts of method zdc: chooses important tokens and copies all tokens to their pages. */
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/zdc.h"
 
@@ -31,7 +28,7 @@ __global__ void __launch_bounds__(VALUE)
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
-/* Returns a sort key, which is larger for larger values and, if values are equal, for smaller t. */
+/* Returns a sort key, larger for larger values and, on ties, for smaller t. */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
     const unsigned bits = __float_as_uint(value);
@@ -54,7 +51,7 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Returns the overlap of two sets: common members divided by the size a or b of the larger set. */
+/* Returns the overlap of two sets: common members divided by the size of the larger set. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -135,7 +132,7 @@ __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, i
     }
 }
 
-/* Returns columns 8 block .. 8 block + 7 of K of token i, sorted by `order`. */
+/* Returns 8 columns of K of token i, sorted by `order`. */
 __device__ uint4 reordered(const uint16_t *keys, const int16_t *order, int i, int wide, int block)
 {
     uint32_t two[4];

@@ -1,7 +1,4 @@
-/*
- * Decode steps of zdc and think, and channel order of think. In merge_kernel each warp has a query
- * head, in other kernels each CTA has a KV head.
- */
+/* Decode steps of methods zdc and think, and channel order of think. */
 #include <cuda_bf16.h>
 
 #include "common/cuda/launch.cuh"
@@ -21,7 +18,7 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    /* Important tokens share no page with other tokens, so the list may have one page more. */
+    /* Important tokens share no page with others, so the list may have one page more. */
     int32_t *const table = a.table + (size_t)b * (a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
@@ -97,7 +94,7 @@ __device__ __forceinline__ void add_squares(const uint16_t *row, float (&sum)[8]
 
 /*
  * Writes the norm of each channel over rows from .. to - 1 to norm [d]. at(t) is the address of
- * channel 0 of row t, in groups of 8 rows and 8 channels. All threads must call it.
+ * channel 0 of row t. All threads must call it.
  */
 template <typename AT>
 __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm)
