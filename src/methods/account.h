@@ -1,7 +1,4 @@
-/*
- * Counters of a compressed KV cache: stored numbers, bits and bytes, and numbers of changed tokens.
- * Functions return nonzero and fill *err on failure.
- */
+/* Counters of a compressed KV cache. Functions return nonzero and fill *err on failure. */
 #ifndef KVD_METHODS_ACCOUNT_H
 #define KVD_METHODS_ACCOUNT_H
 
@@ -18,21 +15,13 @@ typedef enum {
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
 
-/*
- * Counters of a cache that is filled token by token. Bits are summed over steps. A step is one
- * token after the prompt in one KV head of one layer.
- */
+/* Counters of a cache that is filled token by token, summed over tokens and KV heads. */
 typedef struct {
     size_t rows;
-    /*
-     * Bits of quantised numbers and of numbers that are not quantised, without scales and indices.
-     */
+    /* Bits of K and V, quantised or not, without scales and indices. */
     double payload;
     double side;
-    /*
-     * Bits stored for cached tokens in addition to K and V: scores, positions and summaries of
-     * keys.
-     */
+    /* Bits stored for cached tokens in addition to K and V: scores, positions, summaries. */
     double entries;
     /* Bits that attention read, including those of the new token. */
     double read;
@@ -41,8 +30,8 @@ typedef struct {
     /* Most bits held at once, after a token is appended and before tokens are dropped. */
     double peak;
     /*
-     * Numbers of cached tokens that were dropped, stored with fewer bits or dimensions (lowered),
-     * quantised (coded), merged with another layer's, and pruned (some dimensions set to 0).
+     * Numbers of tokens that were dropped, stored with fewer bits or dimensions, quantised, merged
+     * with another layer's, and partly set to 0.
      */
     size_t dropped, lowered, coded, merged, pruned;
     size_t unread;
@@ -54,10 +43,7 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
 typedef struct {
     size_t calls;
     size_t tokens;
-    /*
-     * Number of tokens that the cache holds at the end, within attention windows, summed over
-     * sequences and layers.
-     */
+    /* Number of tokens that the cache holds at the end, summed over sequences and layers. */
     size_t tokens_held;
     size_t elements_kept;
     size_t elements_dense;
@@ -65,60 +51,41 @@ typedef struct {
     kvd_stepwise_account steps;
 } kvd_cache_account;
 
-/*
- * Checks the counters of a cache after a batch. Fails unless it was called for each sequence in
- * layers first_layer .. n_layers-1 and stored all n_tokens. Also checks the number of stored
- * elements or, if the compression acts token by token, n_steps per KV head.
- */
+/* Fails unless a batch stored all tokens of all layers from first_layer on. */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
-/*
- * Fails unless the counters show `rows` decode steps and a token changed by every compression
- * method of `plan`.
- */
+/* Fails unless there were `rows` decode steps and every method changed a token. */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
 
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
 /*
- * Returns how many tokens one layer holds at the end of all sequences. offset [n_sequences + 1] are
+ * Returns how many tokens one layer holds at the end of all sequences. offset [n_sequences + 1] has
  * their first tokens. A window of 0 means no attention window.
  */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
-/*
- * Returns which fraction of the tokens the layers' attention windows leave in the cache, over all
- * layers, after n tokens.
- */
+/* Returns the fraction of n tokens that the layers' attention windows leave in the cache. */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/*
- * Adds the counters that an uncompressed cache would have. offset [n_sequences + 1]: first token of
- * each sequence.
- */
+/* Adds the counters of an uncompressed cache. offset [n_sequences + 1]: first tokens. */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 
-/* Bytes per token of the whole model's cache, without regard to attention windows. */
+/* Bytes per token of the whole model's cache, without attention windows. */
 typedef struct {
     /* Bytes of an uncompressed cache: 2 * n_layers * n_kv_heads * d_head * element_bytes. */
     double dense;
-    /*
-     * Bytes of a compressed cache: sum of (d_qk + d_v) * element_bytes over all KV heads of all
-     * layers.
-     */
+    /* Bytes of a compressed cache: sum of (d_qk + d_v) * element_bytes over all KV heads. */
     double nominal;
     /* Bytes of a compressed cache whose kept dimensions are rounded up to multiples of 16. */
     double padded;
     /* Bytes of the matrices that project Q and K; 0 if they are multiplied into the weights. */
     double basis;
-    /*
-     * Fraction of the cache's elements that are not stored, without and with rounding up of
-     * dimensions to multiples of 16.
-     */
+    /* Fraction that is not stored, before and after rounding dimensions up to multiples of 16. */
     double overall_p, overall_p16;
 } kvd_cache_bytes;
 void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,

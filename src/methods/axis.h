@@ -1,8 +1,7 @@
 /*
- * Declarations shared by all compression methods. Each method compresses one axis: layers
- * (sharing), tokens (selection), dims (subspaces) or bits (quantisation).
- * Prompt tokens attend to uncompressed K and V; every later token is a step that attends to the
- * cached tokens.
+ * Declarations shared by all compression methods. A method compresses one axis: layers (sharing),
+ * tokens (selection), dims (subspaces) or bits (quantisation). Prompt tokens attend to uncompressed
+ * K and V; each later token is a step that attends to the cache.
  */
 #ifndef KVD_METHODS_AXIS_H
 #define KVD_METHODS_AXIS_H
@@ -21,10 +20,7 @@
 
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
-/*
- * How a cached token is stored: dropped, at low or at high precision. The method that selects
- * tokens decides it.
- */
+/* How a cached token is stored: dropped, at low or at high precision. */
 enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
 
 /* Parameter of a method, such as "p" of "zack,p=0.5". */
@@ -38,22 +34,13 @@ typedef struct kvd_parameter {
     const char *meaning;
 } kvd_parameter;
 
-/*
- * Parameter that trades stored bytes for quality. At the value `most` most bytes are stored, at
- * `least` fewest.
- */
+/* Parameter that trades bytes for quality. The cache is largest at `most`, smallest at `least`. */
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;
-    /*
-     * How values are spaced in a sweep of this parameter: geometrically if true, otherwise
-     * arithmetically.
-     */
+    /* True if a sweep of this parameter takes geometric steps, false for equal steps. */
     bool geometric;
-    /*
-     * Second parameter, whose default becomes `at` + `slope` * (value of `key`) in a sweep, or
-     * NULL.
-     */
+    /* Second parameter or NULL. A sweep sets it to `at` + `slope` * (value of `key`). */
     const char *with;
     double at, slope;
 } kvd_tradeoff;
@@ -88,22 +75,13 @@ typedef enum {
 typedef struct kvd_method_info {
     const char *name;
     const char *summary;
-    /*
-     * List of the method's parameters, ended by key NULL. NULL means the parameters that all
-     * methods with rotations from a spectrum file have.
-     */
+    /* Parameters, ended by key NULL. NULL: those of methods with calibrated rotations. */
     const kvd_parameter *parameter;
     /* Parameter that trades stored bytes for quality, or NULL. */
     const kvd_tradeoff *tradeoff;
-    /*
-     * List of parameters that can be without effect, ended by key NULL. NULL means that every
-     * parameter always has one.
-     */
+    /* Parameters that can be without effect, ended by key NULL. NULL if there are none. */
     const kvd_idle_key *idle;
-    /*
-     * Name of the parameter whose value is a file path, and its text for --help; NULL if there is
-     * none.
-     */
+    /* Parameter whose value is a file path, and its text for --help, or NULL. */
     const char *text_key, *text_meaning;
     unsigned needs;
     /* GPU code of this compression method. NULL if there is none, or if CUDA is not linked. */
@@ -113,28 +91,21 @@ typedef struct kvd_method_info {
 /* Declares a symbol whose address is NULL if its object file is not linked. */
 #define KVD_IF_LINKED __attribute__((weak))
 
-/*
- * Inputs with which a program opens compression methods (kvd_plan_open), such as the model.
- * Pointers are borrowed. NULL means that an input is not given.
- */
+/* Inputs for opening compression methods. Pointers are borrowed; NULL means not given. */
 typedef struct kvd_method_setup {
     const kvd_config *config;
     const kvd_model_info *model;
     const char *model_path;
     const kvd_checkpoint *checkpoint;
-    /*
-     * Projections that are applied before quantisation. NULL means that heads keep all dimensions.
-     */
+    /* Projections before quantisation. NULL: heads keep all dimensions. */
     const struct kvd_dims *dims;
     const kvd_spectrum *spectrum;
     kvd_activations *calibration;
     kvd_fisher *fisher;
     uint64_t seed;
-    /*
-     * True if the model's weights are random, so that methods may draw random matrices and tables.
-     */
+    /* True if weights are random, so that methods may draw random matrices and tables. */
     bool drawn;
-    /* True if a method of the tokens axis drops tokens, others in each KV head. */
+    /* True if a method drops tokens, different ones in each KV head. */
     bool drops;
 } kvd_method_setup;
 

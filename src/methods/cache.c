@@ -45,7 +45,7 @@ static size_t sharing(const kvd_cache *c)
     return dims && dims->rebuild ? (size_t)dims->heads : 1;
 }
 
-/* Stores n rows of K or V, projected by `a` unless NULL. Returns the number of stored elements. */
+/* Stores n tokens of K or V, projected by `a` unless NULL. Returns the elements stored. */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
 {
@@ -77,10 +77,7 @@ typedef struct {
     size_t w_k, w_v;
 } stored_head;
 
-/*
- * Returns the memory of KV head g. Heads that share a latent vector of V use the first head's
- * memory.
- */
+/* Returns the memory of KV head g. Heads that share a latent vector of V share the memory of V. */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)
 {
@@ -93,9 +90,7 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
                          .w_v = (size_t)h->d_v};
 }
 
-/*
- * Stores n tokens of the heads that share a latent vector. Returns the number of stored elements.
- */
+/* Stores n tokens of heads that share a latent vector. Returns the elements stored. */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
 {
@@ -198,7 +193,6 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
     c->account.bytes_stored += elements / n * held * kvd_dtype_bytes(c->plan->type);
 }
 
-/* Makes the RoPE tables for n tokens, since RoPE scaling may depend on n. */
 static int make_tables(kvd_cache *c, const kvd_config *config, size_t n, kvd_err *err)
 {
     const size_t half = (size_t)config->d_head / 2, tables = config->rope_local_theta > 0 ? 2 : 1;
@@ -248,7 +242,7 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
            in->offset[a + 1] - in->offset[a] == in->offset[b + 1] - in->offset[b];
 }
 
-/* Runs sequences from .. to-1 in parallel, and adds counters in a fixed order. */
+/* Runs sequences from .. to - 1 in parallel, and adds their counters in a fixed order. */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)
 {

@@ -1,8 +1,4 @@
-/*
- * A KV cache as an attention hook: stores K and V as compression methods (a plan) require, attends
- * to the stored numbers, and counts bytes. With plan.prompt = 0 every token attends to the cached
- * tokens, itself included (Z-19 of docs/readings.md).
- */
+/* A compressed KV cache as an attention hook, which also counts stored bytes. */
 #ifndef KVD_METHODS_CACHE_H
 #define KVD_METHODS_CACHE_H
 
@@ -18,10 +14,7 @@
 typedef struct {
     kvd_attention hook;
     const kvd_plan *plan; /* borrowed, open */
-    /*
-     * Prompts of the batch, borrowed. Required if a compression method reads prompts before they
-     * are compressed (kvd_plan_first_pass).
-     */
+    /* Prompts of the batch, borrowed. Required if a compression method reads prompts beforehand. */
     const kvd_prompts *prompts;
     kvd_cache_account account;
     /* The following fields are private. */
@@ -31,15 +24,15 @@ typedef struct {
     /* K and V in float32 as attention reads them, then scratch memory of every thread. */
     float *work;
     size_t work_n;
-    /* RoPE tables [rope_len], followed by those for layers with a sliding window. */
+    /* [rope_len] RoPE tables, then those for layers with a sliding window. */
     float *cosine, *sine;
     uint32_t *position;
     size_t rope_len;
 } kvd_cache;
 
 /*
- * Initialises the cache *c for sequences of at most max_len tokens. The compression methods in
- * `plan` must be open. Numbers beyond the range of plan->type become infinite.
+ * Initialises the cache *c for sequences of at most max_len tokens. The compression methods must be
+ * open. Numbers beyond the range of plan->type become infinite.
  */
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err);

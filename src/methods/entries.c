@@ -1,7 +1,4 @@
-/*
- * Cached tokens of a KV head in the CPU cache: appended, quantised, dropped, pruned, or reduced to
- * fewer bits or dimensions (head.h).
- */
+/* Cached tokens of a KV head in the CPU cache: appended, quantised, dropped, pruned, or reduced. */
 #include "methods/head.h"
 
 #include <math.h>
@@ -42,7 +39,7 @@ static void round_row(const kvd_head *h, float *x, size_t n)
     }
 }
 
-/* Replaces x [d] by (x A) A^T for the leading `kept` columns A of the basis. */
+/* Projects x [d] on the first `kept` columns of the basis. */
 static void project_row(const kvd_head *h, int side, size_t kept, float *x)
 {
     const float *const a = h->basis[side];
@@ -60,7 +57,7 @@ static void project_row(const kvd_head *h, int side, size_t kept, float *x)
     }
 }
 
-/* Stores K or V of token i unquantised. Removed dimensions become 0. */
+/* Stores K or V of token i without quantisation. Removed dimensions become 0. */
 static void store_plain(kvd_head *h, int side, size_t i)
 {
     const size_t w = h->width[side], kept = width_of(h, side, i);
@@ -74,14 +71,14 @@ static void store_plain(kvd_head *h, int side, size_t i)
     const double share =
         shared ? kvd_prompts_share(h->prompts, (kvd_side)side, h->in->layer, h->sequence)
                : 1 / (double)h->heads;
-    /* Models that cache one latent per token store values as part of the keys. */
+    /* Models that cache one latent vector per token store values as part of the keys. */
     if (side == KVD_VALUES && h->in->config->latent)
         return;
     set_bits(h, side, i,
              8.0 * share * (double)(stored_of(h, side, i) * kvd_dtype_bytes(h->p->type)), 0);
 }
 
-/* Applies RoPE to the keys of cached tokens from .. to-1, into h->k_read. */
+/* Applies RoPE to the keys of cached tokens from .. to - 1, into h->k_read. */
 static void read_keys(kvd_head *h, size_t from, size_t to)
 {
     if (!h->before_rope)
@@ -109,7 +106,7 @@ void kvd_head_append(kvd_head *h, size_t t)
     read_keys(h, i, i + 1);
 }
 
-/* Copies the unpruned channels of x [n][d] to y [n][n_keep]; `back`: from y to x. */
+/* Copies the unpruned channels of x [n][d] to y [n][n_keep] or, if `back`, from y to x. */
 static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, bool back)
 {
     for (size_t i = 0; i < n; i++)
@@ -122,7 +119,7 @@ static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, boo
             }
 }
 
-/* Copies elements [wide] of `rows` at the positions of cached tokens from .. to-1 to x. */
+/* Copies elements [wide] of `rows` at the positions of cached tokens from .. to - 1 to x. */
 static void gather_rows(const kvd_head *h, const float *rows, size_t wide, size_t from, size_t to,
                         float *x)
 {
@@ -133,7 +130,7 @@ static void gather_rows(const kvd_head *h, const float *rows, size_t wide, size_
     }
 }
 
-/* Copies cached tokens from .. to-1 to x, or returns false if h->x has them contiguous. */
+/* Copies cached tokens from .. to - 1 to x. Returns false if h->x has them contiguous. */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
     if (h->p->bits->all_heads)
@@ -157,7 +154,6 @@ static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decode
         memcpy(x, decoded, n * h->width[side] * sizeof *x);
 }
 
-/* Quantises a block. Fails if an input number is not finite. */
 static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded,
                       kvd_bits_count *count, kvd_err *err)
 {
@@ -229,10 +225,7 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     return status;
 }
 
-/*
- * Returns true if some of the cached tokens from .. to-1 are quantised with fewer bits than the
- * others.
- */
+/* Returns true if cached tokens from .. to - 1 have different numbers of bits. */
 static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
 {
     bool there[KVD_N_LEVELS] = {false};
@@ -241,15 +234,12 @@ static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
     return h->p->bits->two_levels && there[KVD_LEVEL_LOW] && there[KVD_LEVEL_HIGH];
 }
 
-/* Quantises K or V of cached tokens from .. to-1, of which all or none are pruned. */
+/* Quantises K or V of cached tokens from .. to - 1. Either all or none of them are pruned. */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
-    /*
-     * Tokens at high and low precision are quantised separately if they keep different numbers of
-     * dimensions.
-     */
+    /* Tokens at high and low precision are quantised separately if their dimensions differ. */
     if (h->low[side] < h->width[side] ||
         (!pruned && !all && sharing == 1 && has_two_levels(h, from, to))) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||
@@ -477,7 +467,7 @@ int kvd_head_prune(kvd_head *h, kvd_err *err)
     return 0;
 }
 
-/* Fills *x with the rows of the prompt that determine the basis of K or V. */
+/* Fills *x with the prompt's vectors that determine the basis of K or V. */
 static int basis_rows(const kvd_head *h, int side, kvd_channels_rows *x, kvd_err *err)
 {
     const kvd_plan *const p = h->p;

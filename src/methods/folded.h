@@ -1,7 +1,4 @@
-/*
- * Multiplies projections into the weights of a checkpoint ("folds" them), and passes on the changed
- * tensors block by block.
- */
+/* Multiplies projections into the weights of a checkpoint, and passes on the changed tensors. */
 #ifndef KVD_METHODS_FOLDED_H
 #define KVD_METHODS_FOLDED_H
 
@@ -11,26 +8,20 @@
 #include "model/checkpoint/weights.h"
 
 /*
- * A projection A, and a matrix B that undoes A, are multiplied into weights W [out][in] in double
- * precision. P are the attention probabilities:
- *   v' = v A = (x W^T + b) A, so W' = A^T W, b' = A^T b
- *   out = (P v') B, y = out W_O^T, so W_O' = W_O B^T
+ * If A projects V and B restores it, W_V becomes A^T W_V, its bias A^T b, and W_O becomes W_O B^T.
  * Weights beyond the kept dimensions are zero.
  */
 
-/*
- * Returns how many doubles of scratch memory kvd_fold_rows (n columns) and kvd_fold_columns (n
- * rows) need.
- */
+/* Returns the doubles of scratch memory that the next two functions need. */
 size_t kvd_fold_scratch(size_t d, size_t n);
 
 /*
- * Folds a [d][m] into the rows `w` [d][cols] of one head of W_Q, W_K or W_V: rows 0 .. m-1 become
- * a^T w, the rest zeros. For a bias cols is 1.
+ * Multiplies a [d][m] into the rows `w` [d][cols] of one head of W_Q, W_K or W_V: rows 0 .. m-1
+ * become a^T w, the rest zeros. For a bias, cols is 1.
  */
 void kvd_fold_rows(size_t d, size_t m, const float *a, size_t cols, float *w, double *scratch);
 
-/* Folds b [m][d] into one head's d columns of W_O, w [rows][ld]: first w b^T, then zeros. */
+/* Multiplies b [m][d] into one head's d columns of W_O, w [rows][ld]: first w b^T, then zeros. */
 void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld, float *w,
                       double *scratch);
 
@@ -40,7 +31,7 @@ enum { KVD_FOLDED_PARTS = 3 };
 typedef struct {
     const char *name;
     int layer;
-    /* True if columns of W_O change, false if rows of W_Q, W_K or W_V or their biases change. */
+    /* True if columns of W_O change, false if rows of W_Q, W_K or W_V change. */
     bool output;
     kvd_tensor tensor;
     size_t cols; /* columns of the weight; 1 for a bias */
@@ -58,29 +49,22 @@ typedef struct {
 
 /*
  * Lists the tensors that change when the projections `dims` are multiplied into the checkpoint's
- * weights; both are borrowed. `dims` may project Q and K only if kvd_folds_qk returns true. The
- * caller must call kvd_folded_list_release, also after a failure.
+ * weights. Both are borrowed. The caller must call kvd_folded_list_release, even after a failure.
  */
 int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
 void kvd_folded_list_release(kvd_folded_list *l);
 
-/*
- * Returns true if projections of Q and K can be multiplied into the weights: neither RoPE nor a
- * norm may follow W_Q and W_K.
- */
+/* Returns true if projections of Q and K can be multiplied into the weights. */
 bool kvd_folds_qk(const kvd_config *c);
 
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 
-/*
- * Callback that receives the next n elements of a tensor. `stored` points to the elements in the
- * file if they are unchanged, otherwise it is NULL.
- */
+/* Gets the next n elements of a tensor. `stored`: the unchanged elements in the file, or NULL. */
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);
 
-/* Passes all elements of the changed tensor `f` to `sink`, in order and in blocks. */
+/* Passes all elements of the changed tensor `f` to `sink`, in order. */
 int kvd_folded_run(const kvd_folded_list *l, const kvd_folded *f, kvd_folded_sink sink, void *ctx,
                    kvd_err *err);
 

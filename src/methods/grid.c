@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Part of a list of methods: either plain text, or the alternative values of one key. */
+/* Part of a list of methods: plain text, or the alternative values of one parameter. */
 typedef struct {
     const char *at;
     size_t len;
@@ -14,7 +14,7 @@ typedef struct {
 
 enum { PIECES = 64 };
 
-/* Finds the first slash outside paths. *value: start of the alternatives. NULL if none. */
+/* Finds the first slash outside a path, or NULL. *value: start of the alternatives. */
 static const char *find_slash(const char *at, const char **value)
 {
     const char *slash = strchr(at, '/');

@@ -9,16 +9,14 @@
 
 /*
  * Appends the methods of one --method option to text[] and, unless NULL, to method[]. The caller
- * must free the strings, also after a failure.
- * An element with '=' belongs to the method before: "none,zack,p=0.5,h2o+kivi" gives three methods.
- * Values separated by '/' give all combinations, the last parameter fastest:
- * "leankv,th=0.01/0.05,tl=0/0.001" gives four.
- * Fails for more than `most` methods, a duplicate, an empty element or value, and an unknown name.
+ * frees the strings, even after a failure. "none,zack,p=0.5,h2o+kivi" gives three methods.
+ * "leankv,th=0.01/0.05,tl=0/0.001" gives all four combinations. Fails for more than `most` methods,
+ * a duplicate, an empty value and an unknown name.
  */
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 
-/* Records as inputs of the run all plugins and files that the n methods name. */
+/* Records all plugins and files that the n methods name as inputs of the run. */
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
 void kvd_method_print_all(void);
@@ -41,10 +39,7 @@ void kvd_method_print_all(void);
                        .help = "Measured error of cutting each head (kvdim-eval --scan-errors), "  \
                                "for ranks=error"                                                   \
     }
-/*
- * Rows of an option table for options that name input files of methods. T is the structure with
- * their fields.
- */
+/* Options that name input files of methods. T is the structure with their fields. */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \
      .help = "Rotations or projections of every head (kvdim-spectrum, kvdim-sensitivity). Of "     \

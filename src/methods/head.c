@@ -127,10 +127,7 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
             memcpy(y + i * m, x + i * ldx, m * sizeof *y);
 }
 
-/*
- * Multiplies K (`side` 0) or V (`side` 1) of new tokens by `matrix` and writes the result to
- * h->cut[side].
- */
+/* Multiplies K (`side` 0) or V (`side` 1) of new tokens by `matrix` into h->cut[side]. */
 static void project_side(kvd_head *h, int side, const float *x, const float *matrix)
 {
     const size_t ld = (size_t)h->in->config->n_kv_heads * h->d, w = h->width[side];

@@ -1,7 +1,4 @@
-/*
- * State of one KV head while a sequence runs through a compressed cache. Only src/methods uses this
- * file.
- */
+/* State of one KV head while a sequence runs through a compressed cache. */
 #ifndef KVD_METHODS_HEAD_H
 #define KVD_METHODS_HEAD_H
 
@@ -9,32 +6,21 @@
 #include "methods/account.h"
 #include "methods/prompts.h"
 
-/*
- * One KV head of one layer of one sequence, with its compressed cache. Cached tokens are sorted by
- * position. One call processes positions base .. end-1, batch rows from `first` on.
- */
+/* One KV head of one layer and sequence, with its cached tokens in order of position. */
 typedef struct {
     /* Memory of all arrays, and of those arrays that only the prompt needs. */
     kvd_pool pool, of_prompt;
     const kvd_plan *p;
     /* Prompts of the batch, whose layers were merged, or NULL. */
     const kvd_prompts *prompts;
-    /*
-     * KVD_LEVEL_* of the prompt's tokens if a method ranked them over all layers, otherwise NULL.
-     */
+    /* KVD_LEVEL_* of the prompt's tokens if a method ranked them over all layers, else NULL. */
     const uint8_t *ranked;
     size_t sequence;
     /* Number of tokens of the sequence (n) and of its prompt (n0). */
     size_t n, n0;
-    /*
-     * Method that selects tokens. NULL if there is none, or if only the attention window removes
-     * tokens.
-     */
+    /* Method that selects tokens, or NULL. */
     const kvd_tokens_method *tokens;
-    /*
-     * `most`: largest number of cached tokens. `leaving`: number of tokens that leave the attention
-     * window together.
-     */
+    /* Largest number of cached tokens, and number of tokens that leave the window together. */
     size_t most, leaving;
     int g;
     const kvd_attention_in *in;
@@ -43,7 +29,7 @@ typedef struct {
     const float *all_heads[KVD_N_SIDES];
     const float *input;
     size_t d;
-    /* Number of dimensions of K and of V that are stored at high precision (KVD_LEVEL_HIGH). */
+    /* Dimensions of K and of V that are stored at high precision. */
     size_t width[KVD_N_SIDES];
     size_t low[KVD_N_SIDES];
     size_t group;
@@ -51,10 +37,7 @@ typedef struct {
     const kvd_dims_head *dims;
     const float *cosine, *sine;
     kvd_scores scoring;
-    /*
-     * True if keys, or their latent vectors, are stored before RoPE. `k_read` then holds the keys
-     * after RoPE.
-     */
+    /* True if keys, or their latent vectors, are stored before RoPE. */
     bool before_rope;
     /* Number of KV heads that share a latent vector. */
     size_t heads;
@@ -62,12 +45,9 @@ typedef struct {
     size_t read;
 
     size_t room, step_room;
-    /* [room][width] K and V of the new tokens, projected, from position `base` on. */
+    /* [room][width] Projected K and V of the new tokens, from position `base` on. */
     float *cut[KVD_N_SIDES];
-    /*
-     * Projected queries [group][step_room][read] and outputs [group][step_room][width of V], from
-     * position kvd_head_step_base(h) on.
-     */
+    /* [group][step_room] Projected queries and outputs, from position kvd_head_step_base(h) on. */
     float *q_cut, *o_cut;
 
     size_t m;
@@ -78,143 +58,92 @@ typedef struct {
     float *x[KVD_N_SIDES];
     /* [most][read] Keys of the cached tokens after RoPE; used only if `before_rope`. */
     float *k_read;
-    /* [most] Sum of the attention probabilities that each cached token has received. */
+    /* [most] Sum of the attention probabilities that each cached token received. */
     double *mass;
     double *seen;
-    /*
-     * [most] Bits stored for K and V of each cached token: `payload` for the quantised numbers,
-     * `side` for scales and indices.
-     */
+    /* [most] Bits of each cached token: `payload` for the numbers, `side` for scales. */
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES];
-    /*
-     * Number of the oldest cached tokens whose K is quantised, and of those whose V is quantised.
-     */
+    /* Number of oldest cached tokens whose K is quantised, and whose V is quantised. */
     size_t coded[KVD_N_SIDES];
-    /* Number of first positions whose K and V are stored exactly (kvd_plan_exact). */
+    /* Number of first positions whose K and V are stored exactly. */
     size_t exact;
     uint32_t *stream[KVD_N_SIDES];
-    /*
-     * [d] Mask of the n_keep key channels that are not pruned. It applies to the first `pruned`
-     * cached tokens.
-     */
+    /* [d] Mask of the n_keep key channels that are stored, in the first `pruned` tokens. */
     uint8_t *keep;
     size_t n_keep, pruned;
-    /*
-     * [d][n_basis] Orthonormal bases computed from the prompt's K and V, then scratch memory. NULL
-     * if there are none.
-     */
+    /* [d][n_basis] Orthonormal bases computed from the prompt's K and V, or NULL. */
     float *basis[KVD_N_SIDES];
     size_t n_basis[KVD_N_SIDES];
-    /*
-     * Number of basis columns that are stored for a token at low precision (KVD_LEVEL_LOW); at most
-     * n_basis.
-     */
+    /* Number of basis columns that a token at low precision stores. */
     size_t n_basis_low[KVD_N_SIDES];
-    /*
-     * [d] Factors by which key channels are scaled before quantisation, if field `balanced` is
-     * true.
-     */
+    /* [d] Factors that scale key channels before quantisation, if `balanced` is true. */
     float *balance;
     bool balanced;
-    /*
-     * Bits of all cached tokens: of codes (held_payload), and of scales, tables and indices
-     * (held_side).
-     */
+    /* Bits of all cached tokens: of the numbers, and of scales, tables and indices. */
     double held_payload, held_side;
     void *state;
 
     float *score, *prob;
     /* [KVD_ATTEND_ROWS][n0] Attention scores of one block of the prompt's queries. */
     float *block;
-    /*
-     * [most] New precision level of each cached token. During attention, 1 means that the token is
-     * read.
-     */
+    /* [most] New precision of each cached token; in attention, 1 if it is read. */
     uint8_t *decision;
     size_t *kept;
     /* [5 + group][n0] Memory of the structure `statistics` in stepwise.c. */
     double *statistics;
     kvd_stepwise_account *account;
-    /* Clock reading in seconds at which the last measured phase ended. */
+    /* Time in seconds at which the last measured phase ended. */
     double last;
 } kvd_head;
 
 /* Returns the projections of KV head g in `dims`, or NULL if `dims` is NULL. */
 const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g);
-/*
- * Sets sizes, matrices and scale of the head from the input of attention. h->p, h->g and h->prompts
- * must be set.
- */
+/* Sets sizes and matrices of the head. h->p, h->g and h->prompts must be set. */
 void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
-/*
- * Allocates the arrays of *h for its sizes n, n0, room and step_room. kvd_head_release must follow,
- * also after a failure.
- */
+/* Allocates the arrays of *h. kvd_head_release must follow, even after a failure. */
 int kvd_head_allocate(kvd_head *h, kvd_err *err);
 void kvd_head_end_prompt(kvd_head *h);
 void kvd_head_release(kvd_head *h);
 
-/* Returns the bits stored for all cached tokens of the head in addition to K and V. */
+/* Returns the bits stored for all cached tokens in addition to K and V. */
 double kvd_head_entry_bits(const kvd_head *h);
 
 /* Returns the position of the first new token after the prompt. */
 size_t kvd_head_step_base(const kvd_head *h);
 
-/* Returns the query of the KV head's j-th query head at position t. */
+/* Returns the query of the j-th query head at position t. */
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t);
-/* Returns the head's vector at position t in `k`, an array of keys or values of all heads. */
+/* Returns the head's vector at position t in `k`, keys or values of all heads. */
 const float *kvd_head_key(const kvd_head *h, const float *k, size_t t);
-/* Returns the first position that the token at position t sees in its attention window. */
+/* Returns the first position in the attention window of position t. */
 size_t kvd_head_seen_from(const kvd_head *h, size_t t);
 
-/*
- * Computes y = x a, with x [n][d] and the projection a [d][m]. If `a` is NULL, copies the first m
- * columns of x.
- */
+/* Computes y = x a, with x [n][d] and a [d][m]. If `a` is NULL, copies the first m columns of x. */
 void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a,
                       float *y);
 void kvd_head_project_rows(kvd_head *h);
 
 /*
- * Processes the new tokens of n KV heads: a whole prompt if base is 0, later tokens one at a time.
- * n is the number of all heads if kvd_plan_heads_together(plan), otherwise 1. `out` has the layout
- * of kvd_attention.
+ * Processes the new tokens of n KV heads: a prompt if base is 0, else tokens one by one. If
+ * kvd_plan_heads_together(plan), n is the number of all heads, otherwise 1.
  */
 int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 
-/*
- * Appends K and V of the token at position t to the cache, not quantised, at high precision
- * (KVD_LEVEL_HIGH).
- */
+/* Appends K and V of position t to the cache, not quantised, at high precision. */
 void kvd_head_append(kvd_head *h, size_t t);
-/*
- * Removes cached tokens that are outside of the attention window of position t, in blocks of
- * h->leaving tokens.
- */
+/* Removes cached tokens outside the attention window of position t, in blocks. */
 void kvd_head_leave(kvd_head *h, size_t t);
-/*
- * Quantises those cached tokens that form complete blocks outside the method's window of exact
- * tokens. A prompt's tokens form one block.
- */
+/* Quantises complete blocks of cached tokens that are outside the window of exact tokens. */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
-/*
- * Lowers the precision of cached tokens or drops them, as h->decision [m] says. If `merges`, the
- * method may merge them into others first.
- */
+/* Drops cached tokens or lowers their precision, as h->decision says; if `merges`, merges first. */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
-/*
- * Prunes key channels of all cached tokens except the newest. Counts d bits for the mask of
- * channels.
- */
+/* Prunes key channels of all cached tokens except the newest, and counts the bits of the mask. */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
 /* Computes a projection basis of the prompt's K and one of its V, and projects the prompt. */
 int kvd_head_cut(kvd_head *h, kvd_err *err);
 /* Replaces the keys of the prompt by approximations, once, before the first later token. */
 int kvd_head_rebuild(kvd_head *h, kvd_err *err);
-/*
- * Computes h->balance, the factors of key channels, from the largest magnitudes of the prompt's K
- * and Q in each channel.
- */
+/* Computes h->balance from the largest magnitudes of the prompt's K and Q in each channel. */
 void kvd_head_balance(kvd_head *h);
 
 #endif

@@ -8,50 +8,33 @@
 /* Tokens of one request in one iteration: n tokens from index `before` of the sequence on. */
 typedef struct {
     uint32_t request;
-    /* Cache slot of the request, below max_batch. */
+    /* Slot of the request in the cache, below max_batch. */
     uint32_t slot;
     /* Number of the request's tokens that are already in the cache. */
     uint32_t before;
     uint32_t n;
-    /*
-     * Input and output tokens of the request together, for token budgets and LongRoPE. 0 means the
-     * engine's max_len.
-     */
+    /* Input and output tokens of the request together. 0 means the engine's max_len. */
     uint32_t whole;
     /* 1 if the model emits a token after the request's last token in this iteration. */
     int emits;
-    /*
-     * 1 if the emitted token is the last one of the request, whose cache memory (slot) is then
-     * free.
-     */
+    /* 1 if the emitted token is the last one of the request, whose slot is then free. */
     int last;
 } kvd_slice;
 
 typedef struct {
     size_t n_slices;
-    /*
-     * Number of decode steps: the first n_steps slices, with one token each. A slice has the tokens
-     * of one request; other slices are parts of prompts.
-     */
+    /* Number of decode steps, which come first. Other slices are parts of prompts. */
     size_t n_steps;
-    /*
-     * [n_slices] Tokens of each request in the iteration (slices), valid until the next iteration.
-     */
+    /* [n_slices] Tokens of each request in the iteration, valid until the next iteration. */
     const kvd_slice *slice;
     size_t n_tokens;
 } kvd_iteration;
 
 /* Attention kernels that a CUDA engine uses. */
 typedef enum {
-    /*
-     * Kernels that support heads of different widths. The work is divided so that all thread blocks
-     * have the same estimated cost.
-     */
+    /* Kernels for heads of different widths. The work is divided at equal estimated cost. */
     KVD_ATTENTION_OURS,
-    /*
-     * Kernels as with KVD_ATTENTION_OURS, but the work is divided as the ZACK and FDC papers
-     * describe.
-     */
+    /* Like KVD_ATTENTION_OURS, but the work is divided as in the ZACK and FDC papers. */
     KVD_ATTENTION_PAPERS,
     /* All heads of a layer are padded to the widest, as unmodified kernels require. */
     KVD_ATTENTION_STOCK

@@ -13,10 +13,10 @@
 #include "methods/plugin/plugin.h"
 
 typedef struct {
-    /* Must be first. info.tradeoff's keys are NAME.KEY (name and key of a member), or p and p_u. */
+    /* Must be first. info.tradeoff's keys are NAME.KEY, or p and p_u. */
     kvd_method_info info;
     const char *members;
-    /* Default parameters "KEY=VALUE,..."; NULL: the members' own defaults. */
+    /* Default parameters "KEY=VALUE,..."; NULL: the defaults of the combined methods. */
     const char *usual;
 } combination;
 
@@ -125,7 +125,7 @@ static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_CHANNELS] = CHANNELS,
                                       [KVD_PLUGIN_LAYERS] = LAYERS};
 
-/* Returns the method with index i, built-in ones first, or NULL. */
+/* Returns the method with index i, built-in methods first, or NULL. */
 static const kvd_method_info *name_at(int i, method_kind *kind)
 {
     kvd_plugin_kind of_plugin;
@@ -199,7 +199,7 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
         v->value[i] = info->parameter[i].value;
 }
 
-/* Joins a method that ranks prompt tokens with one that drops tokens; false if impossible. */
+/* Joins a method that ranks tokens with one that drops tokens, or returns false. */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
     if (m->plan.levels || x->select || m->plan.tokens->select ||

@@ -1,7 +1,4 @@
-/*
- * Parameters of methods: as text, values that trade quality for size, and values set by searches
- * (method.h).
- */
+/* Parameters of methods: as text, and values set by sweeps and searches. */
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -213,7 +210,7 @@ static int set_text(const kvd_plan_member *k, const char *value, kvd_err *err)
     return 0;
 }
 
-/* Finds parameter NAME.KEY of a member. Returns its index, or -1. */
+/* Finds parameter NAME.KEY of a combined method. Returns its index, or -1. */
 static int find_dotted(const kvd_method *m, const char *dotted, kvd_plan_member *member)
 {
     kvd_plan_member all[KVD_PLAN_MEMBERS];
@@ -445,7 +442,7 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
         snprintf(out->with, sizeof out->with, "%s%s%s", name ? name : "", dot, t->with);
 }
 
-/* Finds the trade-off parameter `key` of member `name`; NULL matches any. Returns false if none. */
+/* Finds the trade-off parameter `key` of method `name`. NULL matches any. Returns false if none. */
 static bool of_member(const kvd_method *m, const char *name, const char *key,
                       kvd_method_tradeoff *out)
 {

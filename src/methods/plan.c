@@ -199,10 +199,7 @@ static int check_merge(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the name of the method because of which the cache does not hold K and V themselves, but
- * projected or merged vectors; NULL if there is none.
- */
+/* Returns the name of the method that makes the cache hold other vectors than K and V, or NULL. */
 static const char *other_form(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name
@@ -266,7 +263,7 @@ static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* For a model that caches one latent per token, rejects methods that change K and V separately. */
+/* Rejects methods that change K and V separately if the model caches one latent vector. */
 static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
     const bool merges = p->tokens && p->tokens->merge;
@@ -287,7 +284,7 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /* Tables that a bits method draws are for numbers of variance 1, as drawn bases keep them. */
+    /* Tables that a bits method draws are for numbers of variance 1. */
     s.drawn = s.drawn && !s.calibration &&
               (p->bits ? p->bits->drawn : p->maker || (p->tokens && p->tokens->drawn));
     s.drops = p->tokens && !p->tokens->select && !p->tokens->only_lowers;

@@ -1,6 +1,6 @@
 /*
- * A plan: compression methods of a model's cache, at most one per axis (layers, tokens, dimensions,
- * bits). Sequences and threads share an open plan.
+ * Compression methods of a model's cache, at most one per axis (layers, tokens, dimensions, bits).
+ * Sequences and threads share an open kvd_plan.
  */
 #ifndef KVD_METHODS_PLAN_H
 #define KVD_METHODS_PLAN_H
@@ -15,33 +15,24 @@
 #define KVD_PROMPT_OF_SEQUENCE SIZE_MAX
 
 /*
- * Compression methods of a cache, with their parameters; the cache is uncompressed if all fields
- * but `type` are zero. kvd_plan_close frees `made`, `kept`, `moments` and the `self` pointers. The
- * caller that sets on_gpu frees it; other pointers are borrowed.
+ * Compression methods of a cache, with their parameters. Without methods, the cache is
+ * uncompressed. kvd_plan_close frees `made`, `kept`, `moments` and the `self` pointers. Whoever
+ * sets on_gpu frees it; other pointers are borrowed.
  */
 typedef struct kvd_plan {
     const kvd_layers_method *layers;
     const kvd_tokens_method *tokens;
-    /* Method that lowers the precision of prompt tokens and keeps no state, or NULL. */
+    /* Method that lowers the precision of prompt tokens and has no state, or NULL. */
     const kvd_tokens_method *levels;
-    /* Projections of the heads. NULL until the plan is open if method `maker` makes them. */
+    /* Projections of the heads. NULL until the methods are open if method `maker` makes them. */
     const kvd_dims *dims;
     const kvd_dims_maker *maker;
-    /*
-     * Method that chooses the dimensions to remove anew for each prompt. It requires that `dims`
-     * and `maker` are NULL.
-     */
+    /* Method that removes dimensions of each prompt separately. Excludes `dims` and `maker`. */
     const kvd_channels_method *channels;
     const kvd_dims *widths, *widths_low;
-    /*
-     * Second moments of the output projection W_O (kvd_channels_moments) while the plan is open, or
-     * NULL.
-     */
+    /* Second moments of W_O while the methods are open, or NULL. */
     double *moments;
-    /*
-     * Projections for tokens at low precision (KVD_LEVEL_LOW), at most as wide as `dims`. NULL
-     * means that `dims` applies.
-     */
+    /* Projections for tokens at low precision, or NULL if `dims` applies. */
     const kvd_dims *dims_low;
     const kvd_bits_method *bits;
     kvd_parameter_values layers_values, tokens_values, levels_values, maker_values, channels_values,
@@ -49,91 +40,61 @@ typedef struct kvd_plan {
     kvd_dims made;
     void *tokens_self, *levels_self, *bits_self;
     kvd_dtype type; /* data type of numbers that are not quantised */
-    /* Numbers of first and of last layers that are not compressed (keep_layers). */
+    /* Numbers of first and of last layers that are not compressed. */
     int keep_first, keep_last;
-    /*
-     * Compression methods, none of which is set, for the layers that are not compressed. NULL if
-     * every layer is compressed or the plan is not open.
-     */
+    /* Structure without methods for layers that stay uncompressed, or NULL. */
     struct kvd_plan *kept;
     int n_layers;
-    /*
-     * Number of prompt tokens. In a shorter sequence, all tokens but the last are the prompt.
-     * Generation ignores this field.
-     */
+    /* Number of prompt tokens, at most all but the last. Ignored in text generation. */
     size_t prompt;
     uint64_t seed;
     struct kvd_gpu_cache *on_gpu;
 } kvd_plan;
 
 /*
- * Checks compression methods with their parameters without opening them. Fails if an input is
- * missing, or if two methods cannot be combined.
+ * Checks compression methods without opening them. Fails for a missing input or a bad combination.
  */
 int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
-/*
- * Checks the compression methods as kvd_plan_check does, and opens them. On failure the plan is
- * closed.
- */
+/* Checks the compression methods, and opens them. On failure they are closed. */
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
-/*
- * Returns the compression methods of one layer: p itself, or a plan without methods if the layer is
- * not compressed (keep_layers). p must be open.
- */
+/* Returns the methods of one layer: p itself, or none. p must be open. */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
-/*
- * Returns true if a compression method acts on the cache token by token, so that its result depends
- * on the order of tokens.
- */
+/* Returns true if a method acts on the cache token by token. */
 bool kvd_plan_stepwise(const kvd_plan *p);
 
-/* Returns true if a method needs a first pass over all prompts before compression (prompts.h). */
+/* Returns true if a method needs a first pass over all prompts before compression. */
 bool kvd_plan_first_pass(const kvd_plan *p);
 
-/*
- * Returns the method in `p` that ranks prompt tokens over all layers, or NULL. *self receives its
- * state, unless `self` is NULL.
- */
+/* Returns the method that ranks tokens over all layers, and its state *self, or NULL. */
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
-/*
- * Returns how often each prompt is processed: 2 if a method ranks tokens by a repeated prompt
- * (kvd_tokens_method.repeats), otherwise 1.
- */
+/* Returns how often each prompt is processed: 2 if tokens are ranked by a repeat, else 1. */
 size_t kvd_plan_copies(const kvd_plan *p);
 
-/*
- * Returns true if all KV heads of a layer must process a token before any processes the next one.
- */
+/* Returns true if all KV heads must process a token before any processes the next. */
 bool kvd_plan_heads_together(const kvd_plan *p);
 
 /* Returns how many tokens leave a sliding window together: those of one quantised block, or 1. */
 size_t kvd_plan_block(const kvd_plan *p);
 
-/*
- * Returns how many tokens at the start of a sequence are stored exactly
- * (kvd_bits_method.exact_key).
- */
+/* Returns how many tokens at the start of a sequence are stored exactly. */
 size_t kvd_plan_exact(const kvd_plan *p);
 
 /* Returns the bits that are stored per cached token in addition to K and V. */
 double kvd_plan_entry_bits(const kvd_plan *p);
 
-/* Returns true if tokens at low precision (KVD_LEVEL_LOW) take fewer bits than other tokens. */
+/* Returns true if tokens at low precision take fewer bits than other tokens. */
 bool kvd_plan_two_levels(const kvd_plan *p);
 
 bool kvd_plan_draws(const kvd_plan *p);
 
-/* Returns true if attention reads K and V in float32 exactly as the model has computed them. */
+/* Returns true if attention reads K and V exactly as the model computed them. */
 bool kvd_plan_changes_nothing(const kvd_plan *p);
 
-/*
- * Returns true if compression does more than reducing heads to fixed numbers of dimensions
- * (p->dims).
- */
+/* Returns true if compression does more than reducing heads to fixed numbers of dimensions. */
 bool kvd_plan_beyond_widths(const kvd_plan *p);
 
 unsigned kvd_plan_needs(const kvd_plan *p);
@@ -144,10 +105,7 @@ typedef struct {
     const kvd_method_info *info;
     kvd_parameter_values *values;
 } kvd_plan_member;
-/*
- * Writes the compression methods in `p` with their parameters to `out`, a quantiser last. Returns
- * their number.
- */
+/* Writes the methods with their parameters to `out`. Returns their number. */
 int kvd_plan_members(const kvd_plan *p, kvd_plan_member out[KVD_PLAN_MEMBERS]);
 
 /* Returns the index of parameter `key` of a method, or -1. */

@@ -53,7 +53,7 @@ static int find_rates(kvd_method *m, const kvd_method_files *files, kvd_err *err
         m->rates = x;
         m->rates_path = files->rates_path[i];
     }
-    /* None of the user's files of kept dimensions (rates.h5) fits the method. */
+    /* None of the given files of kept dimensions fits the method. */
     if (!m->rates && files->n_rates && !kvd_method_has_point(m))
         return other_pairs(d, files->rates_path[files->n_rates - 1],
                            files->rates[files->n_rates - 1].pair, err);
@@ -171,7 +171,7 @@ static int widths_at(const kvd_method *m, int side, double p, double *removal_ra
                   : 0;
 }
 
-/* Removes fractions p[0] of Q and K, p[1] of V. *removal_rate: their common rate, or NaN. */
+/* Removes fractions p[0] of Q and K, p[1] of V. *removal_rate: common rate, or NaN. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {
@@ -190,7 +190,7 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
     return 0;
 }
 
-/* Undoes projections that `cut` and `keep_layers` exclude. Computes p and *overall_p again. */
+/* Drops projections that `cut` and `keep_layers` exclude. Computes p and *overall_p again. */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
 {
@@ -260,10 +260,7 @@ static void clear(const kvd_method *m, kvd_point *point)
         point->side_p[side] = point->low_p[side] = NAN;
 }
 
-/*
- * Builds the projections that keep *w dimensions per head, unless `status` tells of a failure, and
- * releases *w.
- */
+/* Builds the projections for *w kept dimensions, unless `status` is a failure, and releases *w. */
 static int finish(const kvd_method *m, int status, kvd_widths *w, kvd_point *point, kvd_err *err)
 {
     status = status || build(m, w, point, err);

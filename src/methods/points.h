@@ -1,7 +1,4 @@
-/*
- * Parameter values at which a method is evaluated (kvd_point), with the number of dimensions that
- * each head then keeps and the projection matrices.
- */
+/* Parameter values at which a method is evaluated, with kept dimensions and projections. */
 #ifndef KVD_METHODS_POINTS_H
 #define KVD_METHODS_POINTS_H
 
@@ -21,31 +18,22 @@ typedef struct {
 } kvd_method_files;
 
 /*
- * Sets m->spectrum, m->rates and, with ranks=error, m->table to the files with the method's
- * rotations. Fails if none or two of the spectrum files fit, or if the others were made for
- * different rotations.
+ * Sets m->spectrum, m->rates and m->table to the files that fit the method. Fails if no spectrum
+ * file or two fit, or if the files do not match.
  */
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
-/*
- * Warns on stderr about files (paths or NULL) that no method reads. Must be called after
- * kvd_method_find_files for all methods.
- */
+/* Warns about files that no method reads, after kvd_method_find_files for all methods. */
 void kvd_method_files_say_unused(const kvd_method_files *files, const char *calibration,
                                  const char *fisher, const kvd_method *method, size_t n,
                                  const char *program);
 
-/*
- * Warns on stderr if the file of kept dimensions or the error table was made for other rotations.
- */
+/* Warns if the file of kept dimensions or the error table is for other rotations. */
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err);
 
 typedef struct {
     const kvd_method *method;
-    /*
-     * Rule by which kept dimensions were chosen: "none", "eq6", "eq6-energy", "error", "loss" or
-     * "uniform".
-     */
+    /* Rule that chose the kept dimensions, such as "none", "eq6", "error" or "uniform". */
     const char *rule;
     /* Removal rate r of Eq. 6 of the ZACK paper, or NaN if it was not used. */
     double removal_rate;
@@ -54,34 +42,26 @@ typedef struct {
     double overall_p;
     /* Fractions of the elements of Q and K, and of V, that are not stored. */
     double side_p[2];
-    /*
-     * Fractions of the elements of Q and K, and of V, that are not stored for tokens at low
-     * precision (KVD_LEVEL_LOW). NaN if the method has no such tokens.
-     */
+    /* Fractions of Q and K, and of V, not stored for tokens at low precision, or NaN. */
     double low_p[2];
     /* Projection matrices of all heads. `head` is NULL if nothing is projected. */
     kvd_dims dims;
-    /*
-     * Projection matrices for tokens at low precision (KVD_LEVEL_LOW). `head` is NULL if `dims`
-     * applies to them.
-     */
+    /* Projection matrices for tokens at low precision. `head` is NULL if `dims` applies to them. */
     kvd_dims low;
 } kvd_point;
 
 /*
- * Lists the parameter values at which a method is evaluated: p or r if the user gave it, otherwise
- * one point per entry in the file of kept dimensions, or none. The caller must call
- * kvd_points_free. The method must outlive `*points`.
+ * Lists the parameter values at which a method is evaluated: those the user gave, or one point per
+ * entry of the file of kept dimensions. The caller must call kvd_points_free. The method must
+ * outlive `*points`.
  */
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
 /*
- * Each function makes one kvd_point (the widths and projections of one parameter value), which the
- * caller must release with kvd_point_release. kvd_point_at: removes the smallest possible fraction
- * of at least `p` of the dimensions (method uniform: the nearest to `p`). kvd_point_of_keys: uses
- * the method's p, or p.qk and p.v, or r. kvd_point_of_rates: uses entry i of the file of kept
- * dimensions.
+ * Make a point, which the caller must release: with the smallest removed fraction of at least `p`
+ * (method uniform: nearest to `p`), with the method's own parameters, or with entry i of the file
+ * of kept dimensions.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
@@ -89,17 +69,15 @@ int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err 
 void kvd_point_release(kvd_point *point);
 
 /*
- * Returns a copy of the method's compression plan with the projections of the point, which it
- * borrows. The caller must set type, prompt and seed, and open the plan.
+ * Returns the method's compression methods with the projections of the point, which they borrow.
+ * The caller must set type, prompt and seed, and open them.
  */
 kvd_plan kvd_point_plan(const kvd_point *point);
 
-/* Writes the largest removed fraction p that kvd_point_at can reach with this method. */
+/* Writes the largest removed fraction that kvd_point_at can reach with this method. */
 int kvd_point_largest(const kvd_method *m, double *p, kvd_err *err);
 
-/*
- * Builds projection matrices that keep all d_head dimensions. Sides that m->cut excludes get none.
- */
+/* Builds projections that keep all dimensions, except on sides that m->cut excludes. */
 int kvd_point_full(const kvd_method *m, kvd_dims *dims, kvd_err *err);
 
 #endif

@@ -52,7 +52,7 @@ static double log_sum(const float *score, size_t n)
     return top + log(sum);
 }
 
-/* Adds queries' log softmax denominators to sum [rows]. at: batch row of the first token. */
+/* Adds logs of softmax denominators to sum [rows]. `at`: first token in the batch. */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
 {

@@ -9,17 +9,17 @@
 
 typedef struct {
     float *x[KVD_N_SIDES];
-    /* [whole][d_model] inputs of the layer, or NULL */
+    /* [whole][d_model] Inputs of the layer, or NULL. */
     float *input;
 } kept_rows;
 
 struct kvd_sequence_cache_slot {
     kvd_pool pool;
-    /* n: tokens processed so far. whole: tokens of the whole sequence; 0 if the slot is free. */
+    /* n: tokens processed so far. whole: tokens of the whole sequence, or 0 if the slot is free. */
     size_t n, whole;
     kvd_head *head;
     kept_rows *rows;
-    /* RoPE tables [whole][d_head / 2], then those of sliding-window layers */
+    /* [whole][d_head / 2] RoPE tables, then those of layers with a sliding window. */
     float *cosine, *sine;
 };
 
@@ -129,10 +129,7 @@ static kvd_sequence_cache_slot *slot_of(const kvd_sequence_cache *r, size_t sequ
     return &r->slots[r->slot ? r->slot[sequence] : sequence];
 }
 
-/*
- * Starts a sequence if the new tokens begin at position 0. Fails if they do not continue the slot's
- * sequence or do not fit.
- */
+/* Starts a sequence at position 0. Fails if new tokens do not continue the slot's sequence. */
 static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, kvd_err *err)
 {
     kvd_sequence_cache_slot *const s = slot_of(r, sequence);
@@ -157,7 +154,7 @@ static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t seque
     return 0;
 }
 
-/* Runs new tokens through KV heads g .. g+n-1, counted in account[i] for head g+i. */
+/* Runs new tokens through KV heads g .. g + n - 1. account[i] counts for head g + i. */
 static int take(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, size_t g,
                 size_t n, float *out, kvd_stepwise_account *account, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
  * Compressed caches of sequences that are being generated, as an attention hook. A sequence's first
- * call holds its whole prompt; plan.prompt is ignored.
+ * call must have its whole prompt.
  */
 #ifndef KVD_METHODS_SEQUENCE_CACHE_H
 #define KVD_METHODS_SEQUENCE_CACHE_H
@@ -14,25 +14,19 @@ typedef struct {
     kvd_attention hook;   /* must be first */
     const kvd_plan *plan; /* borrowed, open */
     const kvd_config *config;
-    /*
-     * Recorded prompts, needed if a compression method reads prompts beforehand
-     * (kvd_plan_first_pass): prompt s belongs to sequence s. Must outlive the sequences.
-     */
+    /* Recorded prompts, if a method reads prompts beforehand. Must outlive the sequences. */
     const kvd_prompts *prompts;
-    /* [n_sequences] Cache slot of each sequence. NULL means slot s for sequence s. */
+    /* [n_sequences] Slot of each sequence in the cache. NULL means slot s for sequence s. */
     const size_t *slot;
     kvd_stepwise_account account;
-    /* The following fields are private. slots [n_slots]. */
+    /* The following fields are private. */
     kvd_sequence_cache_slot *slots;
     size_t n_slots;
 } kvd_sequence_cache;
 
 int kvd_sequence_cache_init(kvd_sequence_cache *r, const kvd_config *config, const kvd_plan *plan,
                             size_t n_slots, kvd_err *err);
-/*
- * Returns the bits that the sequence in `slot` stores, including scales, indices, scores and
- * positions.
- */
+/* Returns the bits of the sequence in `slot`, including scales, scores and positions. */
 double kvd_sequence_cache_bits(const kvd_sequence_cache *r, size_t slot);
 void kvd_sequence_cache_end(kvd_sequence_cache *r, size_t slot);
 void kvd_sequence_cache_release(kvd_sequence_cache *r);

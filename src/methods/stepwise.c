@@ -27,17 +27,16 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 
 typedef struct {
     /*
-     * [n0] For each prompt token: sum of probabilities received; probability from its own query;
-     * mean log softmax denominator; sum from regularised scores; number of the last `window`
-     * queries that gave less than the mean.
+     * [n0] Statistics of each prompt token: received attention, attention to itself, mean log of
+     * the denominator, regularised attention, number of queries that gave less than the mean.
      */
     double *mass, *own, *log_denominator, *score_mass, *below;
-    /* [group][n0] attention probabilities from the last `window` queries */
+    /* [group][n0] Attention probabilities from the last `window` queries. */
     double *recent;
     size_t window;
 } statistics;
 
-/* Replaces scores x [n] by their softmax; *top: the maximum. Returns the sum of exp(x - *top). */
+/* Replaces scores x [n] by their softmax. Returns the sum of exp(x - *top), *top the maximum. */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {
     float most = x[0];
@@ -146,10 +145,7 @@ static statistics statistics_of(const kvd_head *h)
                         .window = m && m->window ? m->window(&h->p->tokens_values) : 0};
 }
 
-/*
- * Appends the prompt to the cache. In a layer with a sliding window, appends only the tokens inside
- * the window. `s` may be NULL.
- */
+/* Appends the prompt's tokens in the attention window to the cache. `s` may be NULL. */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
     const size_t seen = h->n0 ? kvd_head_seen_from(h, h->n0 - 1) : 0, window = h->in->window,
@@ -251,7 +247,7 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
     return 0;
 }
 
-/* Chooses and counts the tokens that position t reads. unseen: those outside the window. */
+/* Chooses the tokens that position t reads. `unseen` tokens are outside the window. */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {
     const kvd_tokens_method *const m = h->tokens;

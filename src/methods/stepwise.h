@@ -1,7 +1,4 @@
-/*
- * Runs KV heads of one sequence through a compressed cache, token by token. Prompt tokens attend
- * exactly, then the prompt is compressed.
- */
+/* Runs KV heads of one sequence through a compressed cache, token by token. */
 #ifndef KVD_METHODS_STEPWISE_H
 #define KVD_METHODS_STEPWISE_H
 
@@ -10,11 +7,9 @@
 #include "model/pass/attention.h"
 
 /*
- * Writes the attention output of KV heads g .. g+n-1 (all if kvd_plan_heads_together(p)), in the
- * layout of kvd_attention.
- * Must run between kvd_blas_serial and kvd_blas_restore.
- * cosine, sine [n][d_head / 2]: if keys are stored before RoPE, else NULL.
- * prompts: NULL unless kvd_plan_first_pass(p).
+ * Writes the attention output of KV heads g .. g + n - 1. Must run between kvd_blas_serial and
+ * kvd_blas_restore. `cosine` and `sine` [n][d_head / 2] are NULL unless keys are stored before
+ * RoPE, `prompts` unless kvd_plan_first_pass(p).
  */
 int kvd_stepwise_heads(const kvd_plan *p, const kvd_prompts *prompts, const kvd_attention_in *in,
                        size_t sequence, int g, size_t n, const float *cosine, const float *sine,

@@ -11,7 +11,7 @@ static double weight(double s, bool energy)
     return energy ? s * s : s;
 }
 
-/* Sums singular values (energy: squares), smallest first, as removal rates require. */
+/* Sums singular values (`energy`: squares), smallest first. */
 static double total(const double *sigma, size_t d, bool energy)
 {
     double sum = 0;
@@ -72,7 +72,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     int status = -1;
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
-    /* Breakpoint of a dimension: (sum of its and all smaller singular values) / (sum of all). */
+    /* Removal rate of a dimension: sum of its and smaller singular values / sum of all. */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
     rates = malloc((most + 1) * sizeof *rates);
@@ -93,7 +93,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         }
     kvd_sort(breaks, m);
 
-    /* Removes dimensions with breakpoints up to r. Counts are integers, so p is kvd_widths_p's. */
+    /* Removes dimensions up to rate r. Counts are integers, so p equals that of kvd_widths_p. */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
         gone++;
@@ -104,7 +104,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         const double r = breaks[gone];
         while (gone < m && breaks[gone] == r)
             gone++;
-        /* Rounding can give breakpoint 1, above every removal rate. */
+        /* Rounding can give rate 1, above every removal rate. */
         if (r >= 1)
             break;
         rates[rows] = r;
@@ -143,10 +143,7 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
     return 0;
 }
 
-/*
- * Adds to the message *err which matrices the removed fraction concerns (`side` 0: Q and K, 1: V).
- * Returns -1.
- */
+/* Adds to the message *err which matrices the removed fraction concerns. Returns -1. */
 static int in_side(const kvd_pair pair[2], int side, kvd_err *err)
 {
     return side < 0 ? -1 : kvd_in(err, "pair '%s'", kvd_pair_name[pair[side]]);
@@ -175,10 +172,10 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, do
 /* Edge of the lower convex hull of a head's error: `dims` dimensions, `slope` nats each. */
 typedef struct {
     double slope;
-    /* index in [2][n_layers][n_kv_heads], Q and K first, then V */
+    /* Index in [2][n_layers][n_kv_heads], Q and K first, then V. */
     size_t head;
     int32_t dims;
-    /* number of the edge among those of its head; edge 1 begins at the largest width */
+    /* Number of the edge among those of its head. Edge 1 begins at the largest width. */
     int order;
 } edge;
 
@@ -192,7 +189,7 @@ static int compare_edges(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* Writes the lower hull's edges of (width[i], error[i]) by falling width. Returns their number. */
+/* Writes the edges of the lower hull of (width[i], error[i]). Returns their number. */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
 {

@@ -1,7 +1,4 @@
-/*
- * Chooses how many dimensions each head keeps: by Eq. 6 of ZACK (Eq. 1 of FDC), by measured error
- * or by predicted loss. The removed fraction p follows (Z-3 in docs/readings.md).
- */
+/* Chooses how many dimensions each head keeps, by singular values, error or loss. */
 #ifndef KVD_METHODS_WIDTHS_H
 #define KVD_METHODS_WIDTHS_H
 
@@ -11,49 +8,43 @@
 #include "formats/rates.h"
 
 /*
- * Returns keep(r), the dimensions kept at removal rate r in [0, 1): the largest j + 1 for which
- * tail(j) > r, at least 1.
- * tail(j) = (s_j + s_(j+1) + ...) / sum of all s; energy: squares.
- * sigma [d]: not increasing.
+ * Returns the dimensions kept at removal rate r in [0, 1): the largest j + 1 for which (s_j +
+ * s_(j+1) + ...) / (sum of all s) > r, at least 1. sigma [d] must not increase. `energy`: squares.
  */
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
 /*
- * Allocates *w with the kept dimensions at removal rate r, by singular values s->pair[pair[0]] (Q,
- * K) and s->pair[pair[1]] (V). Fails with one rotation per query head (Z-1 in docs/readings.md).
+ * Allocates *w with the kept dimensions at removal rate r, by singular values. Fails if rotations
+ * are per query head.
  */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
 
 /*
- * Tabulates p as a step function of the removal rate: table_p[i] for r from table_r[i] up to
- * table_r[i + 1], bit by bit as kvd_widths_eq6. Both arrays rise strictly. The caller must free
- * both.
+ * Tabulates p as a step function of the removal rate: table_p[i] holds for r from table_r[i] up to
+ * table_r[i + 1]. The caller must free both.
  */
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
-/*
- * Writes the smallest removal rate in the table for which the removed fraction is at least p -
- * 1e-12. Fails if there is none.
- */
+/* Writes the smallest removal rate for which at least p - 1e-12 is removed, or fails. */
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 
-/* Value of `side` for fractions of Q, K and V together. Value 0 is for Q and K, value 1 for V. */
+/* Value of `side` for Q, K and V together. Value 0 is for Q and K, value 1 for V. */
 enum { KVD_BOTH_SIDES = -1 };
 
 /*
- * Finds the smallest removal rate that removes at least wanted_p of the dimensions of Q and K
- * (`side` 0), V (1) or all (KVD_BOTH_SIDES), and the kept dimensions *w. *r, unless NULL: the rate.
+ * Finds the smallest removal rate that removes at least wanted_p of the dimensions of `side`, and
+ * the kept dimensions *w. *r, unless NULL, gets the rate.
  */
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                      bool energy, double *r, kvd_widths *w, kvd_err *err);
 
 /*
- * Removes at least wanted_p of the dimensions of Q and K (`side` 0), V (1) or all (KVD_BOTH_SIDES),
- * the smallest squared singular values first. *loss, unless NULL: half the removed sum (nats per
- * token, to second order, for Fisher-weighted matrices).
+ * Removes at least wanted_p of the dimensions of `side`, the smallest squared singular values
+ * first. *loss, unless NULL, gets half the removed sum, in nats per token for Fisher-weighted
+ * matrices.
  */
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                        double *loss, kvd_widths *w, kvd_err *err);
@@ -63,9 +54,9 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
                       const char *spectrum_path, kvd_err *err);
 
 /*
- * Removes at least wanted_p of the dimensions of Q and K (`side` 0), V (1) or all (KVD_BOTH_SIDES)
- * such that the sum of the heads' table errors is smallest. Errors are interpolated on each head's
- * lower convex hull. No head falls below the table's smallest width.
+ * Removes at least wanted_p of the dimensions of `side` such that the sum of the heads' errors is
+ * smallest. Errors are interpolated on each head's lower convex hull. No head falls below the
+ * table's smallest width.
  */
 int kvd_widths_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
                         kvd_err *err);

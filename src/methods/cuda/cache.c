@@ -31,7 +31,7 @@ struct kvd_gpu_cache {
     /* Length of the prompt in tokens. Prompt tokens attend to uncompressed K and V. */
     size_t prompt;
     kvd_cache_account account;
-    /* Cache in CPU memory for compression methods that change the cache token by token. */
+    /* Cache in CPU memory, for methods that change the cache token by token. */
     host_cache *host;
     kvd_cache_layer *layer;
     kvd_device_memory memory;

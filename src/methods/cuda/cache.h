@@ -1,14 +1,6 @@
 /*
- * KV cache on the GPU, called as an attention hook. Counters and numbers equal those of
- * methods/cache.h, except for rounding.
- *
- * K' = K A_k and V' = V A_v are rounded to the cache's type. Scores are (q A_q) . K', the output is
- * (P V') B_v. Prompt tokens attend to unchanged K and V.
- *
- * A layer is computed in one of three ways. CUDA kernels compute the layer if pass and cache are
- * bf16, d_head is a multiple of 16 up to 256, there is no score cap, and no sliding window is
- * shorter than the sequence. Counters exclude padding to multiples of 16. Methods that change the
- * cache token by token run on the CPU. All other layers are computed in float32 with cuBLAS.
+ * KV cache on the GPU, called as an attention hook. Results equal those of methods/cache.h, except
+ * for rounding. Prompt tokens attend to uncompressed K and V.
  */
 #ifndef KVD_METHODS_CUDA_CACHE_H
 #define KVD_METHODS_CUDA_CACHE_H
@@ -25,24 +17,15 @@ void kvd_gpu_caches_free(kvd_gpu_caches *c);
 
 typedef struct kvd_gpu_cache kvd_gpu_cache;
 
-/*
- * Creates a cache that compresses as the methods of `plan` require. `plan` is borrowed and must be
- * open.
- */
+/* Creates a cache for the compression methods of `plan`, which is borrowed and must be open. */
 kvd_gpu_cache *kvd_gpu_cache_new(kvd_gpu_caches *with, const kvd_plan *plan, kvd_err *err);
 void kvd_gpu_cache_free(kvd_gpu_cache *c);
 kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
-/*
- * Borrows the next batch's prompts. Required before each batch if a compression method reads
- * prompts beforehand (kvd_plan_first_pass).
- */
+/* Borrows the next batch's prompts. Required if a compression method reads prompts beforehand. */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
 /* Adds the counters of all batches since the last call to *sum. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);
-/*
- * Returns the name of the attention code, such as "sm_90a kernel". If layers differ, returns each
- * name with its number of layers, such as "sm_90a kernel (3 layers), cuBLAS products, f32 (1)".
- */
+/* Returns the name of the attention code, such as "sm_90a kernel (3 layers), f32 (1)". */
 const char *kvd_gpu_cache_engine(const kvd_gpu_cache *c);
 
 #endif

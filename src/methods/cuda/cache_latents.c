@@ -1,4 +1,4 @@
-/* Projects K and V of groups of KV heads to latent vectors and rebuilds K and V, in float32. */
+/* Projects K and V to latent vectors that KV heads share, and rebuilds them, in float32. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
     return memory->status;
 }
 
-/* Fills l->rope_row with each token's row of the RoPE tables, for all layers of a batch. */
+/* Fills l->rope_row with each token's index in the RoPE tables. */
 static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, size_t max_len,
                         kvd_err *err)
 {

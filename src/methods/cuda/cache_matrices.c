@@ -1,7 +1,4 @@
-/*
- * Copies projection matrices to the device, in the layouts of the float32 products and the bf16
- * kernels.
- */
+/* Copies projection matrices to the device, for float32 products and bf16 kernels. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,18 +51,14 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
             to[i * ld + i] = 1;
 }
 
-/* Writes a projection matrix per KV head to `to`, float32 [n][d][d], which must be zero before. */
+/* Writes a projection matrix per KV head to `to`, float32 [n][d][d], which must be zero. */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
     for (int g = 0; g < n; g++)
         copy_matrix(&head[g], side, d, to + (size_t)g * d * d, d);
 }
 
-/*
- * Writes the projections of latent vectors to `to`, which must be zero. With wide = heads * d, they
- * are [wide][wide] per group of `heads` KV heads. Matrices that rebuild K and V are [wide][d] per
- * KV head.
- */
+/* Writes the projections of latent vectors to `to`, which must be zero. */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
     const size_t wide = (size_t)heads * d;
@@ -80,10 +73,7 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
     }
 }
 
-/*
- * Writes one projection matrix per KV head, without gaps, to `to`, which must be zero. Returns the
- * number of elements.
- */
+/* Writes a projection matrix per KV head, without gaps, to zeroed `to`. Returns the elements. */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
 {
@@ -116,10 +106,10 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
 }
 
 typedef struct {
-    /* Memory of all projection matrices; NULL in the first pass, which only counts bytes. */
+    /* Memory of all projection matrices; NULL when bytes are only counted. */
     char *arena;
     size_t used;
-    /* Float32 matrices of n KV heads before conversion, [n][d][d]. */
+    /* [n][d][d] Float32 matrices of n KV heads before conversion. */
     float *wide;
     uint16_t *narrow;
 } upload;
@@ -208,7 +198,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     return status;
 }
 
-/* Returns a copy of x [rows][columns], padded with zeros. Without memory *status becomes -1. */
+/* Returns a copy of x [rows][columns], padded with zeros. Without memory, *status becomes -1. */
 static float *padded(const float *x, size_t rows, size_t columns, size_t to_rows, size_t to_columns,
                      int *status, kvd_err *err)
 {

@@ -1,6 +1,4 @@
-/*
- * Attention of one layer by float32 matrix products, with all heads zero-padded to d_head columns.
- */
+/* Attention of one layer by float32 matrix products, with heads padded to d_head dimensions. */
 #include <stdlib.h>
 
 #include "methods/cuda/cache_parts.h"
@@ -51,7 +49,7 @@ void kvd_cache_products_release(kvd_cache_products *p)
 int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a, kvd_err *err)
 {
     const float one = 1, zero = 0;
-    /* cuBLAS is column-major, so it computes the transposed product: y^T [m][n] = matrix^T x^T. */
+    /* cuBLAS is column-major and computes the transpose: y^T [m][n] = matrix^T x^T. */
     return kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                 in->blas, CUBLAS_OP_N, CUBLAS_OP_N, a->m, (int)in->n_tokens, a->k,
                                 &one, a->matrix, CUDA_R_32F, a->m, (long long)a->stride_matrix,
@@ -92,7 +90,7 @@ static int rounded(const kvd_gpu_attention_in *in, kvd_dtype from, const void *x
                           what, err);
 }
 
-/* Sets *out to x if x is float32, otherwise to its float32 copy, which is stored in `wide`. */
+/* Sets *out to x if x is float32, otherwise to a float32 copy in `wide`. */
 static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, float *wide,
                  kvd_head_rows *out, kvd_err *err)
 {
@@ -100,7 +98,7 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
     return in->type == KVD_F32 ? 0 : rounded(in, in->type, x, in->ld, KVD_F32, width, wide, err);
 }
 
-/* Projects K or V with `matrix`, unless it is NULL, and rounds to `type`, both into `cut`. */
+/* Projects K or V with `matrix`, unless it is NULL, and rounds to `type`. */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
 {

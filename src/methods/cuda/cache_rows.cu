@@ -1,4 +1,4 @@
-/* Kernels that round or quantise rows of K and V of a cache, and record times on the GPU. */
+/* Kernels that round or quantise K and V of a cache, and record times on the GPU. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -57,7 +57,7 @@ cudaError_t launch(const void *x, size_t ld, kvd_dtype store, size_t n, size_t w
     return cudaGetLastError();
 }
 
-/* Copies K and V of tokens between cache pages and rows. A thread copies 8 elements of a token. */
+/* Copies K and V of tokens between cache pages and arrays of tokens. */
 __global__ void __launch_bounds__(THREADS)
     move_rows(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back)
 {
@@ -80,7 +80,7 @@ __device__ __forceinline__ float half_rounded(float x)
     return __half2float(__float2half_rn(x));
 }
 
-/* Quantises and restores the n numbers x[0], x[next], ... of a lane or, if WARP, of a warp. */
+/* Quantises and restores n numbers of a lane or, if WARP, of a warp. */
 template <bool WARP>
 __device__ __forceinline__ void code_group(uint16_t *x, int n, int next, float top, int lane)
 {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void code_group(uint16_t *x, int n, int next, float t
     }
 }
 
-/* A warp quantises up to 32 channels of `group` rows of K, or a row of V. */
+/* A warp quantises up to 32 channels of some tokens of K, or V of one token. */
 __global__ void __launch_bounds__(THREADS)
     code_rows(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n, int group, float top)
 {
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* A warp rounds a row of K or of V to format F. Lanes of a block of channels share its scale. */
+/* A warp rounds K or V of one token to format F. Lanes of a block of channels share its scale. */
 template <class F>
 __global__ void __launch_bounds__(THREADS)
     float_rows(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n)

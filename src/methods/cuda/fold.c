@@ -5,7 +5,7 @@
 
 static const char what[] = "folding V into the weights";
 
-/* Computes the matrix product c [n][m] = B A (row-major); op_a and op_b may transpose a and b. */
+/* Computes the row-major matrix product c [n][m] = b a. op_a and op_b may transpose a and b. */
 static int multiply(const kvd_gpu_worker *w, int m, int n, int k, const void *a, int lda,
                     const void *b, int ldb, cublasOperation_t op_a, cublasOperation_t op_b, void *c,
                     int ldc, kvd_err *err)

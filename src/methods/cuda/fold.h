@@ -1,7 +1,4 @@
-/*
- * Multiplies the projections of V into the weights: W_V becomes A_v^T W_V, W_O becomes W_O B_v^T
- * (methods/folded.h).
- */
+/* Multiplies the projections of V into the weights W_V and W_O. */
 #ifndef KVD_METHODS_CUDA_FOLD_H
 #define KVD_METHODS_CUDA_FOLD_H
 
@@ -9,16 +6,16 @@
 #include "model/pass/cuda/layer.h"
 
 /*
- * Folds projections into the bf16 weights, and sets n_qkv and n_o to the numbers of columns that
- * remain. `layer` must be made from `dims`. If kvd_gpu_fold_packs returns false, V heads stay
- * d_head columns apart.
+ * Multiplies projections into the bf16 weights, and sets n_qkv and n_o to the remaining columns.
+ * `layer` must be made from `dims`. If kvd_gpu_fold_packs returns false, V heads stay d_head
+ * columns apart.
  */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 
 /*
- * Returns true if kvd_append applies RoPE, so that V heads may be adjacent. kvd_append does not if
- * Q and K have biases or norms, or if RoPE is partial and not interleaved.
+ * Returns true if V heads may be adjacent. This requires that Q and K have no biases or norms, and
+ * that RoPE, if partial, is interleaved.
  */
 bool kvd_gpu_fold_packs(const kvd_config *c);
 

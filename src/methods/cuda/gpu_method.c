@@ -14,7 +14,7 @@ int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t ev
                : 0;
 }
 
-/* Returns true if a method computes projections that rebuild keys or are not known yet. */
+/* Returns true if projections rebuild keys, or if a method will compute them later. */
 static bool makes_more(const kvd_plan *p)
 {
     return p->maker && !(p->dims && !p->dims->rebuild);
@@ -99,7 +99,7 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                         "the model has layers with a window of %zu tokens, requests have up to "
                         "%zu: the CUDA engine's kernels of '%s' know no window",
                         shortest, max_len, kvd_gpu_method_name(p));
-    /* All tokens of a block, which are quantised together, must be in the sliding window. */
+    /* All tokens of a block that is quantised together must be in the sliding window. */
     if (windows && shortest < kvd_plan_block(p))
         return kvd_fail(err,
                         "'%s' codes blocks of %zu tokens, which a window of %zu tokens does not "

@@ -1,12 +1,12 @@
 /*
- * Interface of compression methods in the CUDA engine that do more than project heads.
+ * Interface of compression methods in the CUDA engine that do more than project heads. Callbacks
+ * queue work and never wait.
  *
- * A layer runs: append (RoPE, rotation, new K and V to bf16 pages), `appended`, attention of
- * prompts, attention of decode steps, `attended`. Callbacks queue work, never wait, and end timed
- * phases with kvd_clock_end(cache->clock, ...).
+ * A layer stores new K and V, calls `appended`, computes attention of prompts, then of decode
+ * steps, and calls `attended`.
  *
- * Decode-step iterations are CUDA graphs: lengths, slots and positions must be read from device
- * lists. Padding has slot n_slots and the idle page.
+ * Decode steps are CUDA graphs, so lengths, slots and positions must be read from device memory.
+ * Padding has slot n_slots.
  */
 #ifndef KVD_METHODS_CUDA_GPU_METHOD_H
 #define KVD_METHODS_CUDA_GPU_METHOD_H
@@ -24,7 +24,7 @@ typedef struct kvd_gpu_method kvd_gpu_method;
 
 typedef struct {
     int layer;
-    /* Output of the QKV product: rows of Q, K and V, after RoPE unless hook.wants_raw is set. */
+    /* Q, K and V of the new tokens, after RoPE unless hook.wants_raw is set. */
     const void *x;
     size_t ld;
     /* Q and K before RoPE, ld_pre elements per token, or NULL unless hook.wants_pre is set. */
@@ -39,14 +39,11 @@ typedef struct {
     cudaStream_t stream;
 } kvd_paged_rows;
 
-/*
- * Page tables that are separate for each KV head. Element b * n_kv_heads + g is for KV head g of
- * decode step b.
- */
+/* Page tables of single KV heads. Element b * n_kv_heads + g is KV head g of step b. */
 typedef struct {
-    /* Attention map of one KV head and its query heads. */
+    /* Dimensions and offsets of one KV head and its query heads. */
     kvd_attn_map map;
-    /* Number of elements: largest number of requests in an iteration times n_kv_heads. */
+    /* Number of elements: most requests in an iteration times n_kv_heads. */
     size_t rows;
     /* [layers][rows] in device memory: number of cached tokens, the new one included. */
     const int32_t *kv_len;
@@ -61,45 +58,36 @@ typedef struct {
 struct kvd_gpu_method {
     struct kvd_paged_cache *cache; /* borrowed */
     const kvd_plan *plan;          /* borrowed, open */
-    /*
-     * Compressed rows that the CPU computes (methods/cuda/host_codes.h), used from
-     * kvd_gpu_method_make to kvd_gpu_method_free. NULL if there are none.
-     */
+    /* Data compressed on the CPU, or NULL. kvd_gpu_method_free frees it. */
     struct kvd_host_codes *codes;
     struct kvd_host_entries *kept; /* such codes of entries that a method keeps, or NULL */
     /* True if all layers share bf16 pages, which `appended` fills anew for each layer. */
     bool one_layer;
     /* True if layers with a sliding window keep uncompressed K and V. */
     bool skips_windows;
-    /*
-     * [n_layers] True for layers without a window that keep uncompressed K and V, which `held` and
-     * `bits` count. NULL: none.
-     */
+    /* [n_layers] True for layers without a window that keep uncompressed K and V. NULL: none. */
     const bool *skips;
-    /* True if timing runs may read slots never written, which `make` fills with likely numbers. */
+    /* True if timing runs may read slots that were never written. */
     bool anywhere;
     /* True if the method must process a prompt at once, not in chunks. */
     bool whole_prompts;
-    /* True if decode steps need no Q and K before RoPE, although hook.wants_pre is set. */
+    /* True if only prompts need Q and K before RoPE (hook.wants_pre). */
     bool pre_of_prompts;
-    /* True if iterations of decode steps alone need no call of `attended`. */
+    /* True if `attended` is not called in iterations without prompts. */
     bool attended_prompts;
-    /* Phases (enum kvd_phase) that this method itself times: bit p for phase p. */
+    /* Bit mask of the timed phases (enum kvd_phase) that this method ends itself. */
     unsigned apart;
-    /*
-     * Page tables of single KV heads, or NULL. `appended` must copy new K and V from the request's
-     * bf16 page to the pages in these tables.
-     */
+    /* Page tables of single KV heads, or NULL. `appended` must copy new K and V to these pages. */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
-    /* Bytes per page, beyond those of bf16 pages, in layers without and with a sliding window. */
+    /* Bytes per page in addition to bf16 pages, in layers without and with a sliding window. */
     size_t page_bytes, near_page_bytes;
-    /* Bytes that a slot (running request) needs outside the pages, summed over layers. */
+    /* Bytes that a running request needs outside the pages, summed over layers. */
     size_t slot_bytes;
     /*
-     * Allocates the method's memory for `pages` pages and `slots` slots. Layers with a window have
-     * cache->near->n_pages pages.
+     * Allocates memory for `pages` pages per layer and `slots` requests. Layers with a sliding
+     * window have cache->near->n_pages pages.
      */
     int (*make)(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
@@ -111,63 +99,39 @@ struct kvd_gpu_method {
     /* Called before and after an iteration. `begin` fails if the method cannot run it. */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-    /*
-     * Returns the cached tokens of a running request (slot) after `before` tokens. RoPE also counts
-     * dropped ones.
-     */
+    /* Returns the cached tokens of a request after `before` tokens. */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
-    /*
-     * Returns the cached tokens of a running request (slot), mean over KV heads and layers. NULL:
-     * all are equal.
-     */
+    /* Returns the mean cached tokens over KV heads and layers. NULL: all are equal. */
     double (*mean)(const kvd_gpu_method *m, size_t slot);
-    /*
-     * Returns how many tokens of the request in a slot were merged into others, summed over KV
-     * heads and layers. NULL: none.
-     */
+    /* Returns the merged tokens, summed over KV heads and layers. NULL: none. */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
-    /*
-     * Returns the tokens of a running request (slot) at low precision (KVD_LEVEL_LOW), summed over
-     * KV heads and layers. NULL: none.
-     */
+    /* Returns the tokens at low precision, summed over KV heads and layers. NULL: none. */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
-    /*
-     * Returns the tokens of a running request (slot) with pruned key channels, over KV heads and
-     * layers. NULL: none.
-     */
+    /* Returns the tokens with pruned keys, summed over KV heads and layers. NULL: none. */
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees a running request's memory outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
-    /* Returns the compressed bytes of all running requests (slots). */
+    /* Returns the compressed bytes of all running requests. */
     double (*held)(const kvd_gpu_method *m);
-    /*
-     * Returns the bits of a running request (slot), less those of kvd_plan_entry_bits. NULL: the
-     * cache's data type.
-     */
+    /* Returns the bits of a request, less kvd_plan_entry_bits. NULL: uncompressed. */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
-    /*
-     * Returns how many of a running request's `bits` left the window in the latest step. NULL:
-     * none.
-     */
+    /* Returns how many of a request's `bits` left the window in the latest step. NULL: none. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
-     * For methods whose steps read part of the cache. *side receives how many bits were read to
-     * choose the tokens; they are not part of `bits`. *unread gets the number of skipped tokens,
-     * mean over KV heads and layers. NULL: steps read everything.
+     * For methods whose steps read part of the cache. *side gets the bits read to choose tokens,
+     * which `bits` excludes. *unread gets the mean number of skipped tokens. NULL: steps read
+     * everything.
      */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
-    /*
-     * Called after `ended` failed. Returns the number of outliers that a page must have room for,
-     * or 0 if there was room. NULL: always 0.
-     */
+    /* Returns the outliers for which a page needs room if `ended` failed, or 0. May be NULL. */
     size_t (*lacking)(const kvd_gpu_method *m);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Functions that replace those of the paged cache, or NULL. attend_steps writes rows 0 .. steps
-     * - 1 of `out`, attend_prompts the rows after them.
+     * Functions that replace those of the paged cache unless NULL. attend_steps writes the decode
+     * steps of `out`, attend_prompts the prompts after them.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -191,21 +155,16 @@ typedef struct kvd_gpu_kind {
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
     /*
-     * Returns why several GPUs may not divide the KV heads (a clause for a message), or NULL. If
-     * joins_heads itself is NULL, the string `joined` is the reason for all compression methods.
+     * Returns why several GPUs may not divide the KV heads (part of a message), or NULL. If the
+     * function is NULL, `joined` is the reason.
      */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;
-    /*
-     * Returns true if this GPU code can run the compression methods of `plan`. NULL: it always can.
-     */
+    /* Returns true if this GPU code can run the methods of `plan`. NULL: it always can. */
     bool (*runs)(const kvd_plan *plan);
-    /*
-     * Returns true if text can be generated. That requires prompts that attend to uncompressed K
-     * and V, and functions `entries` and `bits` that count as on the CPU. NULL: never.
-     */
+    /* Returns true if text can be generated, which requires `entries` and `bits`. NULL: never. */
     bool (*generates)(const kvd_plan *plan);
-    /* Returns true if the CPU compresses the rows of generated text. NULL: never. */
+    /* Returns true if the CPU compresses K and V of generated text. NULL: never. */
     bool (*codes_on_host)(const kvd_plan *plan);
     /* Returns true if kernels support the model's heads. NULL: kvd_gpu_method_check decides. */
     bool (*fits)(const kvd_plan *plan, const kvd_config *config);
@@ -216,34 +175,25 @@ typedef struct kvd_gpu_kind {
                 kvd_err *err);
 } kvd_gpu_kind;
 
-/* Makes CUDA stream `later` wait for all current work of CUDA stream `earlier`, by `event`. */
+/* Makes CUDA stream `later` wait for all current work of CUDA stream `earlier`. */
 int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event,
                         const char *what, kvd_err *err);
-/*
- * Returns the name of the first compression method in `plan`, in the order layers, tokens,
- * dimensions, bits, or NULL.
- */
+/* Returns the name of the first compression method in `plan`, or NULL. */
 const char *kvd_gpu_method_name(const kvd_plan *plan);
 
 /* Returns the GPU code that runs the compression methods of `plan`, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/*
- * Returns the GPU code with which the compression methods of `plan` generate text: their own or, if
- * that cannot, kvd_gpu_host_codes, which quantises on the CPU.
- */
+/* Returns the GPU code that generates text, perhaps kvd_gpu_host_codes. */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
-/* Returns why several GPUs cannot divide the KV heads among them, or NULL if they can. */
+/* Returns why several GPUs cannot divide the KV heads, or NULL if they can. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
-/* Returns NULL: GPUs can always divide the KV heads. Serves as kvd_gpu_kind.joins_heads. */
+/* Returns NULL, because GPUs can always divide the KV heads. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
-/*
- * Fails if the GPU code `kind` of a compression method (or NULL) lacks a feature that the model
- * needs for requests of max_len tokens.
- */
+/* Fails if the GPU code `kind` (or NULL) lacks a feature that the model needs. */
 int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c,
                          size_t max_len, kvd_err *err);
 
@@ -251,17 +201,16 @@ int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
 /*
- * Creates the GPU state *m of the compression methods in `plan`, or sets NULL if they only project
- * heads. `cache` must have its layers, but no pool.
+ * Creates the GPU state *m of the methods, or NULL if they only project heads. `cache` must have
+ * its layers, but no pages yet.
  */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 
 /*
- * Call the method's callbacks of these names, if it has them, and the functions of m->codes.
- * kvd_gpu_method_finish waits until the CPU has counted the bits of earlier iterations, and must be
- * called before kvd_gpu_method_bits and kvd_gpu_method_held. kvd_gpu_method_bits returns NaN if
- * every cached token is stored in the type of the cache.
+ * Calls the method's callback of this name, if it has one, and the function of m->codes.
+ * kvd_gpu_method_finish waits for the CPU and must precede kvd_gpu_method_bits and
+ * kvd_gpu_method_held. kvd_gpu_method_bits returns NaN for the cache's own data type.
  */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
@@ -273,10 +222,7 @@ double kvd_gpu_method_held(const kvd_gpu_method *m);
 double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot);
 void kvd_gpu_method_free(kvd_gpu_method *m);
 
-/*
- * Queues a sum over GPUs: x [n] becomes the sum of the arrays x of all GPUs. Its time counts in
- * KVD_PHASE_COMM, the time before it in KVD_PHASE_COMPRESS.
- */
+/* Replaces x [n] by its sum over all GPUs. The time counts in KVD_PHASE_COMM. */
 int kvd_gpu_method_add_up(const kvd_gpu_method *m, float *x, size_t n, cudaStream_t stream,
                           kvd_err *err);
 

@@ -1,8 +1,4 @@
-/*
- * Compresses rows of K and V on the CPU during text generation on a GPU (host_codes.h), and defines
- * the engine's method for bits methods alone, whose bf16 pages hold the decoded numbers. They take
- * as much memory as an uncompressed cache, so kvdim-jct does not run it.
- */
+/* Compresses K and V on the CPU during text generation on a GPU. */
 #include "methods/cuda/host_codes.h"
 
 #include <stdlib.h>
@@ -15,22 +11,19 @@
 
 static const char what[] = "codes on the CPU";
 
-/* State of a request. Tokens from `first` on are pending: their K or V is not yet quantised. */
+/* State of a request. K or V of tokens from `first` on is not yet quantised. */
 typedef struct {
     size_t n, first;
     size_t coded[KVD_N_SIDES];
     bool prompt; /* true: the latest iteration brought the prompt */
     bool apart;  /* true: kvd_host_codes.prompts coded tokens of the prompt */
     double bits; /* bits of the K and V of all layers that were coded here */
-    /*
-     * Rows of the pending tokens, [n_layers] arrays [n - first][width], decoded where they are
-     * already quantised.
-     */
+    /* [n_layers][n - first][width] K and V of the tokens not yet quantised. */
     uint16_t **row;
     uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
 } slot_of;
 
-/* Rows of a request that are written to the GPU's cache again after their tokens were quantised. */
+/* Tokens of a request that are written to the GPU's cache again after quantisation. */
 typedef struct {
     slot_of *slot;
     size_t from, end;          /* positions of the tokens */
@@ -48,12 +41,9 @@ struct kvd_host_codes {
     size_t states; /* elements of kvd_bits_block.state */
     /* Number of elements of K, and of V, that a token has in all layers. */
     size_t numbers[KVD_N_SIDES];
-    /* RoPE tables [2][max_len][d_head / 2]; NULL unless rows.rotates. */
+    /* [2][max_len][d_head / 2] RoPE tables; NULL unless rows.rotates is set. */
     float *cosine, *sine;
-    /*
-     * Pinned rows [layers][room][width]: first those of new tokens, later those to write again.
-     * Grows before an iteration, to max_tokens rows at most.
-     */
+    /* [layers][room][width] Pinned K and V: first of new tokens, later of tokens to write again. */
     uint16_t *row;
     size_t room;
     uint16_t *x;      /* device [max_tokens][rows.ld] */
@@ -102,7 +92,7 @@ int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err)
     return k->prompts ? kvd_kvtc_prompt_coder_finish(k->prompts, err) : 0;
 }
 
-/* Queues the copy of n rows x of a layer from the GPU to rows at .. at + n - 1 of k->row. */
+/* Starts copying n tokens of a layer from the GPU to k->row. */
 static int fetch_rows(const kvd_host_codes *k, int layer, size_t at, const uint16_t *x, size_t ld,
                       size_t width, size_t n, cudaStream_t stream, kvd_err *err)
 {
@@ -121,13 +111,13 @@ int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld,
     return fetch_rows(k, layer, 0, x, ld, width, k->method->cache->batch->n_tokens, stream, err);
 }
 
-/* Returns how many of a new request's first n tokens the GPU code k->prompts compresses. */
+/* Returns how many of a new request's first n tokens the GPU compresses. */
 static size_t coded_apart(const kvd_host_codes *k, size_t n)
 {
     return k->prompts ? kvd_kvtc_prompt_coder_ready(k->prompts, n) : 0;
 }
 
-/* Queues the copies to the host of the rows that the GPU does not compress, without gaps. */
+/* Starts copying the tokens that the GPU does not compress to the host. */
 static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t *x, size_t width,
                       kvd_err *err)
 {
@@ -143,7 +133,7 @@ static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t
     return status;
 }
 
-/* Makes room for n rows of each layer. Their contents are lost. */
+/* Makes room for n tokens of each layer. Their contents are lost. */
 static int reserve_rows(kvd_host_codes *k, size_t n, kvd_err *err)
 {
     const size_t most = k->method->cache->batch->max_tokens, ample = n + n / 4 + KVD_PAGE_TOKENS;
@@ -171,7 +161,7 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
     return reserve_rows(k, ((fresh > longest ? fresh : longest) + 7) / 8 * 8, err);
 }
 
-/* Applies RoPE to the keys in rows of n tokens from position `first` on, rounded to bf16. */
+/* Applies RoPE to the keys of n tokens from position `first` on, rounded to bf16. */
 static int rotate(const kvd_host_codes *k, int layer, size_t first, size_t n, uint16_t *row,
                   kvd_err *err)
 {
@@ -191,7 +181,6 @@ static int rotate(const kvd_host_codes *k, int layer, size_t first, size_t n, ui
     return 0;
 }
 
-/* Appends a request's n new tokens (rows at .. at + n - 1 of k->row) to its pending rows. */
 static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at, size_t n,
                       kvd_err *err)
 {
@@ -206,10 +195,7 @@ static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at,
     return k->cosine ? rotate(k, layer, s->n, n, row + pending * width, err) : 0;
 }
 
-/*
- * Adds the new tokens of a request to its pending rows. The first `coded` tokens of a new request
- * are quantised already and have no rows.
- */
+/* Appends the new tokens of a request, of which `coded` are already quantised. */
 static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool fresh, size_t coded,
                 kvd_err *err)
 {
@@ -240,10 +226,7 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool f
     return status;
 }
 
-/*
- * Determines which tokens of a request are quantised after this iteration, and which rows of the
- * GPU's pages change.
- */
+/* Determines which tokens of a request are quantised now, and which change on the GPU. */
 static written plan_slot(const kvd_host_codes *k, slot_of *s)
 {
     const kvd_plan *const p = k->method->plan;
@@ -260,18 +243,12 @@ static written plan_slot(const kvd_host_codes *k, slot_of *s)
         w.from = s->coded[side] < w.from ? s->coded[side] : w.from;
         w.end = end > w.end ? end : w.end;
     }
-    /*
-     * If no row changes, the newest is written again, so that every request has a row. The end is a
-     * multiple of 8 or s->n, because kvd_append zeros the rest of a group of 8 rows.
-     */
+    /* The end is a multiple of 8, because kvd_append zeros the rest of a group of 8 tokens. */
     w.end = w.end && (w.end + 7) / 8 * 8 < s->n ? (w.end + 7) / 8 * 8 : s->n;
     return w;
 }
 
-/*
- * Part of a request's rows in one layer that one thread quantises, and the bits that they then
- * take.
- */
+/* Part of a request's tokens in one layer that one thread quantises, and their bits. */
 typedef struct {
     const written *of;
     size_t place; /* layer * n_parts + part */
@@ -308,7 +285,7 @@ static int code_blocks(const kvd_host_codes *k, task *t, float *x, uint32_t *pos
     return 0;
 }
 
-/* Quantises a part of a request's rows, and replaces its numbers by the decoded ones. */
+/* Quantises a part of a request's tokens, and replaces their numbers by the decoded ones. */
 static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 {
     const slot_of *const s = t->of->slot;
@@ -335,7 +312,6 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
     return status;
 }
 
-/* Quantises the tokens of n requests that are now ready (w[i].ready), on all threads. */
 static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *err)
 {
     const size_t each = k->layers * k->rows.n_parts, tasks = n * each;
@@ -363,7 +339,7 @@ static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *er
     return status;
 }
 
-/* Copies a request's changed rows to k->row, and forgets the tokens whose K and V are quantised. */
+/* Copies a request's changed tokens to k->row, and forgets those that are quantised. */
 static void take_rows(const kvd_host_codes *k, const written *w)
 {
     slot_of *const s = w->slot;
@@ -381,10 +357,7 @@ static void take_rows(const kvd_host_codes *k, const written *w)
     memcpy(s->coded, w->ready, sizeof s->coded);
 }
 
-/*
- * Writes the decoded rows of n requests, from number `first` on, to the GPU's cache, and waits for
- * the GPU.
- */
+/* Writes the decoded tokens of n requests to the GPU's cache, and waits for the GPU. */
 static int write_rows(kvd_host_codes *k, size_t first, size_t n, size_t rows, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;
@@ -420,10 +393,7 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, size_t rows, kv
     return kvd_cuda_check(cudaStreamSynchronize(stream), what, err);
 }
 
-/*
- * Quantises the rows of n requests and writes them to the GPU's cache, as many requests at a time
- * as k->row has room for.
- */
+/* Quantises the tokens of n requests and writes them to the GPU, as many as k->row holds. */
 static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
 {
     for (size_t first = 0, end; first < n; first = end) {
@@ -502,7 +472,7 @@ float *kvd_host_codes_rope(const kvd_paged_cache *c, bool undoes, kvd_err *err)
     for (size_t local = 0; table && local < tables; local++)
         kvd_rope_tables(c->config, local, c->max_len, c->max_len, table + local * n,
                         table + (2 + local) * n);
-    /* Tables carry a factor m, such as YaRN's, so the inverse rotation is divided by m^2. */
+    /* The tables contain a factor m, such as YaRN's, so the inverse rotation is divided by m^2. */
     for (size_t i = 0; table && undoes && i < tables * n; i++) {
         float *const cosine = table + i, *const sine = table + 2 * n + i;
         const float square = *cosine * *cosine + *sine * *sine;
@@ -570,7 +540,7 @@ bool kvd_host_codes_take(const kvd_plan *plan)
 bool kvd_host_codes_take_entries(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;
-    /* Plugins are refused: they might read positions, which may count only cached tokens. */
+    /* Plugins are refused, because they might read token positions that the CPU does not know. */
     const bool plugin = plan->bits && !plan->bits->info.gpu;
     return takes(plan) && t && !plugin && !plan->maker && !plan->dims;
 }
@@ -585,7 +555,7 @@ static int write_pages(void *cache, int layer, const kvd_paged_rewrite *w, kvd_e
     return kvd_paged_cache_rewrite(cache, layer, w, err);
 }
 
-/* Makes the CPU quantise rows that hold K of all KV heads, then V of all KV heads. */
+/* Makes the CPU quantise K of all KV heads, then V of all KV heads, of each token. */
 static int new_of_pages(kvd_gpu_method *m, bool rotates, bool turned, kvd_err *err)
 {
     kvd_paged_cache *const c = m->cache;
@@ -632,7 +602,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Lets the GPU compress prompts if the quantisation method supports it (only kvtc does). */
+/* Lets the GPU compress prompts if the method supports it. */
 static int add_prompts(kvd_gpu_method *m, kvd_err *err)
 {
     kvd_host_codes *const k = m->codes;

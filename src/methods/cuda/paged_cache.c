@@ -62,10 +62,7 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/*
- * Allocates arrays for the attention of prompts. `plan` is the number of bytes for the table that
- * divides tiles among CTAs.
- */
+/* Allocates arrays for prompts. `plan`: bytes of the table that assigns tiles to CTAs. */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -118,7 +115,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Allocates c->offset, where prompts start. Zeroes c->o, because padding rows are read from it. */
+/* Allocates c->offset and c->o. Zeroes c->o, because padding is read from it. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -179,10 +176,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     const size_t layers = (size_t)w->config.n_layers;
     if (!(c->layer = kvd_device_host(&c->memory, layers * sizeof *c->layer, what, err)))
         return -1;
-    /*
-     * If the method rebuilds keys from latent vectors, pages hold keys and values of d_head
-     * dimensions, which need no projection here.
-     */
+    /* Pages hold rebuilt keys and values of d_head dimensions, which need no projection here. */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))
@@ -277,10 +271,7 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
                              .pool = kvd_paged_cache_pool(c, layer)};
 }
 
-/*
- * Queues the kernel that stores new K and V. If a_k differs from a_q, it runs again to overwrite K
- * with K a_k.
- */
+/* Stores new K and V. If a_k differs from a_q, a second launch overwrites K with K a_k. */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
 {
@@ -403,10 +394,6 @@ int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewri
     return kvd_cuda_check(kvd_append(&a, c->worker->stream), "append", err);
 }
 
-/*
- * Returns the rule that divides attention among CTAs. With KVD_SCHEDULE_NONE, the cost of a tile is
- * its length.
- */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS
@@ -432,10 +419,7 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
     c->prompts[0].prepared = c->prompts[1].prepared = -1;
 }
 
-/*
- * Returns the attention tiles of the prompts. The first call of an iteration makes them; later
- * calls only reset their queue.
- */
+/* Returns the attention tiles of the prompts. The first call of an iteration makes them. */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)
 {

@@ -1,7 +1,4 @@
-/*
- * Paged bf16 KV cache of a CUDA engine, as an attention hook. Head widths are multiples of 16. Q
- * and K are projected when appended; V's projection is multiplied into W_V (fold.h).
- */
+/* Paged bf16 KV cache of a CUDA engine, as an attention hook. Head widths are multiples of 16. */
 #ifndef KVD_METHODS_CUDA_PAGED_CACHE_H
 #define KVD_METHODS_CUDA_PAGED_CACHE_H
 
@@ -18,12 +15,12 @@
 /* Attention tiles (query rows of a head) of prompts, shared by layers with equal dimensions. */
 typedef struct {
     kvd_prefill_tile *tile;
-    /* First tile of each CTA, [CTAs + 1]. Not used if CTAs take tiles from a queue. */
+    /* [CTAs + 1] First tile of each CTA, unless CTAs take tiles from a queue. */
     int32_t *first;
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Work list (index in work_map) for whose head layout the tiles were made, or -1. */
+    /* Index of the group of layers (work_map) for which the tiles were made, or -1. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -32,7 +29,7 @@ typedef struct kvd_paged_cache {
     kvd_gpu_worker *worker; /* borrowed */
     const kvd_config *config;
     const kvd_gpu_share *share;
-    /* Projections of each layer, [n_layers]. */
+    /* [n_layers] Projections of each layer. */
     kvd_cache_layer *layer;
     const float *cosine, *sine;
     kvd_step_batch *batch;
@@ -45,31 +42,22 @@ typedef struct kvd_paged_cache {
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
     /*
-     * True if prompts attend to unprojected K and V. Prompts and steps then need separate
-     * iterations. Set before kvd_paged_cache_init, which clears it if heads are not projected.
+     * True if prompts attend to unprojected K and V, in iterations without decode steps. Set before
+     * kvd_paged_cache_init, which clears it if heads are not projected.
      */
     bool exact_prompts;
-    /*
-     * True if the method lets prompts attend to unprojected K and V. kvd_paged_cache_init sets it
-     * for methods that rebuild keys.
-     */
+    /* True if the method lets prompts attend to unprojected K and V. */
     bool exact_method;
     /* True if the cache generates text: exact_prompts was set before kvd_paged_cache_init. */
     bool generates;
     /* Key outliers of a KV head per page; 0: the default. Set before kvd_paged_cache_init. */
     size_t outliers;
-    /* First token of each prompt in the batch, [max_slices + 1]; used if exact_prompts is set. */
+    /* [max_slices + 1] First token of each prompt in the batch, if exact_prompts is set. */
     size_t *offset;
-    /*
-     * Layers without projections, [n_layers], if exact_prompts is set and there is a method. Their
-     * prompts use whole_pool, which has room for one layer.
-     */
+    /* [n_layers] Layers without projections, for prompts that attend to unprojected K and V. */
     kvd_cache_layer *whole;
     void *whole_pool;
-    /*
-     * Projections padded to the widest head of each layer, for unmodified kernels, which require
-     * heads of equal width (KVD_ATTENTION_STOCK).
-     */
+    /* Projections padded to each layer's widest head, for kernels that require equal widths. */
     kvd_dims widest;
     /* Projections of the heads. NULL if there are none, or if the method projects by itself. */
     const kvd_dims *dims;
@@ -79,36 +67,27 @@ typedef struct kvd_paged_cache {
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
     /*
-     * Index of each layer's work list, [n_layers]. The first n_full_works lists are for layers
-     * without a window.
+     * [n_layers] Layers with equal head dimensions share a work list (division of attention among
+     * CTAs); index of each layer's list.
      */
     int *work_of;
     int n_works, n_full_works;
-    /* Head layout (kept dimensions of the heads) of each work list, [n_works]. */
+    /* [n_works] Dimensions of the heads for which attention is divided among CTAs. */
     const kvd_attn_map **work_map;
-    /*
-     * Number of work lists of decode steps, and number of those for layers without a window, which
-     * come first.
-     */
+    /* Numbers of divisions of decode attention among CTAs: all, and for layers without a window. */
     int n_step_works, n_full_step_works;
-    /* Device memory of each decode work list, [n_step_works]. */
+    /* [n_step_works] Device memory of each division of decode attention among CTAs. */
     void **workspace;
-    /*
-     * [n_step_works][max_slices + 1]: kvd_decode_args.ctas_per_task for each number of decode
-     * steps, or -1 if not yet computed.
-     */
+    /* [n_step_works][max_slices + 1] CTAs per KV head for each number of steps, or -1. */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
     /* Tiles of prompts, for layers without and with a window. */
     kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
-    /*
-     * Bytes per page in all layers without a window (with one_layer: in the largest of them),
-     * including whole_pool.
-     */
+    /* Bytes per page, summed over layers without a window. If layers share pages: the largest. */
     size_t page_bytes;
-    /* Part of page_bytes of layers that keep their own pages while other layers share pages. */
+    /* Part of page_bytes that belongs to layers with pages of their own, if layers share pages. */
     size_t kept_page_bytes;
     /* Bytes of one page of `near`, summed over the layers with a window. */
     size_t near_page_bytes;
@@ -117,9 +96,8 @@ typedef struct kvd_paged_cache {
 /* Returns a layer's sliding window in tokens, or 0 if no window is below max_len. */
 size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 /*
- * Opens the cache. *c must be zeroed, except attention, exact_prompts and outliers. batch, pages,
- * near and clock may still be empty. near is NULL without windows. The caller must release *c, also
- * after a failure.
+ * Opens the cache. *c must be zeroed, except attention, exact_prompts and outliers. `near` is NULL
+ * without windows. The caller must release *c, even after a failure.
  */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
@@ -134,9 +112,8 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Work lists divide the attention of n decode steps among CTAs. kvd_paged_cache_plan makes them on
- * the device, from a device copy of the kvd_paged_cache_works_bytes bytes that
- * kvd_paged_cache_describe writes.
+ * Bytes of the tables that divide decode attention among CTAs. kvd_paged_cache_plan makes the
+ * tables on the device from a copy of what kvd_paged_cache_describe writes.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -145,8 +122,8 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
 
 /*
  * kvd_paged_cache_put stores new K and V and ends the timed phases up to KVD_PHASE_APPEND.
- * kvd_paged_cache_attend writes the attention output, o_pitch elements per token, to `out`, first
- * for decode steps, then for prompts. *open is the timed phase that the caller must end.
+ * kvd_paged_cache_attend writes the attention output, o_pitch elements per token, first of decode
+ * steps, then of prompts. *open is the timed phase that the caller must end.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -154,13 +131,10 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
-/* Stores new K and V in `pool`, those of decode steps in the pages of table [steps][max_pages]. */
+/* Stores new K and V in `pool`; decode steps use the pages of table [steps][max_pages]. */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
-/*
- * Memory in which decode step b stores K and V: token kv_len[b] - 1, in pages of table
- * [steps][pitch].
- */
+/* Memory in which decode step b stores K and V of token kv_len[b] - 1. */
 typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
@@ -170,10 +144,7 @@ typedef struct {
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
-/*
- * New K and V that replace those of cached tokens: of the last q_len[i] of the first kv_len[i]
- * tokens of request i. Arrays are device memory.
- */
+/* New K and V of the last q_len[i] of kv_len[i] tokens of request i, on the device. */
 typedef struct {
     const void *x;                /* [n_rows][(n_heads + 2 n_kv_heads) d_head], Q is not used */
     size_t ld;                    /* elements from one row of x to the next */
@@ -184,27 +155,26 @@ typedef struct {
     int32_t n, n_rows, n_q8;      /* n_q8: sum of q_len rounded up to multiples of 8 */
     bool turned;                  /* true: RoPE has been applied to K */
 } kvd_paged_rewrite;
-/*
- * Queues the copy of replacing K and V to a layer's pages. Rows of r->x must not have gaps.
- * Overwrites the buffer with the queries of prompts.
- */
+/* Replaces K and V in a layer's pages by r->x, which has no gaps. Overwrites prompts' Q. */
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
-/* Returns the timed phase that runs now, KVD_PHASE_QKV or KVD_PHASE_ROPE. The hook must end it. */
+/* Returns the timed phase that runs now. The hook must end it. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /* Discards the attention tiles of earlier prompts. Call before an iteration's first layer. */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 
-/* Functions for GPU code on work lists, which divide decode attention (paged_works.c). */
-/* Numbers the layers' distinct head layouts, and sums the bytes of a page over the layers. */
+/*
+ * The next functions divide decode attention among CTAs, once per group of layers with equal heads.
+ */
+/* Groups layers with equal head dimensions, and sums the bytes of a page over the layers. */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
-/* Allocates device memory for the decode attention of each work list, at multiples of 256 bytes. */
+/* Allocates device memory for the decode attention of each group of layers. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
 /*
- * Returns the arguments of n decode steps for a work list, without `pool`, `o` and `sinks`. They
- * must not depend on lengths, because CUDA graphs run again with other lengths.
+ * Returns the arguments of n decode steps, without `pool`, `o` and `sinks`. They must not depend on
+ * lengths, because CUDA graphs run again with other lengths.
  */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
@@ -212,9 +182,8 @@ kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t 
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
 /* Returns the pages of layers with a window if `map` has one, else those of layers without. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
-/* Returns the largest n[i] of the prompts i of an iteration. n [max_slices] is on the host. */
 int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n);
-/* Returns the number of tokens that each request has in layers with head layout `map`. */
+/* Returns the number of tokens that each request has in layers with these head dimensions. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 
 #endif

@@ -1,4 +1,4 @@
-/* Work lists that divide decode attention in a paged cache among CTAs (paged_cache.h). */
+/* Divides decode attention in a paged cache among CTAs, once for all layers with equal heads. */
 #include "methods/cuda/paged_cache.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n)
     return longest;
 }
 
-/* Sets the layer's work list: that of an earlier layer with the same head layout, or a new one. */
+/* Finds the earlier layer with equal head dimensions, whose division of attention is shared. */
 static void number_layer(kvd_paged_cache *c, int layer)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -49,11 +49,7 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/*
- * Adds the size of this layer's pages to the bytes of a page over all layers. Layers may share
- * pages if a method keeps one layer's K and V at a time; *shared is the largest page of such
- * layers.
- */
+/* Adds the layer's pages to the bytes of a page. *shared: largest page of sharing layers. */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -98,7 +94,7 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Returns the page tables per KV head, or NULL if the work list divides whole requests. */
+/* Returns the page tables per KV head, or NULL if all KV heads hold the same tokens. */
 static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
 {
     return work < c->n_full_step_works ? heads_of(c) : NULL;
@@ -191,7 +187,7 @@ int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kv
     return 0;
 }
 
-/* Makes the work lists first .. end - 1 on the device. They must have equal numbers of requests. */
+/* Divides attention among CTAs for groups first .. end - 1 of layers. */
 static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
                      cudaStream_t stream, kvd_err *err)
 {

@@ -9,7 +9,7 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
     return n_rows * max_pages * sizeof(int32_t);
 }
 
-/* Serial number that no slot has, so that every row of the page table is written before use. */
+/* Serial number that no slot has, so that the whole page table is written before use. */
 enum { UNKNOWN = -1 };
 
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
@@ -59,7 +59,7 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
         return;
     while (s->held > kvd_pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
-    /* A new serial number makes all page table rows of this slot outdated. */
+    /* A new serial number marks the page table of this slot as outdated. */
     s->serial = ++p->serial;
 }
 
@@ -90,7 +90,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
                         p->max_pages * KVD_PAGE_TOKENS);
     kvd_pages_pass(p, slot, from);
     for (; s->first == s->held && s->first < before; s->first++)
-        /* Fills elements before s->first with the idle page; kernels do not read them. */
+        /* Fills elements before s->first with the idle page, which kernels do not read. */
         s->page[s->held++] = (int32_t)p->n_pages;
     for (; s->held < need; s->held++) {
         if (p->n_free == 0)
@@ -101,7 +101,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
     return 0;
 }
 
-/* Notes that the next upload must copy the row's first `filled` page numbers. */
+/* Notes that the next upload must copy `filled` page numbers of this request. */
 static void touch(kvd_pages *p, size_t row, size_t filled)
 {
     if (p->dirty_first == p->dirty_end) {

@@ -1,7 +1,4 @@
-/*
- * Times the phases of an iteration with %globaltimer. Kernels that overlap the previous kernel's
- * end (few_rows.h, append of decode steps) record phase ends themselves.
- */
+/* Times the phases of an iteration with the GPU's clock. */
 #ifndef KVD_METHODS_CUDA_PHASE_CLOCK_H
 #define KVD_METHODS_CUDA_PHASE_CLOCK_H
 
@@ -14,15 +11,15 @@
 
 typedef struct {
     bool on;
-    /* Largest number of time records, and number so far, without that of the start. */
+    /* Largest number of time records, and number so far, without the start. */
     size_t capacity, n;
-    /* Time records [capacity], values of %globaltimer in ns: device memory and pinned memory. */
+    /* [capacity] Time records in ns, in device memory and in pinned memory. */
     unsigned long long *device, *host;
     uint8_t *phase; /* [capacity] phase that ends at each record */
     kvd_device_memory memory;
 } kvd_clock;
 
-/* Opens a clock in *c, which must be zeroed and later released. Unless `on`, it does nothing. */
+/* Opens a clock in *c, which must be zeroed and later released. Does nothing if not `on`. */
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
 
@@ -30,16 +27,16 @@ void kvd_clock_release(kvd_clock *c);
 int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
 int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
-/* Returns where a kernel must write the end time of phase p, or NULL (clock off or full). */
+/* Returns the address for the end time of phase p, or NULL if the clock is off or full. */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
-/* Adds the times of kvd_clock_fetch to those in *t. Time outside phases becomes KVD_PHASE_HOST. */
+/* Adds the fetched times to *t. Time outside phases becomes KVD_PHASE_HOST. */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 
 #ifdef __cplusplus
 extern "C"
 #endif
-    /* Queues a kernel that writes %globaltimer (ns) after all earlier work on the stream. */
+    /* Queues a kernel that writes the time in ns after all earlier work on the stream. */
     cudaError_t
     kvd_stamp(unsigned long long *to, cudaStream_t stream);
 

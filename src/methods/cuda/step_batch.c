@@ -9,7 +9,7 @@ enum {
     CONSTANTS = 2
 };
 
-/* Divides one memory block into the lists of a batch. Lists with an element per token come last. */
+/* Divides one memory block into the lists of a batch. */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
 {
     int32_t *const a = array;

@@ -1,7 +1,4 @@
-/*
- * Device lists that describe an iteration: decode steps first, then prompts or chunks. Element i is
- * for request i.
- */
+/* Device lists that describe an iteration: decode steps first, then prompts or parts of prompts. */
 #ifndef KVD_METHODS_CUDA_STEP_BATCH_H
 #define KVD_METHODS_CUDA_STEP_BATCH_H
 
@@ -11,25 +8,25 @@
 #include "common/cuda/memory.h"
 
 typedef struct {
-    /* Number of cached tokens of each request, new ones included, [max_slices]. */
+    /* [max_slices] Number of cached tokens of each request, including new ones. */
     int32_t *kv_len;
-    /* Token ids of decode steps, [max_slices], if there are no prompts. */
+    /* [max_slices] Token ids of decode steps, if there are no prompts. */
     uint32_t *step_id;
     uint32_t *step_at;
-    /* Cache slot of each request, [max_slices]. Padding has the slot after the last. */
+    /* [max_slices] Cache slot of each request. Padding has the slot after the last. */
     int32_t *slot;
-    /* Tokens of each request, with dropped ones, for layers with a window, [max_slices]. */
+    /* [max_slices] Tokens of each request, including dropped ones, for layers with a window. */
     int32_t *seq_len;
-    /* Number of decode steps before the padding, [1]. */
+    /* [1] Number of decode steps before the padding. */
     int32_t *live;
     /*
-     * Number of new tokens of each request, and index of its first new token in the batch (for
-     * prompts: among the prompt tokens), [max_slices].
+     * [max_slices] New tokens of each request, and index of its first new token in the batch (of
+     * prompts: among the prompt tokens).
      */
     int32_t *q_len, *start;
-    /* Each request's first row in Q, where requests begin at multiples of 8 rows, [max_slices]. */
+    /* [max_slices] Each request's first row in Q, where requests begin at multiples of 8 rows. */
     int32_t *q_start;
-    /* Index in the batch of each request's last token, if its logits are computed, [max_slices]. */
+    /* [max_slices] Index in the batch of each request's last token, if its logits are computed. */
     int32_t *last;
     uint32_t *id, *at; /* [max_tokens] */
 } kvd_batch_lists;
@@ -37,23 +34,23 @@ typedef struct {
 typedef struct {
     size_t max_slices, max_tokens;
     kvd_batch_lists host, device;
-    /* Constant device arrays [max_slices]: one[i] = 1, count[i] = i. */
+    /* [max_slices] Constant device arrays: one[i] = 1, count[i] = i. */
     const int32_t *one, *count;
     size_t n_steps, n_slices, n_tokens;
-    /* Number of rows of prompts' Q (requests rounded up to 8), and row length of page tables. */
+    /* Number of rows of prompts' Q, and row length of page tables. */
     size_t n_q8, max_pages;
-    /* 1 if prompts' Q has one row per token, without gaps. */
+    /* 1 if prompts' Q has no padding between requests. */
     int no_gaps;
     /* Private: pinned memory and device memory that hold all lists. */
     void *pinned, *array;
     kvd_device_memory memory;
 } kvd_step_batch;
 
-/* Allocates the lists. *b must be zeroed. The caller must release *b, also after a failure. */
+/* Allocates the lists. *b must be zeroed. The caller must release *b, even after a failure. */
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err);
 void kvd_step_batch_release(kvd_step_batch *b);
 
-/* Queue the copies of the lists to the device: only those of decode steps, or all. */
+/* Start copying the lists to the device: only those of decode steps, or all. */
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 

@@ -1,6 +1,4 @@
-/*
- * Adapts plugin methods that quantise, project or share layers to the method structures of kvdim.
- */
+/* Adapts plugin methods that quantise, project or share layers to kvdim's interfaces. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +9,7 @@
 
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
-/*
- * Asks the plugin how many newest tokens stay exact and how many are quantised together. Returns
- * false for numbers out of range.
- */
+/* Asks the plugin which newest tokens stay exact. Returns false for invalid numbers. */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     const kvdim_bits_method *const a = &kvd_plugin_of(v)->api.bits;
@@ -29,10 +24,7 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/*
- * Sets *newest and *block to the plugin's numbers. If they are out of range, the next call of
- * `code` fails.
- */
+/* Sets *newest and *block to the plugin's numbers. `code` fails if they are invalid. */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))
@@ -104,10 +96,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     float *const y = malloc(bytes + KVD_GUARD);
     if (!y)
         return kvd_no_memory(err, "a decoded block", bytes);
-    /*
-     * Fills the output with bytes 0xFF, which are NaN, to reveal elements that the plugin does not
-     * write.
-     */
+    /* Bytes 0xFF are NaN, which reveals elements that the plugin does not write. */
     memset(y, 0xFF, bytes);
     kvd_guard_set(y, bytes);
     *count = (kvd_bits_count){NAN, 0};
@@ -146,9 +135,9 @@ int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err)
 enum { ROWS_MOST = 4096, MATRICES = 4 };
 
 typedef struct {
-    /* [group + 2][n][d] Rows of query heads, K and V, then [n][d] of scratch memory. */
+    /* [group + 2][n][d] Query heads, K and V of n tokens, then [n][d] of scratch memory. */
     float *row;
-    /* Matrices a_q, a_k, a_v, b_v, [d][d] floats each, followed by guard bytes (KVD_GUARD). */
+    /* Matrices a_q, a_k, a_v, b_v, [d][d] floats each, followed by guard bytes. */
     float *matrix[MATRICES];
     size_t n, d, group;
 } workspace;
@@ -246,10 +235,7 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (check_matrices(p, w, &m, err))
         return -1;
     const size_t n_k = w->d * (size_t)m.d_qk, n_v = w->d * (size_t)m.d_v;
-    /*
-     * True if Q and K have equal matrices. kvd_dims_head counts them once if a_q and a_k are the
-     * same pointer.
-     */
+    /* True if Q and K have equal matrices, which are then counted once. */
     const bool shared = !memcmp(w->matrix[0], w->matrix[1], n_k * sizeof(float));
     *h = (kvd_dims_head){.d_qk = m.d_qk, .d_v = m.d_v};
     h->a_k = copy(w->matrix[1], n_k);
@@ -358,10 +344,7 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
     return 0;
 }
 
-/*
- * Asks the plugin how many layers the group that begins at `layer` has. Returns false for an
- * invalid number.
- */
+/* Asks the plugin how many layers a group has. Returns false for an invalid number. */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
     const kvdim_model model = kvd_plugin_model(c, 0);
@@ -374,10 +357,7 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
     return kvd_plugin_wrong(m, "group", err, "gave another answer for the same layer");
 }
 
-/*
- * Returns how many layers the group that begins at `layer` has. If the plugin's number is invalid,
- * the next call of `merge` fails.
- */
+/* Returns how many layers a group has. `merge` fails if the plugin's number is invalid. */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
     int n;

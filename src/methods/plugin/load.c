@@ -1,6 +1,4 @@
-/*
- * Loads the shared libraries of option --plugin, checks their tables, and registers their methods.
- */
+/* Loads plugin libraries, checks their tables, and registers their methods. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <limits.h>
@@ -159,10 +157,7 @@ static const struct {
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 
-/*
- * Makes a method *m from a table in the plugin's library. The caller must free *m, also after a
- * failure.
- */
+/* Makes a method *m from a plugin's table. The caller frees *m, even after a failure. */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
 {
@@ -226,9 +221,7 @@ static int check_table(const kvdim_plugin *p, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails if the library file ends before its section table, because dlopen would then raise SIGBUS.
- */
+/* Fails if the library file is truncated, because dlopen would then raise SIGBUS. */
 static int check_whole(const char *path, off_t size, kvd_err *err)
 {
     Elf64_Ehdr h;
@@ -255,7 +248,7 @@ static int open_library(library *l, kvd_err *err)
         return kvd_fail(err, "it is not a file");
     if (check_whole(l->path, st.st_size, err))
         return -1;
-    /* Takes the absolute path, because dlopen searches a name without a slash in system folders. */
+    /* An absolute path, because dlopen searches a name without a slash in system folders. */
     char *const path = realpath(l->path, NULL);
     if (!path)
         return kvd_fail_errno(err, "cannot open it");

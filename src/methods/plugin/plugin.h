@@ -1,4 +1,4 @@
-/* Compression methods from shared libraries that option --plugin names (include/kvdim/plugin.h). */
+/* Compression methods from shared libraries that option --plugin names. */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_H
 #define KVD_METHODS_PLUGIN_PLUGIN_H
 
@@ -15,17 +15,11 @@ typedef enum {
     KVD_PLUGIN_LAYERS
 } kvd_plugin_kind;
 
-/*
- * Loads the library `path` and registers its methods. Fails, registering none, if a rule of
- * include/kvdim/plugin*.h is broken or a name is taken. Not thread-safe.
- */
+/* Loads a library and registers all its methods, or fails. Not thread-safe. */
 int kvd_plugin_load(const char *path, kvd_err *err);
 int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 
-/*
- * Returns the i-th method of all loaded libraries, or NULL if there are fewer. The pointer is to
- * the first member of a kvd_tokens_method, kvd_bits_method, ...
- */
+/* Returns the i-th plugin method, the first member of its structure, or NULL. */
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 
 /* Records every loaded library as an input of the run, and its version as parameter "plugin". */

@@ -1,7 +1,4 @@
-/*
- * Structures and checks that adapt a plugin's methods to those of kvdim. Only src/methods/plugin
- * uses this file.
- */
+/* Structures and checks that adapt a plugin's methods to those of kvdim. */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 #define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 
@@ -20,10 +17,7 @@
 enum { KVD_PLUGIN_KEYS = 8 };
 
 typedef struct {
-    /*
-     * The adapted method. Must be the first member, because kvd_plugin_of casts a pointer to
-     * kvd_method_info.
-     */
+    /* The adapted method. Must be the first member, because kvd_plugin_of casts a pointer to it. */
     union {
         kvd_method_info info;
         kvd_tokens_method tokens;
@@ -33,10 +27,7 @@ typedef struct {
         kvd_layers_method layers;
     } as;
     kvd_plugin_kind kind;
-    /*
-     * Copy of the structure in the plugin's library. Members that a shorter, older structure lacks
-     * are 0.
-     */
+    /* Copy of the plugin's structure. Members that an older structure lacks are 0. */
     union {
         kvdim_method method;
         kvdim_tokens_method tokens;
@@ -47,10 +38,7 @@ typedef struct {
     const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /*
-     * Set after a wrong result of the plugin. The next function that can return an error then
-     * fails.
-     */
+    /* Set after a wrong result of the plugin. The next function that can fail then does. */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 
@@ -72,33 +60,21 @@ void kvd_plugin_close(void *self);
 
 kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
 
-/*
- * Fails because the plugin's function `function` gave a wrong result. Fills *err with a message and
- * returns -1.
- */
+/* Reports a wrong result of the plugin's function `function`. Fills *err and returns -1. */
 int kvd_plugin_wrong(const kvd_plugin_method *m, const char *function, kvd_err *err,
                      const char *fmt, ...) KVD_PRINTF(4, 5);
-/*
- * Fails because the plugin's function `function` failed. Fills *err with the message `error` that
- * it wrote and returns -1.
- */
+/* Reports the failure `error` of the plugin's `function`. Fills *err and returns -1. */
 int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
                       const char error[KVDIM_ERROR_BYTES], kvd_err *err);
 
 kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
 
-/*
- * Number of guard bytes after each array that a plugin writes. kvd_guard_holds returns false if
- * they were overwritten.
- */
+/* Number of guard bytes after each array that a plugin writes. */
 enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/*
- * Fills m->as and m->kind from the plugin's table m->api. Fails if functions are missing or exclude
- * each other.
- */
+/* Fills m->as and m->kind from the plugin's table. Fails if functions are missing. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

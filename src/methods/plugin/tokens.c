@@ -1,4 +1,4 @@
-/* Adapts plugin methods that select tokens (include/kvdim/plugin_tokens.h) to kvd_tokens_method. */
+/* Adapts plugin methods that select tokens to kvd_tokens_method. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +32,7 @@ static size_t window(const kvd_parameter_values *v)
     return rows < WINDOW_MOST ? rows : WINDOW_MOST;
 }
 
-/*
- * Returns how many bytes the plugin's state of one head takes. If the plugin gives too large a
- * size, a later function fails.
- */
+/* Returns the bytes of the plugin's state. A later function fails if they are too many. */
 static size_t state_bytes(const void *self, size_t n)
 {
     const kvd_plugin_opened *const o = self;
@@ -54,7 +51,7 @@ static int check_state(const kvd_plugin_opened *o, kvd_err *err)
                : 0;
 }
 
-/* Returns a new list with the indices 0 .. n-1 and guard bytes after them, or NULL. */
+/* Returns a new list with the indices 0 .. n - 1 and guard bytes after them, or NULL. */
 static uint32_t *new_list(size_t n)
 {
     uint32_t *const list = malloc(n * sizeof *list + KVD_GUARD);
@@ -66,10 +63,7 @@ static uint32_t *new_list(size_t n)
     return list;
 }
 
-/*
- * Sets mark[i] to 0 for every token i that is not in the plugin's `list`. Fails if the list is
- * invalid.
- */
+/* Sets mark[i] to 0 unless token i is in `list`. Fails if the list is invalid. */
 static int take_list(const kvd_plugin_opened *o, const char *function, const uint32_t *list,
                      size_t some, size_t n, uint8_t *mark, kvd_err *err)
 {
@@ -188,7 +182,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* Allocates lists for n_heads heads. `each` is the number of bytes of one element of l->in. */
+/* Allocates lists for n_heads heads. `each` is the bytes of one element of l->in. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;
@@ -271,10 +265,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
-/*
- * Returns the bits that the plugin reads to select tokens. If the number is invalid, the next call
- * of `choose` fails.
- */
+/* Returns the bits that the plugin reads. `choose` fails if the number is invalid. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
