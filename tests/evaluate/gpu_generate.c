@@ -56,6 +56,18 @@ static int read_ids(kvd_err *err)
     return status;
 }
 
+/* Makes second moments of gradients that are the identity. */
+static void make_fisher(void)
+{
+    const size_t wide = (size_t)(config->n_kv_heads * config->d_head),
+                 n = (size_t)config->n_layers * wide * wide;
+    free(fisher.moment[0]);
+    fisher.n_layers = config->n_layers;
+    fisher.moment[0] = fisher.moment[1] = need(n * sizeof(double));
+    for (size_t i = 0; i < n; i++)
+        fisher.moment[0][i] = i / wide % wide == i % wide;
+}
+
 static void set_up(void)
 {
     kvd_err err = {""};
@@ -73,12 +85,7 @@ static void set_up(void)
         longest = length[s] > longest ? length[s] : longest;
     }
     longest += n_new;
-    fisher.n_layers = config->n_layers;
-    const size_t wide = (size_t)(config->n_kv_heads * config->d_head),
-                 n = (size_t)config->n_layers * wide * wide;
-    fisher.moment[0] = fisher.moment[1] = need(n * sizeof(double));
-    for (size_t i = 0; i < n; i++)
-        fisher.moment[0][i] = i / wide % wide == i % wide;
+    make_fisher();
     for (size_t i = 0; i < end[n_sequences]; i++) {
         const size_t j = i % n_new;
         pattern[i] =
@@ -671,6 +678,7 @@ static void use_shape(const kvd_shape *shape)
     (void)snprintf(path, sizeof path, "%s/%s.h5", temp_folder(), shape->name);
     if (fixture_spectrum(&spectrum, config, 5, &err) || open_made_dump(config, path, &dump, &err))
         stop(&err);
+    make_fisher();
 }
 
 /*
@@ -692,10 +700,13 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
         /* The ranks of xkv are at least the tokens of a prompt, so it loses nothing. */
         const bool exact = !strcmp(method[i], "none") || !strcmp(method[i], "zack,p=0.5") ||
                            !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu", 4);
-        /* Rounding decides how many tokens these methods keep. */
-        const bool varies = strstr(method[i], "kvmerger") || strstr(method[i], "prefixkv") ||
-                            strstr(method[i], "cake") || strstr(method[i], "mpcache") ||
-                            strstr(method[i], "a2ats");
+        /* Rounding decides how many tokens or outliers these methods keep, or how long codes are.
+         */
+        static const char *const varying[] = {"kvmerger", "prefixkv",  "cake", "mpcache", "a2ats",
+                                              "cachegen", "waterfill", "kvtc", "kvquant"};
+        bool varies = false;
+        for (size_t k = 0; k < sizeof varying / sizeof *varying; k++)
+            varies = varies || strstr(method[i], varying[k]);
         if (!in_this_part(next++))
             continue;
         takes_path(gpu, method[i], NULL);
@@ -747,7 +758,22 @@ static void compare_shapes(void)
         "alisa,budget=0.4",
         "mpcache,threshold=0.004,budget=0.4,small=8",
         "a2ats,size=64,rows=250,budget=0.1,sink=4,local=16",
-        "shadowkv,budget=0.2,rank=32,outliers=2,local=1"};
+        "shadowkv,budget=0.2,rank=32,outliers=2,local=1",
+        "cachegen",
+        "cachegen,own=1,group=5",
+        "kvtc,window=20,block=16",
+        "kvtc,window=60,block=16",
+        "kvtc,lanes=1,window=0",
+        "waterfill,step=0.05",
+        "waterfill,step=0.05,block=64",
+        "gear,buffer=7",
+        "kvquant",
+        "kvquant,outliers=0,sink=3",
+        "allot",
+        "allot,bits=4,sink=3",
+        "rotatekv,bits=4,group=32,sink=3",
+        "vidkv,group=16,residual=16,k=1.8,ternary=0",
+        "kivi,bits=4,group=20,residual=20"};
     static const char *const of_gemma[] = {"none",
                                            "zack,p=0.5",
                                            "h2o",
@@ -765,7 +791,17 @@ static void compare_shapes(void)
                                            "windowkv,window=8,review=8,layers=2,beta=4,budget=0.5",
                                            "adakv,window=8",
                                            "locret,budget=0.3,local=8",
-                                           "kivi,bits=4,group=16,residual=16"};
+                                           "kivi,bits=4,group=16,residual=16",
+                                           "cachegen",
+                                           "kvtc,window=20,block=16",
+                                           "waterfill,step=0.05",
+                                           "gear,buffer=7",
+                                           "kvquant",
+                                           "allot",
+                                           "rotatekv,bits=4,group=32,sink=3",
+                                           "turboquant",
+                                           "hetero",
+                                           "vidkv,group=16,residual=16,k=1.8,ternary=0"};
     static const char *const not_gpt_oss[][2] = {
         {"minicache,start=0", "window"},
         {"mikv", "window"},

@@ -225,7 +225,8 @@ static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine
 {
     const kvd_paged_cache *const c = &((const kvd_cuda_engine *)self)->cache;
     const kvd_gpu_method *const m = c->method;
-    *to = (kvd_engine_count){.bits = m ? kvd_gpu_method_bits(m, slot) : (double)NAN};
+    *to = (kvd_engine_count){.bits = m ? kvd_gpu_method_bits(m, slot) : (double)NAN,
+                             .unseen = m ? kvd_gpu_method_unseen(m, slot) : 0};
     to->entries = m && m->mean      ? m->mean(m, slot)
                   : m && m->entries ? (double)m->entries(m, slot, tokens)
                                     : (double)tokens;
@@ -235,8 +236,6 @@ static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine
         to->lowered = m->lowered(m, slot);
     if (m && m->pruned)
         to->pruned = m->pruned(m, slot);
-    if (m && m->unseen)
-        to->unseen = m->unseen(m, slot);
     if (m && m->reads)
         m->reads(m, slot, &to->side, &to->unread);
 }

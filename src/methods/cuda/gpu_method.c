@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "common/cuda/memory.h"
+#include "methods/cuda/fold.h"
 #include "methods/cuda/host_codes.h"
 
 int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event,
@@ -132,12 +133,21 @@ int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_
                    : 0;
 }
 
+bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c)
+{
+    /* Keys that are projected or rebuilt are taken after RoPE, or are not needed. */
+    const bool rebuilds = p->dims && p->dims->rebuild,
+               cut = (p->bits || p->maker) && p->dims && !rebuilds;
+    return !(kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) || cut || rebuilds || kvd_gpu_fold_packs(c) ||
+           (kind && kind->before_rope && kind->before_rope(p));
+}
+
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *p, const kvd_config *c, size_t max_len)
 {
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p), *const host = &kvd_gpu_host_codes;
     kvd_err unused;
     const bool own = kind && kind->generates && kind->generates(p) &&
-                     (!kind->fits || kind->fits(p, c)) &&
+                     (!kind->fits || kind->fits(p, c)) && kvd_gpu_has_keys(kind, p, c) &&
                      !kvd_gpu_method_check(kind, p, c, max_len, &unused);
     return own || !host->runs(p) || kvd_gpu_method_check(host, p, c, max_len, &unused) ? kind
                                                                                        : host;
@@ -220,6 +230,17 @@ double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot)
            : m->kept ? kvd_host_entries_bits(m->kept, slot)
            : m->bits ? m->bits(m, slot)
                      : (double)NAN;
+}
+
+double kvd_gpu_method_unseen(const kvd_gpu_method *m, size_t slot)
+{
+    return m->codes ? kvd_host_codes_unseen(m->codes, slot) : m->unseen ? m->unseen(m, slot) : 0;
+}
+
+size_t kvd_gpu_first_held(const kvd_gpu_method *m, size_t window, size_t n)
+{
+    const size_t block = kvd_plan_block(m->plan);
+    return window && n > window ? (n - window) / block * block : 0;
 }
 
 void kvd_gpu_method_free(kvd_gpu_method *m)

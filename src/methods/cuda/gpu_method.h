@@ -188,7 +188,18 @@ const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
-/* Returns why several GPUs cannot divide the KV heads, or NULL if they can. */
+/*
+ * Returns true if the engine has the keys that the compression methods of `plan` need: keys before
+ * RoPE may be missing in models with biases or norms of Q and K, or with partial RoPE.
+ */
+bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *plan, const kvd_config *config);
+/*
+ * Returns the first of a request's n tokens that a layer with a sliding window of `window` tokens
+ * stores. Tokens that are quantised together leave together. A window of 0 is no window.
+ */
+size_t kvd_gpu_first_held(const kvd_gpu_method *m, size_t window, size_t n);
+
+/* Returns why several GPUs cannot divide the KV heads among them, or NULL if they can. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
 /* Returns NULL, because GPUs can always divide the KV heads. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
@@ -220,6 +231,7 @@ int kvd_gpu_method_finish(kvd_gpu_method *m, kvd_err *err);
 void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot);
 double kvd_gpu_method_held(const kvd_gpu_method *m);
 double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot);
+double kvd_gpu_method_unseen(const kvd_gpu_method *m, size_t slot);
 void kvd_gpu_method_free(kvd_gpu_method *m);
 
 /* Replaces x [n] by its sum over all GPUs. The time counts in KVD_PHASE_COMM. */

@@ -17,18 +17,33 @@ typedef struct {
     size_t coded[KVD_N_SIDES];
     bool prompt; /* true: the latest iteration brought the prompt */
     bool apart;  /* true: kvd_host_codes.prompts coded tokens of the prompt */
-    double bits; /* bits of the K and V of all layers that were coded here */
-    /* [n_layers][n - first][width] K and V of the tokens not yet quantised. */
+    /* Bits of K and V that were coded here, of all layers without a window. */
+    double bits;
+    /* [n] Bits of each token's codes, summed over the layers with a window. */
+    double *near;
+    size_t room;   /* of `near` */
+    double unseen; /* bits of tokens that the latest step no longer read */
+    /*
+     * Rows of the pending tokens, [n_layers] arrays [n - first][width], decoded where they are
+     * already quantised.
+     */
     uint16_t **row;
     uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
 } slot_of;
 
-/* Tokens of a request that are written to the GPU's cache again after quantisation. */
+/* Layers without a sliding window, and layers with one. */
+enum { FULL, NEAR, KINDS };
+
+/*
+ * Rows of a request that are written to the GPU's cache again after their tokens were quantised.
+ * Arrays [KINDS] are for layers of each kind.
+ */
 typedef struct {
     slot_of *slot;
-    size_t from, end;          /* positions of the tokens */
-    size_t ready[KVD_N_SIDES]; /* number of tokens that are coded after the iteration */
-    size_t at;                 /* row of the first of them in kvd_host_codes.row */
+    size_t from[KINDS], end[KINDS]; /* positions of the tokens */
+    size_t at[KINDS];               /* row of the first of them in kvd_host_codes.row */
+    size_t ready[KVD_N_SIDES];      /* number of tokens that are coded after the iteration */
+    double near[KVD_N_SIDES];       /* bits of the codes of layers with a window */
 } written;
 
 enum { LISTS = 4 /* start, q_len, kv_len and q_start of kvd_paged_rewrite */ };
@@ -39,15 +54,21 @@ struct kvd_host_codes {
     kvd_host_part *part; /* rows.part */
     size_t layers;
     size_t states; /* elements of kvd_bits_block.state */
-    /* Number of elements of K, and of V, that a token has in all layers. */
-    size_t numbers[KVD_N_SIDES];
-    /* [2][max_len][d_head / 2] RoPE tables; NULL unless rows.rotates is set. */
-    float *cosine, *sine;
-    /* [layers][room][width] Pinned K and V: first of new tokens, later of tokens to write again. */
+    /* Number of elements of K, and of V, that a token has in all layers of a kind. */
+    size_t numbers[KINDS][KVD_N_SIDES];
+    /*
+     * Tables of kvd_host_codes_rope: rope applies RoPE, back undoes it. rope is NULL unless
+     * rows.rotates or rows.undoes, back is NULL unless rows.undoes.
+     */
+    float *rope, *back;
+    /*
+     * Pinned rows [layers][room][width]: first those of new tokens, later those to write again.
+     * Grows before an iteration, to max_tokens rows at most.
+     */
     uint16_t *row;
     size_t room;
     uint16_t *x;      /* device [max_tokens][rows.ld] */
-    int32_t *list;    /* pinned [LISTS][max_slices] */
+    int32_t *list;    /* pinned [KINDS][LISTS][max_slices] */
     int32_t *lists;   /* device copy of `list` */
     written *written; /* [max_slices] */
     slot_of *slot;    /* [n_slots] */
@@ -62,6 +83,7 @@ static void forget(const kvd_host_codes *k, slot_of *s)
         free(s->row[l]);
     free(s->row);
     free(s->state);
+    free(s->near);
     *s = (slot_of){0};
 }
 
@@ -70,13 +92,42 @@ void kvd_host_codes_drop(kvd_host_codes *k, size_t slot)
     forget(k, &k->slot[slot]);
 }
 
+static int kind_of(const kvd_host_codes *k, size_t layer)
+{
+    return k->method->cache->layer[layer].map.window ? NEAR : FULL;
+}
+
+/* Returns the first of n tokens that layers of a kind still store. */
+static size_t first_held(const kvd_host_codes *k, int kind, size_t n)
+{
+    return kind == NEAR ? kvd_gpu_first_held(k->method, k->method->cache->window, n) : 0;
+}
+
+/* Returns the bits that tokens from .. end - 1 take in all layers with a window. */
+static double near_bits(const kvd_host_codes *k, const slot_of *s, size_t from, size_t end)
+{
+    double sum = 0;
+    for (size_t i = from; i < end; i++) {
+        sum += s->near[i];
+        for (int side = 0; side < KVD_N_SIDES; side++)
+            sum += i < s->coded[side] ? 0 : 16 * (double)k->numbers[NEAR][side];
+    }
+    return sum;
+}
+
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot)
 {
     const slot_of *const s = &k->slot[slot];
     double exact = 0;
     for (int side = 0; side < KVD_N_SIDES; side++)
-        exact += (double)(s->n - s->coded[side]) * (double)k->numbers[side];
-    return s->bits + (s->apart ? kvd_kvtc_prompt_coder_bits(k->prompts, slot) : 0) + 16 * exact;
+        exact += (double)(s->n - s->coded[side]) * (double)k->numbers[FULL][side];
+    return s->bits + (s->apart ? kvd_kvtc_prompt_coder_bits(k->prompts, slot) : 0) + 16 * exact +
+           (s->near ? near_bits(k, s, first_held(k, NEAR, s->n), s->n) : 0);
+}
+
+double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot)
+{
+    return k->slot[slot].unseen;
 }
 
 double kvd_host_codes_held(const kvd_host_codes *k)
@@ -161,24 +212,25 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
     return reserve_rows(k, ((fresh > longest ? fresh : longest) + 7) / 8 * 8, err);
 }
 
-/* Applies RoPE to the keys of n tokens from position `first` on, rounded to bf16. */
-static int rotate(const kvd_host_codes *k, int layer, size_t first, size_t n, uint16_t *row,
-                  kvd_err *err)
+/*
+ * Applies RoPE by table k->rope, or undoes it by k->back, in the keys of rows of n tokens from
+ * position `first` on. Rounds to bf16.
+ */
+static void turn(const kvd_host_codes *k, int layer, const float *table, size_t first, size_t n,
+                 uint16_t *row)
 {
     const kvd_paged_cache *const c = k->method->cache;
-    const size_t d = (size_t)c->config->d_head, heads = (size_t)c->config->n_kv_heads,
-                 table = kvd_rope_local(c->config, layer) ? c->max_len * d / 2 : 0;
-    float *const x = malloc(heads * d * sizeof *x);
-    if (!x)
-        return kvd_no_memory(err, what, heads * d * sizeof *x);
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t position = (uint32_t)(first + i);
-        kvd_to_f32(KVD_BF16, row + i * k->rows.width, x, heads * d);
-        kvd_rope_apply(c->config, k->cosine + table, k->sine + table, &position, 1, heads, x);
-        kvd_from_f32(KVD_BF16, x, row + i * k->rows.width, heads * d);
+    const size_t d = (size_t)c->config->d_head, heads = (size_t)c->config->n_kv_heads;
+    const float *const cosine = table + (kvd_rope_local(c->config, layer) ? c->max_len * d / 2 : 0),
+                       *const sine = cosine + c->max_len * d;
+    for (size_t i = 0; i < n * heads; i++) {
+        const uint32_t position = (uint32_t)(first + i / heads);
+        uint16_t *const key = row + i / heads * k->rows.width + i % heads * d;
+        float x[KVD_WIDTH_MAX];
+        kvd_to_f32(KVD_BF16, key, x, d);
+        kvd_rope_apply(c->config, cosine, sine, &position, 1, 1, x);
+        kvd_from_f32(KVD_BF16, x, key, d);
     }
-    free(x);
-    return 0;
 }
 
 static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at, size_t n,
@@ -192,7 +244,34 @@ static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at,
     s->row[layer] = row;
     memcpy(row + pending * width, k->row + ((size_t)layer * k->room + at) * width,
            n * width * sizeof *row);
-    return k->cosine ? rotate(k, layer, s->n, n, row + pending * width, err) : 0;
+    const float *const table = k->rows.undoes ? k->back : k->rope;
+    if (table)
+        turn(k, layer, table, s->n, n, row + pending * width);
+    return 0;
+}
+
+/* Adds n tokens without codes to s->near. */
+static int keep_near(slot_of *s, size_t n, kvd_err *err)
+{
+    const size_t needed = s->n + n, room = needed + needed / 4 + KVD_PAGE_TOKENS;
+    if (needed > s->room) {
+        double *const near = realloc(s->near, room * sizeof *near);
+        if (!near)
+            return kvd_no_memory(err, what, room * sizeof *near);
+        s->near = near;
+        s->room = room;
+    }
+    memset(s->near + s->n, 0, n * sizeof *s->near);
+    return 0;
+}
+
+/* Counts the bits that the latest decode step did not read, because the window had moved. */
+static void count_unseen(const kvd_host_codes *k, slot_of *s)
+{
+    const size_t window = k->method->cache->window;
+    s->unseen = !s->prompt && s->n > window
+                    ? near_bits(k, s, first_held(k, NEAR, s->n - 1), s->n - window)
+                    : 0;
 }
 
 /* Appends the new tokens of a request, of which `coded` are already quantised. */
@@ -210,6 +289,9 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool f
         s->n = s->first = s->coded[KVD_KEYS] = s->coded[KVD_VALUES] = coded;
         s->apart = coded > 0;
     }
+    const bool windows = k->method->cache->window > 0;
+    if (windows && keep_near(s, n, err))
+        return -1;
 #pragma omp parallel for schedule(static) if (n > 1)
     for (size_t l = 0; l < k->layers; l++) {
         kvd_err mine;
@@ -223,37 +305,70 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool f
     }
     s->n += n;
     s->prompt = fresh;
+    if (windows)
+        count_unseen(k, s);
     return status;
 }
 
-/* Determines which tokens of a request are quantised now, and which change on the GPU. */
+/* Sets which rows of a request change in layers of a kind. */
+static void plan_rows(const kvd_host_codes *k, int kind, written *w)
+{
+    const slot_of *const s = w->slot;
+    const size_t window = kind == NEAR ? k->method->cache->window : s->n,
+                 seen = s->n > window ? s->n - window : 0;
+    size_t from = s->n, end = 0;
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        const size_t first = s->coded[side] > seen ? s->coded[side] : seen;
+        if (first >= w->ready[side])
+            continue;
+        from = first < from ? first : from;
+        end = w->ready[side] > end ? w->ready[side] : end;
+    }
+    /* The end is a multiple of 8 or s->n, because kvd_append zeros the rest of 8 rows. */
+    end = (end + 7) / 8 * 8;
+    w->end[kind] = end && end < s->n ? end : s->n;
+    /* If no row changes, the newest is written again, so that every request has a row. */
+    w->from[kind] = end ? from : s->n - 1;
+}
+
+/*
+ * Determines which tokens of a request are quantised after this iteration, and which rows of the
+ * GPU's pages change.
+ */
 static written plan_slot(const kvd_host_codes *k, slot_of *s)
 {
     const kvd_plan *const p = k->method->plan;
-    written w = {.slot = s, .from = s->n - 1};
+    written w = {.slot = s};
     for (int side = 0; side < KVD_N_SIDES; side++) {
         size_t window = 0, block = 1;
         if (p->bits->window)
             p->bits->window(&p->bits_values, (kvd_side)side, &window, &block);
         const size_t end = s->n > window ? (s->n - window) / block * block : 0;
-        w.ready[side] = s->coded[side];
-        if (end <= s->coded[side])
-            continue;
-        w.ready[side] = end;
-        w.from = s->coded[side] < w.from ? s->coded[side] : w.from;
-        w.end = end > w.end ? end : w.end;
+        w.ready[side] = end > s->coded[side] ? end : s->coded[side];
     }
-    /* The end is a multiple of 8, because kvd_append zeros the rest of a group of 8 tokens. */
-    w.end = w.end && (w.end + 7) / 8 * 8 < s->n ? (w.end + 7) / 8 * 8 : s->n;
+    for (int kind = 0; kind < KINDS; kind++)
+        plan_rows(k, kind, &w);
     return w;
 }
 
 /* Part of a request's tokens in one layer that one thread quantises, and their bits. */
 typedef struct {
     const written *of;
-    size_t place; /* layer * n_parts + part */
+    size_t place;   /* layer * n_parts + part */
+    size_t from, n; /* position of the first token, and number of tokens */
     double bits;
 } task;
+
+/* Returns the work on a part. Layers with a window quantise no token that has left it. */
+static task task_of(const kvd_host_codes *k, const written *w, size_t place)
+{
+    const slot_of *const s = w->slot;
+    const kvd_side side = k->part[place].side;
+    const size_t held = first_held(k, kind_of(k, place / k->rows.n_parts), s->n),
+                 from = s->coded[side] > held ? s->coded[side] : held,
+                 n = w->ready[side] > from ? w->ready[side] - from : 0;
+    return (task){.of = w, .place = place, .from = from, .n = n};
+}
 
 static int code_blocks(const kvd_host_codes *k, task *t, float *x, uint32_t *position,
                        uint8_t *level, kvd_err *err)
@@ -262,7 +377,7 @@ static int code_blocks(const kvd_host_codes *k, task *t, float *x, uint32_t *pos
     const slot_of *const s = t->of->slot;
     const kvd_host_part *const part = &k->part[t->place];
     const int layer = (int)(t->place / k->rows.n_parts);
-    const size_t n = t->of->ready[part->side] - s->coded[part->side], d = part->d;
+    const size_t n = t->n, d = part->d;
     size_t window = 0, block = 1;
     if (p->bits->window)
         p->bits->window(&p->bits_values, part->side, &window, &block);
@@ -290,8 +405,8 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 {
     const slot_of *const s = t->of->slot;
     const kvd_host_part *const part = &k->part[t->place];
-    const size_t from = s->coded[part->side], n = t->of->ready[part->side] - from, d = part->d,
-                 width = k->rows.width, bytes = n * (2 * d * sizeof(float) + sizeof(uint32_t) + 1);
+    const size_t from = t->from, n = t->n, d = part->d, width = k->rows.width,
+                 bytes = n * (2 * d * sizeof(float) + sizeof(uint32_t) + 1);
     if (!n)
         return 0;
     float *const x = malloc(bytes);
@@ -312,7 +427,22 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
     return status;
 }
 
-static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *err)
+/*
+ * Divides the bits w->near of the layers with a window evenly among the tokens that were quantised.
+ */
+static void count_near(const kvd_host_codes *k, const written *w)
+{
+    slot_of *const s = w->slot;
+    const size_t held = first_held(k, NEAR, s->n);
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        const size_t from = s->coded[side] > held ? s->coded[side] : held, end = w->ready[side];
+        for (size_t i = from; i < end; i++)
+            s->near[i] += w->near[side] / (double)(end - from);
+    }
+}
+
+/* Quantises the tokens of n requests that are now ready (w[i].ready), on all threads. */
+static int code(const kvd_host_codes *k, written *w, size_t n, kvd_err *err)
 {
     const size_t each = k->layers * k->rows.n_parts, tasks = n * each;
     task *const all = calloc(tasks, sizeof *all);
@@ -323,7 +453,7 @@ static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *er
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < tasks; i++) {
         kvd_err mine;
-        all[i] = (task){.of = &w[i / each], .place = i % each};
+        all[i] = task_of(k, &w[i / each], i % each);
         if (!code_part(k, &all[i], &mine))
             continue;
 #pragma omp critical(kvd_host_codes)
@@ -333,8 +463,13 @@ static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *er
         }
     }
     kvd_blas_restore(saved);
-    for (size_t i = 0; i < tasks; i++)
-        w[i / each].slot->bits += all[i].bits;
+    for (size_t i = 0; i < tasks; i++) {
+        written *const of = &w[i / each];
+        *(kind_of(k, i % each / k->rows.n_parts) == NEAR ? &of->near[k->part[i % each].side]
+                                                         : &of->slot->bits) += all[i].bits;
+    }
+    for (size_t i = 0; k->method->cache->window && i < n; i++)
+        count_near(k, &w[i]);
     free(all);
     return status;
 }
@@ -343,53 +478,75 @@ static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *er
 static void take_rows(const kvd_host_codes *k, const written *w)
 {
     slot_of *const s = w->slot;
-    const size_t width = k->rows.width, n = w->end - w->from,
-                 first = w->ready[KVD_KEYS] < w->ready[KVD_VALUES] ? w->ready[KVD_KEYS]
-                                                                   : w->ready[KVD_VALUES];
-#pragma omp parallel for schedule(static) if (n > KVD_PAGE_TOKENS)
+    const size_t width = k->rows.width, first = w->ready[KVD_KEYS] < w->ready[KVD_VALUES]
+                                                    ? w->ready[KVD_KEYS]
+                                                    : w->ready[KVD_VALUES];
+#pragma omp parallel for schedule(static) if (w->end[FULL] - w->from[FULL] > KVD_PAGE_TOKENS)
     for (size_t l = 0; l < k->layers; l++) {
-        uint16_t *const row = s->row[l];
-        memcpy(k->row + (l * k->room + w->at) * width, row + (w->from - s->first) * width,
-               n * width * sizeof *row);
+        const int kind = kind_of(k, l);
+        const size_t from = w->from[kind], n = w->end[kind] - from;
+        uint16_t *const row = s->row[l], *const to = k->row + (l * k->room + w->at[kind]) * width;
+        memcpy(to, row + (from - s->first) * width, n * width * sizeof *row);
+        if (k->back)
+            turn(k, (int)l, k->rope, from, n, to);
         memmove(row, row + (first - s->first) * width, (s->n - first) * width * sizeof *row);
     }
     s->first = first;
     memcpy(s->coded, w->ready, sizeof s->coded);
 }
 
-/* Writes the decoded tokens of n requests to the GPU's cache, and waits for the GPU. */
-static int write_rows(kvd_host_codes *k, size_t first, size_t n, size_t rows, kvd_err *err)
+/* Lists the rows of n requests, from number `first` on, in layers of a kind. */
+static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t first, size_t n)
 {
     const kvd_paged_cache *const c = k->method->cache;
-    const cudaStream_t stream = c->worker->stream;
-    const size_t most = c->batch->max_slices, bytes = k->rows.width * sizeof *k->x;
+    const kvd_pages *const pages = kind == NEAR ? c->near : c->pages;
+    const size_t most = c->batch->max_slices, at = (size_t)(kind * LISTS) * most;
+    int32_t *const list = k->list + at, *const device = k->lists + at;
     kvd_paged_rewrite r = {.x = k->x,
                            .ld = k->rows.ld,
-                           .start = k->lists,
-                           .q_len = k->lists + most,
-                           .kv_len = k->lists + 2 * most,
-                           .q_start = k->lists + 3 * most,
-                           .table = c->pages->device + first * c->pages->max_pages,
+                           .start = device,
+                           .q_len = device + most,
+                           .kv_len = device + 2 * most,
+                           .q_start = device + 3 * most,
+                           .table = pages->device + first * pages->max_pages,
                            .n = (int32_t)n,
-                           .n_rows = (int32_t)rows,
                            .turned = k->rows.turned};
     for (size_t i = 0; i < n; i++) {
         const written *const w = &k->written[first + i];
-        k->list[i] = (int32_t)w->at;
-        k->list[most + i] = (int32_t)(w->end - w->from);
-        k->list[2 * most + i] = (int32_t)w->end;
-        k->list[3 * most + i] = r.n_q8;
-        r.n_q8 += (int32_t)(w->end - w->from + 7) / 8 * 8;
+        const int32_t rows = (int32_t)(w->end[kind] - w->from[kind]);
+        list[i] = (int32_t)w->at[kind];
+        list[most + i] = rows;
+        list[2 * most + i] = (int32_t)w->end[kind];
+        list[3 * most + i] = r.n_q8;
+        r.n_rows += rows;
+        r.n_q8 += (rows + 7) / 8 * 8;
     }
-    if (kvd_queue_put(k->lists, k->list, LISTS * most * sizeof *k->list, stream, what, err))
+    return r;
+}
+
+/*
+ * Writes the decoded rows of n requests, from number `first` on, to the GPU's cache, and waits for
+ * the GPU.
+ */
+static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method->cache;
+    const cudaStream_t stream = c->worker->stream;
+    const size_t lists = KINDS * LISTS * c->batch->max_slices, bytes = k->rows.width * sizeof *k->x;
+    kvd_paged_rewrite of[KINDS] = {list_rows(k, FULL, first, n)};
+    if (c->window)
+        of[NEAR] = list_rows(k, NEAR, first, n);
+    if (kvd_queue_put(k->lists, k->list, lists * sizeof *k->list, stream, what, err))
         return -1;
-    for (size_t l = 0; l < k->layers; l++)
+    for (size_t l = 0; l < k->layers; l++) {
+        const kvd_paged_rewrite *const r = &of[kind_of(k, l)];
         if (kvd_cuda_check(cudaMemcpy2DAsync(k->x + k->rows.before, k->rows.ld * sizeof *k->x,
                                              k->row + l * k->room * k->rows.width, bytes, bytes,
-                                             rows, cudaMemcpyHostToDevice, stream),
+                                             (size_t)r->n_rows, cudaMemcpyHostToDevice, stream),
                            what, err) ||
-            k->rows.write(k->rows.ctx, (int)l, &r, err))
+            k->rows.write(k->rows.ctx, (int)l, r, err))
             return -1;
+    }
     return kvd_cuda_check(cudaStreamSynchronize(stream), what, err);
 }
 
@@ -397,19 +554,21 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, size_t rows, kv
 static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
 {
     for (size_t first = 0, end; first < n; first = end) {
-        size_t rows = 0;
+        size_t rows[KINDS] = {0};
         for (end = first; end < n; end++) {
             written *const w = &k->written[end];
-            if (rows + (w->end - w->from) > k->room)
+            if (rows[FULL] + (w->end[FULL] - w->from[FULL]) > k->room)
                 break;
-            w->at = rows;
-            rows += w->end - w->from;
+            for (int kind = 0; kind < KINDS; kind++) {
+                w->at[kind] = rows[kind];
+                rows[kind] += w->end[kind] - w->from[kind];
+            }
         }
         if (code(k, k->written + first, end - first, err))
             return -1;
         for (size_t i = first; i < end; i++)
             take_rows(k, &k->written[i]);
-        if (write_rows(k, first, end - first, rows, err))
+        if (write_rows(k, first, end - first, err))
             return -1;
     }
     return 0;
@@ -455,7 +614,8 @@ void kvd_host_codes_free(kvd_host_codes *k)
     free(k->part);
     free(k->slot);
     free(k->written);
-    free(k->cosine);
+    free(k->rope);
+    free(k->back);
     (void)cudaFreeHost(k->row);
     (void)cudaFreeHost(k->list);
     kvd_device_release(&k->memory);
@@ -485,19 +645,16 @@ float *kvd_host_codes_rope(const kvd_paged_cache *c, bool undoes, kvd_err *err)
 static int make_tables(kvd_host_codes *k, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;
-    if (!k->rows.rotates)
-        return 0;
-    if (!(k->cosine = kvd_host_codes_rope(c, false, err)))
-        return -1;
-    k->sine = k->cosine + c->max_len * (size_t)c->config->d_head;
-    return 0;
+    return kvd_status(
+        ((k->rows.rotates || k->rows.undoes) && !(k->rope = kvd_host_codes_rope(c, false, err))) ||
+        (k->rows.undoes && !(k->back = kvd_host_codes_rope(c, true, err))));
 }
 
 int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *err)
 {
     const kvd_paged_cache *const c = m->cache;
     const kvd_bits_method *const bits = m->plan->bits;
-    const size_t slices = c->batch->max_slices, lists = LISTS * slices * sizeof(int32_t),
+    const size_t slices = c->batch->max_slices, lists = KINDS * LISTS * slices * sizeof(int32_t),
                  layers = (size_t)c->config->n_layers, parts = layers * rows->n_parts,
                  x = c->batch->max_tokens * rows->ld * sizeof(uint16_t);
     kvd_host_codes *const k = m->codes = calloc(1, sizeof *k);
@@ -514,7 +671,7 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
     memcpy(k->part, rows->part, parts * sizeof *k->part);
     k->rows.part = k->part;
     for (size_t i = 0; i < parts; i++)
-        k->numbers[k->part[i].side] += k->part[i].d;
+        k->numbers[kind_of(k, i / rows->n_parts)][k->part[i].side] += k->part[i].d;
     return (k->list = kvd_pinned_new(lists, what, err)) &&
                    (k->lists = kvd_device_new(&k->memory, lists, what, err)) &&
                    (k->x = kvd_device_new(&k->memory, x, what, err)) &&
@@ -555,11 +712,13 @@ static int write_pages(void *cache, int layer, const kvd_paged_rewrite *w, kvd_e
     return kvd_paged_cache_rewrite(cache, layer, w, err);
 }
 
-/* Makes the CPU quantise K of all KV heads, then V of all KV heads, of each token. */
-static int new_of_pages(kvd_gpu_method *m, bool rotates, bool turned, kvd_err *err)
+/* Makes the CPU quantise rows that hold K of all KV heads, then V of all KV heads. */
+static int new_of_pages(kvd_gpu_method *m, kvd_err *err)
 {
     kvd_paged_cache *const c = m->cache;
     const kvd_bits_method *const bits = m->plan->bits;
+    const bool raw = c->hook.wants_raw, rotates = c->cosine && raw && !bits->keys_before_rope,
+               undoes = c->cosine && !raw && bits->keys_before_rope;
     const size_t layers = (size_t)c->config->n_layers, heads = (size_t)c->config->n_kv_heads,
                  wide = heads * (size_t)c->config->d_head, units = bits->all_heads ? 1 : heads,
                  parts = KVD_N_SIDES * units;
@@ -579,7 +738,8 @@ static int new_of_pages(kvd_gpu_method *m, bool rotates, bool turned, kvd_err *e
                                 .ld = query_elements(c) + 2 * wide,
                                 .before = query_elements(c),
                                 .rotates = rotates,
-                                .turned = turned};
+                                .undoes = undoes,
+                                .turned = rotates || undoes};
     const int status = kvd_host_codes_new(m, &rows, err);
     free(part);
     return status;
@@ -602,13 +762,17 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Lets the GPU compress prompts if the method supports it. */
+/*
+ * Lets the GPU compress prompts if the quantisation method supports it (only kvtc does), and all
+ * layers store all tokens, with keys before RoPE.
+ */
 static int add_prompts(kvd_gpu_method *m, kvd_err *err)
 {
     kvd_host_codes *const k = m->codes;
     const kvd_paged_cache *const c = m->cache;
     const size_t wide = (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
-    if (m->plan->bits != &kvd_bits_kvtc || kvd_stream_value(m->plan, "lanes") > 0 || wide % 8)
+    if (m->plan->bits != &kvd_bits_kvtc || kvd_stream_value(m->plan, "lanes") > 0 || wide % 8 ||
+        c->window || k->rows.undoes)
         return 0;
     m->attended = attended;
     m->attended_prompts = true;
@@ -627,11 +791,6 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     const kvd_bits_method *const bits = plan->bits;
     if (!cache->generates)
         return kvd_fail(err, "the CUDA engine does not run '%s'", bits->info.name);
-    if (bits->keys_before_rope && cache->cosine && !cache->hook.wants_raw)
-        return kvd_fail(err,
-                        "'%s' codes keys before RoPE, which the CUDA engine does not have in "
-                        "models with biases or norms of Q and K, or with partial RoPE",
-                        bits->info.name);
     kvd_gpu_method *const k = *m = calloc(1, sizeof *k);
     if (!k)
         return kvd_no_memory(err, what, sizeof *k);
@@ -641,8 +800,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                           .kernels = what,
                           .appended = appended,
                           .free = release};
-    const bool rotates = cache->cosine && cache->hook.wants_raw && !bits->keys_before_rope;
-    return new_of_pages(k, rotates, rotates, err) || add_prompts(k, err) ? -1 : 0;
+    return kvd_status(new_of_pages(k, err) || add_prompts(k, err));
 }
 
 static bool runs(const kvd_plan *plan)
@@ -653,7 +811,15 @@ static bool runs(const kvd_plan *plan)
 static unsigned computes(const kvd_plan *plan)
 {
     (void)plan;
-    return (unsigned)KVD_GPU_SINKS | (unsigned)KVD_GPU_SCALE | (unsigned)KVD_GPU_WIDE;
+    return (unsigned)KVD_GPU_WINDOWS | (unsigned)KVD_GPU_SINKS | (unsigned)KVD_GPU_SCALE |
+           (unsigned)KVD_GPU_WIDE;
+}
+
+/* Returns true: if the engine has keys after RoPE alone, the CPU undoes it. */
+static bool before_rope(const kvd_plan *plan)
+{
+    (void)plan;
+    return true;
 }
 
 const kvd_gpu_kind kvd_gpu_host_codes = {.computes = computes,
@@ -661,4 +827,5 @@ const kvd_gpu_kind kvd_gpu_host_codes = {.computes = computes,
                                          .runs = runs,
                                          .generates = runs,
                                          .codes_on_host = runs,
+                                         .before_rope = before_rope,
                                          .open = open_method};

@@ -23,6 +23,7 @@ typedef struct {
     void *ctx;
     size_t ld, before; /* elements from one row of w->x to the next, and unused ones before a row */
     bool rotates;      /* true: rows come with keys before RoPE, which are coded after RoPE */
+    bool undoes;       /* true: rows come with keys after RoPE, which are coded before RoPE */
     bool turned;       /* true: keys of the rows that are written are after RoPE */
 } kvd_host_rows;
 
@@ -57,6 +58,8 @@ int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err);
  */
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
 double kvd_host_codes_held(const kvd_host_codes *k);
+/* Returns the bits of tokens that left the window in the latest step (kvd_gpu_method.unseen). */
+double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot);
 
 /* Finds the tokens that a token-dropping method keeps in cache pages. */
 typedef struct {

@@ -11,7 +11,6 @@
 #include "evaluate/generate/generate_path.h"
 #include "kernels/layout.h"
 #include "methods/bits/streams.h"
-#include "methods/cuda/fold.h"
 #include "methods/cuda/gpu_method.h"
 #include "model/checkpoint/cuda/weights.h"
 #include "model/pass/cuda/paged.h"
@@ -95,9 +94,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
                               char why[KVD_GENERATOR_WHY])
 {
     const bool member = kvd_gpu_method_name(p) != NULL;
-    /* `cut` is true if K is projected after RoPE, by matrices of a file or before quantisation. */
-    const bool rebuilds = p->dims && p->dims->rebuild,
-               cut = (p->bits || p->maker) && p->dims && !rebuilds;
+    const bool rebuilds = p->dims && p->dims->rebuild;
     /*
      * Some methods read the prompt twice. The repeated prompt needs positions of its own in the
      * cache.
@@ -112,8 +109,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
         reason = "the engine stores bf16 (--cache bf16)";
     else if (p->keep_first + p->keep_last > 0)
         reason = "the engine does not keep layers whole";
-    else if ((kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) && !cut && !rebuilds &&
-             !kvd_gpu_fold_packs(c) && !(kind && kind->before_rope && kind->before_rope(p)))
+    else if (!kvd_gpu_has_keys(kind, p, c))
         reason = "the engine has no keys before RoPE in models with biases or norms of Q and K, or "
                  "with partial RoPE";
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p) : rebuilds)

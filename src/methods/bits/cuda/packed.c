@@ -41,12 +41,9 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
-/* Returns the first of n tokens that a layer with a sliding window still stores. */
 static size_t first_held(const packed *k, int layer, size_t n)
 {
-    const size_t window = (size_t)k->layer[layer].map.window,
-                 block = kvd_plan_block(k->method.plan);
-    return window && n > window ? (n - window) / block * block : 0;
+    return kvd_gpu_first_held(&k->method, (size_t)k->layer[layer].map.window, n);
 }
 
 /* Returns the bits of tokens from .. n - 1 of a request in KV head g, without key outliers. */
