@@ -773,7 +773,9 @@ static void compare_shapes(void)
         "allot,bits=4,sink=3",
         "rotatekv,bits=4,group=32,sink=3",
         "vidkv,group=16,residual=16,k=1.8,ternary=0",
-        "kivi,bits=4,group=20,residual=20"};
+        "kivi,bits=4,group=20,residual=20",
+        "xquant,bits=4,group=16",
+        "xquant,bits=4,latent=0"};
     static const char *const of_gemma[] = {"none",
                                            "zack,p=0.5",
                                            "h2o",
@@ -801,6 +803,7 @@ static void compare_shapes(void)
                                            "rotatekv,bits=4,group=32,sink=3",
                                            "turboquant",
                                            "hetero",
+                                           "xquant,bits=4,group=16",
                                            "vidkv,group=16,residual=16,k=1.8,ternary=0"};
     static const char *const not_gpt_oss[][2] = {
         {"minicache,start=0", "window"},

@@ -24,7 +24,7 @@ typedef struct {
     size_t room;   /* of `near` */
     double unseen; /* bits of tokens that the latest step no longer read */
     /*
-     * Rows of the pending tokens, [n_layers] arrays [n - first][width], decoded where they are
+     * Rows of the pending tokens, [n_layers] arrays [n - first][pitch], decoded where they are
      * already quantised.
      */
     uint16_t **row;
@@ -53,6 +53,7 @@ struct kvd_host_codes {
     kvd_host_rows rows;
     kvd_host_part *part; /* rows.part */
     size_t layers;
+    size_t pitch;  /* elements of a row on the CPU: rows.width, then the layer's input */
     size_t states; /* elements of kvd_bits_block.state */
     /* Number of elements of K, and of V, that a token has in all layers of a kind. */
     size_t numbers[KINDS][KVD_N_SIDES];
@@ -62,7 +63,7 @@ struct kvd_host_codes {
      */
     float *rope, *back;
     /*
-     * Pinned rows [layers][room][width]: first those of new tokens, later those to write again.
+     * Pinned rows [layers][room][pitch]: first those of new tokens, later those to write again.
      * Grows before an iteration, to max_tokens rows at most.
      */
     uint16_t *row;
@@ -143,23 +144,31 @@ int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err)
     return k->prompts ? kvd_kvtc_prompt_coder_finish(k->prompts, err) : 0;
 }
 
-/* Starts copying n tokens of a layer from the GPU to k->row. */
-static int fetch_rows(const kvd_host_codes *k, int layer, size_t at, const uint16_t *x, size_t ld,
+/*
+ * Queues the copy of n rows x of a layer from the GPU to `to`, an element of k->row, and the rows
+ * after it.
+ */
+static int fetch_rows(const kvd_host_codes *k, uint16_t *to, const uint16_t *x, size_t ld,
                       size_t width, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t element = sizeof *x;
-    return n ? kvd_cuda_check(
-                   cudaMemcpy2DAsync(k->row + ((size_t)layer * k->room + at) * k->rows.width,
-                                     k->rows.width * element, x, ld * element, width * element, n,
-                                     cudaMemcpyDeviceToHost, stream),
-                   what, err)
+    return n ? kvd_cuda_check(cudaMemcpy2DAsync(to, k->pitch * element, x, ld * element,
+                                                width * element, n, cudaMemcpyDeviceToHost, stream),
+                              what, err)
              : 0;
+}
+
+/* Returns row `at` of a layer in k->row. */
+static uint16_t *row_of(const kvd_host_codes *k, size_t layer, size_t at)
+{
+    return k->row + (layer * k->room + at) * k->pitch;
 }
 
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err)
 {
-    return fetch_rows(k, layer, 0, x, ld, width, k->method->cache->batch->n_tokens, stream, err);
+    return fetch_rows(k, row_of(k, (size_t)layer, 0), x, ld, width,
+                      k->method->cache->batch->n_tokens, stream, err);
 }
 
 /* Returns how many of a new request's first n tokens the GPU compresses. */
@@ -173,12 +182,13 @@ static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t
                       kvd_err *err)
 {
     const kvd_step_batch *const b = k->method->cache->batch;
-    int status = fetch_rows(k, r->layer, 0, x, r->ld, width, r->steps, r->stream, err);
+    const size_t layer = (size_t)r->layer;
+    int status = fetch_rows(k, row_of(k, layer, 0), x, r->ld, width, r->steps, r->stream, err);
     for (size_t i = r->steps, at = r->steps; !status && i < r->steps + r->prompts; i++) {
         const size_t n = (size_t)b->host.q_len[i], coded = coded_apart(k, n);
-        status =
-            fetch_rows(k, r->layer, at, x + (r->steps + (size_t)b->host.start[i] + coded) * r->ld,
-                       r->ld, width, n - coded, r->stream, err);
+        status = fetch_rows(k, row_of(k, layer, at),
+                            x + (r->steps + (size_t)b->host.start[i] + coded) * r->ld, r->ld, width,
+                            n - coded, r->stream, err);
         at += n - coded;
     }
     return status;
@@ -193,7 +203,7 @@ static int reserve_rows(kvd_host_codes *k, size_t n, kvd_err *err)
     if (k->row)
         (void)cudaFreeHost(k->row);
     k->room = ample < most ? ample : most;
-    k->row = kvd_pinned_new(k->layers * k->room * k->rows.width * sizeof *k->row, what, err);
+    k->row = kvd_pinned_new(k->layers * k->room * k->pitch * sizeof *k->row, what, err);
     return k->row ? 0 : -1;
 }
 
@@ -225,7 +235,7 @@ static void turn(const kvd_host_codes *k, int layer, const float *table, size_t 
                        *const sine = cosine + c->max_len * d;
     for (size_t i = 0; i < n * heads; i++) {
         const uint32_t position = (uint32_t)(first + i / heads);
-        uint16_t *const key = row + i / heads * k->rows.width + i % heads * d;
+        uint16_t *const key = row + i / heads * k->pitch + i % heads * d;
         float x[KVD_WIDTH_MAX];
         kvd_to_f32(KVD_BF16, key, x, d);
         kvd_rope_apply(c->config, cosine, sine, &position, 1, 1, x);
@@ -236,17 +246,16 @@ static void turn(const kvd_host_codes *k, int layer, const float *table, size_t 
 static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at, size_t n,
                       kvd_err *err)
 {
-    const size_t width = k->rows.width, pending = s->n - s->first,
-                 bytes = (pending + n) * width * sizeof **s->row;
+    const size_t pitch = k->pitch, pending = s->n - s->first,
+                 bytes = (pending + n) * pitch * sizeof **s->row;
     uint16_t *const row = realloc(s->row[layer], bytes);
     if (!row)
         return kvd_no_memory(err, what, bytes);
     s->row[layer] = row;
-    memcpy(row + pending * width, k->row + ((size_t)layer * k->room + at) * width,
-           n * width * sizeof *row);
+    memcpy(row + pending * pitch, row_of(k, (size_t)layer, at), n * pitch * sizeof *row);
     const float *const table = k->rows.undoes ? k->back : k->rope;
     if (table)
-        turn(k, layer, table, s->n, n, row + pending * width);
+        turn(k, layer, table, s->n, n, row + pending * pitch);
     return 0;
 }
 
@@ -370,8 +379,14 @@ static task task_of(const kvd_host_codes *k, const written *w, size_t place)
     return (task){.of = w, .place = place, .from = from, .n = n};
 }
 
-static int code_blocks(const kvd_host_codes *k, task *t, float *x, uint32_t *position,
-                       uint8_t *level, kvd_err *err)
+/* Rows of a task: x [2 n][d] numbers, then decoded ones; input [n][rows.input]. */
+typedef struct {
+    float *x, *input;
+    uint32_t *position; /* [n] */
+    uint8_t *level;     /* [n] */
+} task_rows;
+
+static int code_blocks(const kvd_host_codes *k, task *t, const task_rows *r, kvd_err *err)
 {
     const kvd_plan *const p = k->method->plan;
     const slot_of *const s = t->of->slot;
@@ -387,13 +402,14 @@ static int code_blocks(const kvd_host_codes *k, task *t, float *x, uint32_t *pos
                                   .kv_head = part->kv_head,
                                   .n = each,
                                   .d = d,
-                                  .x = x + at * d,
-                                  .level = level + at,
-                                  .position = position + at,
+                                  .x = r->x + at * d,
+                                  .input = k->rows.input ? r->input + at * k->rows.input : NULL,
+                                  .level = r->level + at,
+                                  .position = r->position + at,
                                   .state = s->state + t->place * k->states,
                                   .prompt = s->prompt};
         kvd_bits_count count = {0, 0};
-        if (p->bits->code(p->bits_self, &b, x + (n + at) * d, &count, err))
+        if (p->bits->code(p->bits_self, &b, r->x + (n + at) * d, &count, err))
             return kvd_in(err, "layer %d, KV head %d", layer, part->kv_head);
         t->bits += count.payload + count.side;
     }
@@ -405,25 +421,27 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 {
     const slot_of *const s = t->of->slot;
     const kvd_host_part *const part = &k->part[t->place];
-    const size_t from = t->from, n = t->n, d = part->d, width = k->rows.width,
-                 bytes = n * (2 * d * sizeof(float) + sizeof(uint32_t) + 1);
+    const size_t from = t->from, n = t->n, d = part->d, input = k->rows.input,
+                 bytes = n * ((2 * d + input) * sizeof(float) + sizeof(uint32_t) + 1);
     if (!n)
         return 0;
-    float *const x = malloc(bytes);
-    if (!x)
+    task_rows r = {.x = malloc(bytes)};
+    if (!r.x)
         return kvd_no_memory(err, what, bytes);
-    uint32_t *const position = (uint32_t *)(void *)(x + 2 * n * d);
-    uint8_t *const level = (uint8_t *)(position + n);
-    uint16_t *const row = s->row[t->place / k->rows.n_parts] + (from - s->first) * width + part->at;
+    r.input = r.x + 2 * n * d;
+    r.position = (uint32_t *)(void *)(r.input + n * input);
+    r.level = (uint8_t *)(r.position + n);
+    uint16_t *const row = s->row[t->place / k->rows.n_parts] + (from - s->first) * k->pitch;
     for (size_t i = 0; i < n; i++) {
-        kvd_to_f32(KVD_BF16, row + i * width, x + i * d, d);
-        position[i] = (uint32_t)(from + i);
-        level[i] = KVD_LEVEL_HIGH;
+        kvd_to_f32(KVD_BF16, row + i * k->pitch + part->at, r.x + i * d, d);
+        kvd_to_f32(KVD_BF16, row + i * k->pitch + k->rows.width, r.input + i * input, input);
+        r.position[i] = (uint32_t)(from + i);
+        r.level[i] = KVD_LEVEL_HIGH;
     }
-    const int status = code_blocks(k, t, x, position, level, err);
+    const int status = code_blocks(k, t, &r, err);
     for (size_t i = 0; !status && i < n; i++)
-        kvd_from_f32(KVD_BF16, x + (n + i) * d, row + i * width, d);
-    free(x);
+        kvd_from_f32(KVD_BF16, r.x + (n + i) * d, row + i * k->pitch + part->at, d);
+    free(r.x);
     return status;
 }
 
@@ -478,18 +496,18 @@ static int code(const kvd_host_codes *k, written *w, size_t n, kvd_err *err)
 static void take_rows(const kvd_host_codes *k, const written *w)
 {
     slot_of *const s = w->slot;
-    const size_t width = k->rows.width, first = w->ready[KVD_KEYS] < w->ready[KVD_VALUES]
-                                                    ? w->ready[KVD_KEYS]
-                                                    : w->ready[KVD_VALUES];
+    const size_t pitch = k->pitch, first = w->ready[KVD_KEYS] < w->ready[KVD_VALUES]
+                                               ? w->ready[KVD_KEYS]
+                                               : w->ready[KVD_VALUES];
 #pragma omp parallel for schedule(static) if (w->end[FULL] - w->from[FULL] > KVD_PAGE_TOKENS)
     for (size_t l = 0; l < k->layers; l++) {
         const int kind = kind_of(k, l);
         const size_t from = w->from[kind], n = w->end[kind] - from;
-        uint16_t *const row = s->row[l], *const to = k->row + (l * k->room + w->at[kind]) * width;
-        memcpy(to, row + (from - s->first) * width, n * width * sizeof *row);
+        uint16_t *const row = s->row[l], *const to = row_of(k, l, w->at[kind]);
+        memcpy(to, row + (from - s->first) * pitch, n * pitch * sizeof *row);
         if (k->back)
             turn(k, (int)l, k->rope, from, n, to);
-        memmove(row, row + (first - s->first) * width, (s->n - first) * width * sizeof *row);
+        memmove(row, row + (first - s->first) * pitch, (s->n - first) * pitch * sizeof *row);
     }
     s->first = first;
     memcpy(s->coded, w->ready, sizeof s->coded);
@@ -541,7 +559,7 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
     for (size_t l = 0; l < k->layers; l++) {
         const kvd_paged_rewrite *const r = &of[kind_of(k, l)];
         if (kvd_cuda_check(cudaMemcpy2DAsync(k->x + k->rows.before, k->rows.ld * sizeof *k->x,
-                                             k->row + l * k->room * k->rows.width, bytes, bytes,
+                                             row_of(k, l, 0), k->pitch * sizeof *k->x, bytes,
                                              (size_t)r->n_rows, cudaMemcpyHostToDevice, stream),
                            what, err) ||
             k->rows.write(k->rows.ctx, (int)l, r, err))
@@ -664,6 +682,7 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
                           .rows = *rows,
                           .part = malloc(parts * sizeof *k->part),
                           .layers = layers,
+                          .pitch = rows->width + rows->input,
                           .states = bits->states ? bits->states(m->plan->bits_self) : 1,
                           .written = calloc(slices, sizeof *k->written)};
     if (!k->part || !k->written)
@@ -680,18 +699,23 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
                : -1;
 }
 
-/* Returns true if the CPU can quantise tokens by the method plan->bits from K and V alone. */
+/* Returns true if the CPU can quantise tokens by plan->bits from K, V and the layer's input. */
 static bool takes(const kvd_plan *plan)
 {
-    const unsigned others = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_QUERIES | KVD_NEEDS_INPUT;
+    const unsigned others = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_QUERIES;
     const kvd_bits_method *const bits = plan->bits;
     return bits && !plan->layers && !plan->levels && !plan->channels && !plan->dims_low &&
            !(bits->info.needs & others) && !(bits->balances && bits->balances(&plan->bits_values));
 }
 
+static bool needs_input(const kvd_plan *plan)
+{
+    return plan->bits->info.needs & KVD_NEEDS_INPUT;
+}
+
 bool kvd_host_codes_take(const kvd_plan *plan)
 {
-    return takes(plan) && !plan->tokens;
+    return takes(plan) && !needs_input(plan) && !plan->tokens;
 }
 
 bool kvd_host_codes_take_entries(const kvd_plan *plan)
@@ -699,7 +723,7 @@ bool kvd_host_codes_take_entries(const kvd_plan *plan)
     const kvd_tokens_method *const t = plan->tokens;
     /* Plugins are refused, because they might read token positions that the CPU does not know. */
     const bool plugin = plan->bits && !plan->bits->info.gpu;
-    return takes(plan) && t && !plugin && !plan->maker && !plan->dims;
+    return takes(plan) && !needs_input(plan) && t && !plugin && !plan->maker && !plan->dims;
 }
 
 static size_t query_elements(const kvd_paged_cache *c)
@@ -731,6 +755,7 @@ static int new_of_pages(kvd_gpu_method *m, kvd_err *err)
                                   .at = i % parts * (wide / units),
                                   .d = wide / units};
     const kvd_host_rows rows = {.width = 2 * wide,
+                                .input = needs_input(m->plan) ? (size_t)c->config->d_model : 0,
                                 .n_parts = parts,
                                 .part = part,
                                 .write = write_pages,
@@ -748,11 +773,15 @@ static int new_of_pages(kvd_gpu_method *m, kvd_err *err)
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = m->cache;
-    const size_t width = 2 * (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
+    const kvd_host_codes *const k = m->codes;
+    const size_t width = k->rows.width, input = k->rows.input, n = c->batch->n_tokens;
     const uint16_t *const x = (const uint16_t *)r->x + query_elements(c);
-    return m->codes->prompts && r->prompts
+    uint16_t *const row = row_of(k, (size_t)r->layer, 0);
+    return k->prompts && r->prompts
                ? fetch_rest(m->codes, r, x, width, err)
-               : kvd_host_codes_fetch(m->codes, r->layer, x, r->ld, width, r->stream, err);
+               : kvd_status(fetch_rows(k, row, x, r->ld, width, n, r->stream, err) ||
+                            (input && fetch_rows(k, row + width, r->input, input, input, n,
+                                                 r->stream, err)));
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -794,6 +823,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     kvd_gpu_method *const k = *m = calloc(1, sizeof *k);
     if (!k)
         return kvd_no_memory(err, what, sizeof *k);
+    cache->hook.wants_input = needs_input(plan);
     *k = (kvd_gpu_method){.cache = cache,
                           .plan = plan,
                           .whole_prompts = true,
@@ -805,7 +835,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 
 static bool runs(const kvd_plan *plan)
 {
-    return kvd_host_codes_take(plan) && !plan->maker && !plan->dims;
+    return takes(plan) && !plan->tokens && !plan->maker && !plan->dims;
 }
 
 static unsigned computes(const kvd_plan *plan)

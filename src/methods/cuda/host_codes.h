@@ -16,6 +16,7 @@ typedef struct kvd_host_codes kvd_host_codes;
 /* Layout of K and V of a token in one layer (bf16), and the function that writes them back. */
 typedef struct {
     size_t width;              /* elements of the longest row of a layer, at most */
+    size_t input;              /* d_model if a layer's input is needed too, otherwise 0 */
     size_t n_parts;            /* parts of a row */
     const kvd_host_part *part; /* [n_layers][n_parts], copied */
     /* Starts copying decoded tokens w->x (device, w->ld elements apart) to the cache of a layer. */

@@ -430,8 +430,20 @@ static bool has_group(const kvd_plan *plan)
     return group % KVD_PAGE_TOKENS == 0 || KVD_PAGE_TOKENS % group == 0;
 }
 
+/* Returns the part of the model that the kernels do not compute, or NULL. */
+static const char *not_computed(const kvd_config *c)
+{
+    const bool partial =
+        c->rope_dims && c->rope_dims < c->d_head && c->rope_layout != KVD_ROPE_INTERLEAVED;
+    return c->qk_norm_whole          ? "a norm over all heads of K"
+           : partial                 ? "partial RoPE"
+           : c->rope_local_theta > 0 ? "RoPE that differs between layers"
+                                     : NULL;
+}
+
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
+    const char *const other = not_computed(c->config);
     const int rank = (int)kvd_xquant_matrices_of(plan->bits_self, 0, KVD_KEYS).rank;
     if (!has_group(plan))
         return kvd_fail(err,
@@ -442,15 +454,9 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
         return kvd_fail(
             err, "'xquant' with vectors of %d numbers: the CUDA engine takes multiples of %d", rank,
             KVD_WIDTH_STEP);
-    const kvd_config *const m = c->config;
-    const bool partial =
-        m->rope_dims && m->rope_dims < m->d_head && m->rope_layout != KVD_ROPE_INTERLEAVED;
-    return m->qk_norm_whole || partial || m->rope_local_theta > 0
-               ? kvd_fail(err, "'xquant' in a model with %s: the CUDA engine does not run it",
-                          m->qk_norm_whole ? "a norm over all heads of K"
-                          : partial        ? "partial RoPE"
-                                           : "RoPE that differs between layers")
-               : 0;
+    return other ? kvd_fail(err, "'xquant' in a model with %s: the CUDA engine does not run it",
+                            other)
+                 : 0;
 }
 
 static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
@@ -487,6 +493,12 @@ static bool generates(const kvd_plan *plan)
     return has_group(plan);
 }
 
+static bool fits(const kvd_plan *plan, const kvd_config *c)
+{
+    (void)plan;
+    return !not_computed(c);
+}
+
 static unsigned computes(const kvd_plan *plan)
 {
     (void)plan;
@@ -503,5 +515,6 @@ const kvd_gpu_kind kvd_gpu_xquant = {
     .computes = computes,
     .joined = "the codes are those of a layer's input, which all KV heads share",
     .generates = generates,
+    .fits = fits,
     .before_rope = before_rope,
     .open = open_method};
