@@ -702,8 +702,9 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
                            !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu", 4);
         /* Rounding decides how many tokens or outliers these methods keep, or how long codes are.
          */
-        static const char *const varying[] = {"kvmerger", "prefixkv",  "cake", "mpcache", "a2ats",
-                                              "cachegen", "waterfill", "kvtc", "kvquant"};
+        static const char *const varying[] = {"kvmerger", "prefixkv", "cake",      "mpcache",
+                                              "a2ats",    "cachegen", "waterfill", "kvtc",
+                                              "kvquant",  "h2o+kivi", "tova+kivi"};
         bool varies = false;
         for (size_t k = 0; k < sizeof varying / sizeof *varying; k++)
             varies = varies || strstr(method[i], varying[k]);
@@ -775,7 +776,13 @@ static void compare_shapes(void)
         "vidkv,group=16,residual=16,k=1.8,ternary=0",
         "kivi,bits=4,group=20,residual=20",
         "xquant,bits=4,group=16",
-        "xquant,bits=4,latent=0"};
+        "xquant,bits=4,latent=0",
+        "h2o+kivi,bits=4,group=16,residual=16",
+        "snapkv+hetero,window=8,k=8,v=4",
+        "adakv+fp8,window=8",
+        "tova+kivi,bits=4,group=20,residual=40",
+        "keyformer+kvquant",
+        "streaming+allot,bits=4,allot.sink=3"};
     static const char *const of_gemma[] = {"none",
                                            "zack,p=0.5",
                                            "h2o",
@@ -794,6 +801,8 @@ static void compare_shapes(void)
                                            "adakv,window=8",
                                            "locret,budget=0.3,local=8",
                                            "kivi,bits=4,group=16,residual=16",
+                                           "h2o+kivi,bits=4,group=16,residual=16",
+                                           "snapkv+nvfp4,window=8",
                                            "cachegen",
                                            "kvtc,window=20,block=16",
                                            "waterfill,step=0.05",

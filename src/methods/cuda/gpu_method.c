@@ -234,7 +234,10 @@ double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot)
 
 double kvd_gpu_method_unseen(const kvd_gpu_method *m, size_t slot)
 {
-    return m->codes ? kvd_host_codes_unseen(m->codes, slot) : m->unseen ? m->unseen(m, slot) : 0;
+    return m->codes    ? kvd_host_codes_unseen(m->codes, slot)
+           : m->kept   ? kvd_host_entries_unseen(m->kept, slot)
+           : m->unseen ? m->unseen(m, slot)
+                       : 0;
 }
 
 size_t kvd_gpu_first_held(const kvd_gpu_method *m, size_t window, size_t n)

@@ -845,17 +845,10 @@ static unsigned computes(const kvd_plan *plan)
            (unsigned)KVD_GPU_WIDE;
 }
 
-/* Returns true: if the engine has keys after RoPE alone, the CPU undoes it. */
-static bool before_rope(const kvd_plan *plan)
-{
-    (void)plan;
-    return true;
-}
-
 const kvd_gpu_kind kvd_gpu_host_codes = {.computes = computes,
                                          .joined = "the CPU codes the heads of one GPU",
                                          .runs = runs,
                                          .generates = runs,
                                          .codes_on_host = runs,
-                                         .before_rope = before_rope,
+                                         .before_rope = runs,
                                          .open = open_method};

@@ -64,14 +64,17 @@ double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot);
 
 /* Finds the tokens that a token-dropping method keeps in cache pages. */
 typedef struct {
-    /* Returns the number of cached tokens of a KV head after the latest iteration. */
+    /*
+     * Returns the number of cached tokens of a KV head after the latest iteration. Layers with a
+     * window hold the tokens of the window, in their own pages, and are not asked for.
+     */
     size_t (*count)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
     /* Returns the device address of K of the token at `place`. V is 64 d_head elements later. */
     uint16_t *(*row)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, size_t place);
     /*
-     * Starts copying the positions of the kept tokens to the pinned array `to`
-     * [n_layers][n_kv_heads][room]. NULL: tokens stay in order, decode steps drop none, and the
-     * method calls kvd_host_entries_note.
+     * Queues the copy of the kept tokens' positions in the sequence, in order of their places, to
+     * the pinned array `to` [layers without a window][n_kv_heads][room]. NULL: tokens stay in
+     * order, no decode step drops one, and the method calls kvd_host_entries_note.
      */
     int (*positions)(const kvd_gpu_method *m, size_t slot, uint32_t *to, cudaStream_t stream,
                      kvd_err *err);
@@ -97,5 +100,7 @@ int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err
 void kvd_host_entries_drop(kvd_host_entries *e, size_t slot);
 double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot);
 double kvd_host_entries_held(const kvd_host_entries *e);
+/* Returns the bits of tokens that left the window in the latest step (kvd_gpu_method.unseen). */
+double kvd_host_entries_unseen(const kvd_host_entries *e, size_t slot);
 
 #endif

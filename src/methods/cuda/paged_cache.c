@@ -245,6 +245,18 @@ void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer)
     return (char *)c->pool + c->pool_at[layer];
 }
 
+uint16_t *kvd_paged_cache_row(const kvd_paged_cache *c, size_t slot, int layer, int kv_head,
+                              size_t place)
+{
+    const kvd_attn_map *const map = &c->layer[layer].map;
+    const kvd_pages *const pages = kvd_paged_pages_of(c, map);
+    const kvd_page_slot *const list = &pages->slot[slot];
+    const size_t p = place / KVD_PAGE_TOKENS, t = place % KVD_PAGE_TOKENS,
+                 page = p < list->first ? pages->n_pages : (size_t)list->page[p];
+    return (uint16_t *)kvd_paged_cache_pool(c, layer) + page * (size_t)map->page_elements +
+           map->kv_offset[kv_head] + t / 8 * 8 * (size_t)map->d_qk[kv_head] + t % 8 * 8;
+}
+
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer)
 {
     return c->worker->weights.layer[layer].sinks;

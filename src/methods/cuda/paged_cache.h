@@ -129,6 +129,12 @@ int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *er
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err);
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
+/*
+ * Returns the device address of K of the token at `place` in the pages of a running request (slot);
+ * V is 64 d_head elements after it. The idle page takes the place of a page that left the window.
+ */
+uint16_t *kvd_paged_cache_row(const kvd_paged_cache *c, size_t slot, int layer, int kv_head,
+                              size_t place);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 /* Stores new K and V in `pool`; decode steps use the pages of table [steps][max_pages]. */

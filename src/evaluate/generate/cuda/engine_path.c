@@ -46,10 +46,7 @@ typedef struct {
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
-    /*
-     * Number of KV heads in all layers, and in the layers that engine->count counts. It does not
-     * count layers with a sliding window if no method compresses them.
-     */
+    /* Number of KV heads in all layers, and in those whose tokens engine->count counts. */
     double heads, counted_heads;
     double row_bits; /* bits of a token's K and V before quantisation */
     /* Bits of one token's K and V in one layer without compression. */
@@ -156,9 +153,16 @@ static size_t rows_held(const by_engine *e, int layer, size_t rows)
     return window && window < rows ? window : rows;
 }
 
+/* Returns true if the layer has a sliding window that is shorter than the longest sequence. */
+static bool has_window(const by_engine *e, int layer)
+{
+    return rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
+}
+
+/* Returns true if the layer holds the tokens of a window, and no method compresses them. */
 static bool holds_window(const by_engine *e, int layer)
 {
-    return !e->plan->bits && rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
+    return !e->plan->bits && has_window(e, layer);
 }
 
 /*
@@ -249,11 +253,12 @@ static void count_rows(by_engine *e)
     const kvd_config *const c = e->config;
     e->heads = (double)c->n_layers * c->n_kv_heads;
     e->dense_bits = 8 * (double)kvd_dtype_bytes(KVD_BF16) * (double)kvd_config_cached(c);
-    for (int l = 0; l < c->n_layers; l++)
-        if (!holds_window(e, l)) {
-            e->counted_heads += c->n_kv_heads;
-            e->row_bits += layer_bits(e, l);
-        }
+    for (int l = 0; l < c->n_layers; l++) {
+        /* In a layer with a window, a method may quantise tokens, but does not choose them. */
+        const bool window = e->plan->tokens ? has_window(e, l) : holds_window(e, l);
+        e->counted_heads += window ? 0 : c->n_kv_heads;
+        e->row_bits += holds_window(e, l) ? 0 : layer_bits(e, l);
+    }
     e->entry_bits = e->plan->tokens ? e->counted_heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 

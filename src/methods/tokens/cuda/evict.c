@@ -533,11 +533,7 @@ static size_t count_entries(const kvd_gpu_method *m, size_t slot, int layer, int
 static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int kv_head,
                            size_t place)
 {
-    const kvd_attn_map *const map = &m->cache->layer[layer].map;
-    const size_t page = (size_t)m->cache->pages->slot[slot].page[place / KVD_PAGE_TOKENS],
-                 t = place % KVD_PAGE_TOKENS;
-    return (uint16_t *)kvd_paged_cache_pool(m->cache, layer) + page * (size_t)map->page_elements +
-           map->kv_offset[kv_head] + t / 8 * 8 * (size_t)map->d_qk[kv_head] + t % 8 * 8;
+    return kvd_paged_cache_row(m->cache, slot, layer, kv_head, place);
 }
 
 /* Returns the position of a cached token if the last `recent` places are a ring. */
@@ -665,7 +661,7 @@ static bool generates(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    return KVD_GPU_SINKS | KVD_GPU_SCALE | (plan->bits ? 0 : KVD_GPU_WINDOWS) |
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE |
            (plan->tokens == &kvd_tokens_expectedattention ? 0 : KVD_GPU_WIDE);
 }
 

@@ -23,6 +23,7 @@ typedef struct {
     size_t fresh;              /* entries from here on are new */
     size_t coded[KVD_N_SIDES]; /* entries that are coded, from the oldest on */
     double sum;                /* bits of all codes */
+    double unseen;             /* bits of entries that the latest step no longer read */
     int64_t seen;              /* position of the newest token so far, or -1 */
     uint32_t *position;        /* [room] of each entry in the sequence */
     uint32_t *place;           /* [room] of each entry in the pages */
@@ -37,7 +38,7 @@ typedef struct {
 typedef struct {
     entries_of *head; /* [layers][heads]; NULL: no request */
     bool prompt;      /* the latest iteration brought the prompt */
-    double bits;
+    double bits, unseen;
 } slot_of;
 
 struct kvd_host_entries {
@@ -90,6 +91,11 @@ double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot)
     return e->slot[slot].bits;
 }
 
+double kvd_host_entries_unseen(const kvd_host_entries *e, size_t slot)
+{
+    return e->slot[slot].unseen;
+}
+
 double kvd_host_entries_held(const kvd_host_entries *e)
 {
     double bits = 0;
@@ -100,9 +106,10 @@ double kvd_host_entries_held(const kvd_host_entries *e)
 
 static void count_bits(const kvd_host_entries *e, slot_of *s)
 {
-    s->bits = 0;
+    s->bits = s->unseen = 0;
     for (size_t i = 0; i < e->layers * e->heads; i++) {
         const entries_of *const h = &s->head[i];
+        s->unseen += h->unseen;
         const size_t exact = 2 * h->m - h->coded[KVD_KEYS] - h->coded[KVD_VALUES];
         s->bits += h->sum + 16.0 * (double)(exact * e->d);
     }
@@ -232,14 +239,65 @@ static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, siz
     return 0;
 }
 
-/* Updates the lists of a slice's request. `row` is the index of the slice in the iteration. */
+/* Drops the entries that have left the window, and counts the bits that a step did not read. */
+static int leave_window(const kvd_host_entries *e, entries_of *h, size_t before, size_t n,
+                        kvd_err *err)
+{
+    const size_t window = e->method->cache->window, seen = n > window ? n - window : 0,
+                 first = kvd_gpu_first_held(e->method, window, n);
+    bool *const stays = malloc(h->m + 1);
+    if (!stays)
+        return kvd_no_memory(err, what, h->m);
+    h->unseen = 0;
+    for (size_t i = 0; before && i < h->m && h->position[i] < seen; i++)
+        for (int side = 0; side < KVD_N_SIDES; side++)
+            h->unseen += i < h->coded[side] ? h->bits[side][i] : 16 * (double)e->d;
+    for (size_t i = 0; i < h->m; i++)
+        stays[i] = h->position[i] >= first;
+    if (h->m && !stays[0])
+        remove_entries(e, h, stays);
+    free(stays);
+    return 0;
+}
+
+/* Moves a head's list in a layer with a window to the tokens of the window. */
+static int slide(const kvd_host_entries *e, const kvd_slice *s, entries_of *h, kvd_err *err)
+{
+    const size_t n = (size_t)s->before + s->n,
+                 first = kvd_gpu_first_held(e->method, e->method->cache->window, n);
+    if (leave_window(e, h, s->before, n, err) || reserve(e, h, n - first, err))
+        return -1;
+    h->fresh = h->m;
+    for (; h->m < n - first; h->m++)
+        h->position[h->m] = h->place[h->m] = (uint32_t)(first + h->m);
+    return 0;
+}
+
+/*
+ * Updates the list of head i. row: index of slice s in the iteration; where [max_len]: scratch.
+ */
+static int update_head(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
+                       uint32_t *where, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method->cache;
+    const int layer = (int)(i / e->heads), kv_head = (int)(i % e->heads);
+    entries_of *const h = &e->slot[s->slot].head[i];
+    if (c->layer[layer].map.window)
+        return slide(e, s, h, err);
+    const size_t n = e->places.count(e->method, s->slot, layer, kv_head),
+                 head = (size_t)c->kind_index[layer] * e->heads + (size_t)kv_head;
+    return e->places.positions ? match(e, h, e->positions + head * e->places.room, n,
+                                       (int64_t)s->before + s->n - 1, where, err)
+                               : extend(e, s, row, i, n, err);
+}
+
+/* Updates the lists of a slice's request. row: index of the slice in the iteration. */
 static int update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *err)
 {
     const kvd_gpu_method *const m = e->method;
     const cudaStream_t stream = m->cache->worker->stream;
     slot_of *const slot = &e->slot[s->slot];
     const size_t n = e->layers * e->heads;
-    const int64_t newest = (int64_t)s->before + s->n - 1;
     slot->prompt = !s->before;
     if (slot->prompt) {
         forget(e, slot);
@@ -259,13 +317,8 @@ static int update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *
 #pragma omp for schedule(static)
         for (size_t i = 0; i < n; i++) {
             kvd_err mine;
-            const size_t there =
-                e->places.count(m, s->slot, (int)(i / e->heads), (int)(i % e->heads));
-            const int failed = !where ? kvd_no_memory(&mine, what, e->max_len * sizeof *where)
-                               : e->places.positions
-                                   ? match(e, &slot->head[i], e->positions + i * e->places.room,
-                                           there, newest, where, &mine)
-                                   : extend(e, s, row, i, there, &mine);
+            const int failed = where ? update_head(e, s, row, i, where, &mine)
+                                     : kvd_no_memory(&mine, what, e->max_len * sizeof *where);
 #pragma omp critical(kvd_host_entries)
             if (failed) {
                 *err = mine;
@@ -404,6 +457,7 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
 static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                      bool ready, size_t *rows, kvd_err *err)
 {
+    const kvd_paged_cache *const c = e->method->cache;
     const size_t each = e->layers * e->heads;
     size_t at = 0;
     for (size_t j = first; j < first + n; j++) {
@@ -414,11 +468,14 @@ static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first,
 #pragma omp parallel for schedule(static)
     for (size_t j = first; j < first + n; j++) {
         const entries_of *const h = e->list[j];
-        const size_t from = ready ? h->from : h->fresh, end = ready ? h->end : h->m, i = j % each;
+        const size_t from = ready ? h->from : h->fresh, end = ready ? h->end : h->m, i = j % each,
+                     slot = it->slice[j / each].slot;
+        const int layer = (int)(i / e->heads), kv_head = (int)(i % e->heads);
         for (size_t k = from; k < end; k++)
             e->k[h->at + k - from] =
-                e->places.row(e->method, it->slice[j / each].slot, (int)(i / e->heads),
-                              (int)(i % e->heads), h->place[k]);
+                c->layer[layer].map.window
+                    ? kvd_paged_cache_row(c, slot, layer, kv_head, h->place[k])
+                    : e->places.row(e->method, slot, layer, kv_head, h->place[k]);
     }
     *rows = at;
     return kvd_queue_put(e->device_k, e->k, at * sizeof *e->k, e->method->cache->worker->stream,

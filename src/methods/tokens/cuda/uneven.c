@@ -468,10 +468,10 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-/* Methods prefixkv, cake and windowkv exclude sliding windows and wide heads. */
 static unsigned computes(const kvd_plan *plan)
 {
-    return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE | (plan->bits ? 0 : KVD_GPU_WINDOWS);
+    (void)plan;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
 const kvd_gpu_kind kvd_gpu_uneven = {.computes = computes,
