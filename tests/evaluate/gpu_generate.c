@@ -704,7 +704,7 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
          */
         static const char *const varying[] = {"kvmerger", "prefixkv", "cake",      "mpcache",
                                               "a2ats",    "cachegen", "waterfill", "kvtc",
-                                              "kvquant",  "h2o+kivi", "tova+kivi"};
+                                              "kvquant",  "h2o+kivi", "tova+kivi", "zipcache"};
         bool varies = false;
         for (size_t k = 0; k < sizeof varying / sizeof *varying; k++)
             varies = varies || strstr(method[i], varying[k]);
@@ -777,6 +777,7 @@ static void compare_shapes(void)
         "kivi,bits=4,group=20,residual=20",
         "xquant,bits=4,group=16",
         "xquant,bits=4,latent=0",
+        "zipcache,high=8,low=4,block=20",
         "h2o+kivi,bits=4,group=16,residual=16",
         "snapkv+hetero,window=8,k=8,v=4",
         "adakv+fp8,window=8",
@@ -813,7 +814,8 @@ static void compare_shapes(void)
                                            "turboquant",
                                            "hetero",
                                            "xquant,bits=4,group=16",
-                                           "vidkv,group=16,residual=16,k=1.8,ternary=0"};
+                                           "vidkv,group=16,residual=16,k=1.8,ternary=0",
+                                           "zipcache,high=8,low=4,block=20"};
     static const char *const not_gpt_oss[][2] = {
         {"minicache,start=0", "window"},
         {"mikv", "window"},

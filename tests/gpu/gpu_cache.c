@@ -1,6 +1,7 @@
 /*
  * Tests the compressed KV cache on the GPU against kvd_cache on the CPU. Bytes and messages must be
- * equal. Also tests kernels that quantise rows of a cache, and lists of device arrays.
+ * equal. Also tests kernels that quantise rows of a cache or add up probabilities, and lists of
+ * device arrays.
  */
 #include <math.h>
 
@@ -379,6 +380,143 @@ static void test_all_codes(void)
     test_codes(&kvd_bits_nvfp4, (kvd_parameter_values){.value = {0}}, 72, &nv);
 }
 
+enum { REQUESTS = 3, PAGES = 3, POOL = REQUESTS * PAGES, BLOCK = 20, NEWEST = 23 };
+
+/* Host copies of the arrays of kvd_cache_received. */
+typedef struct {
+    kvd_cache_received a; /* with addresses of the copies */
+    uint16_t *q, *pool;
+    float *lse;
+    size_t n_sum;
+} received;
+
+static double read_bf16(const uint16_t *x)
+{
+    float y;
+    kvd_to_f32(KVD_BF16, x, &y, 1);
+    return (double)y;
+}
+
+/* Returns the probability with which query q of a head attends to token t of request b. */
+static double probability(const received *x, int b, int head, int q, int t)
+{
+    const kvd_attn_map *const map = &x->a.map;
+    const int g = head / map->group;
+    const size_t d = (size_t)map->d_qk[g], row = x->a.prompts ? (size_t)(x->a.q_start[b] + q) : 0,
+                 page = (size_t)x->a.page_table[b * PAGES + t / KVD_PAGE_TOKENS];
+    const uint16_t *const k = x->pool + page * (size_t)map->page_elements + map->kv_offset[g];
+    double sum = 0;
+    for (size_t i = 0; i < d; i++)
+        sum += read_bf16(x->q + (x->a.prompts
+                                     ? (size_t)map->q_offset[head] * (size_t)x->a.n_q8 +
+                                           kvd_blocked_index(row, i, d)
+                                     : (size_t)(b * map->q_pitch + map->q_offset[head]) + i)) *
+               read_bf16(k + kvd_blocked_index((size_t)t % KVD_PAGE_TOKENS, i, d));
+    return exp(sum * (double)map->scale -
+               (double)x->lse[x->a.prompts ? (size_t)head * (size_t)x->a.n_q8 + row
+                                           : (size_t)(b * map->n_heads + head)]);
+}
+
+/* Fills want [n_sum]; a sum that the kernel must not write is -1. */
+static void receive_on_cpu(const received *x, float *want)
+{
+    const kvd_attn_map *const map = &x->a.map;
+    for (size_t i = 0; i < x->n_sum; i++)
+        want[i] = -1;
+    for (int b = 0; b < REQUESTS; b++)
+        for (int g = 0; g < map->n_kv_heads; g++) {
+            const int m = x->a.kv_len[b], window = map->window ? map->window : m,
+                      seen = m > window ? m - window : 0, recent = m > NEWEST ? m - NEWEST : 0,
+                      from = x->a.prompts    ? seen / BLOCK * BLOCK
+                             : seen > recent ? seen
+                                             : recent;
+            for (int t = from; t < m; t++) {
+                double sum = 0;
+                for (int q = x->a.prompts ? t : m - 1; q < m && q - t < window; q++)
+                    for (int h = g * map->group; h < (g + 1) * map->group; h++)
+                        sum += probability(x, b, h, q, t);
+                want[x->a.prompts ? g * x->a.n_q8 + x->a.q_start[b] + t
+                                  : (b * map->n_kv_heads + g) * NEWEST + t % NEWEST] = (float)sum;
+            }
+        }
+}
+
+static uint16_t *random_bf16(kvd_rng *r, size_t n)
+{
+    uint16_t *const x = need(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = bf16_of(kvd_rng_normal(r));
+    return x;
+}
+
+static void test_receive(int n_heads, int n_kv_heads, int d, int window, bool prompts)
+{
+    static const int32_t length[REQUESTS] = {70, 9, 3 * KVD_PAGE_TOKENS}, start[] = {0, 72, 88},
+                         table[POOL] = {5, 1, 8, 0, 2, 7, 3, 6, 4};
+    enum { ROWS = 88 + 3 * KVD_PAGE_TOKENS };
+    kvd_attn_heads heads = {
+        .n_heads = n_heads, .n_kv_heads = n_kv_heads, .d_head = d, .window = window};
+    for (int g = 0; g < n_kv_heads; g++)
+        heads.d_qk[g] = heads.d_v[g] = d;
+    received x = {.a = {.prompts = prompts,
+                        .n = REQUESTS,
+                        .max_pages = PAGES,
+                        .kv_len = length,
+                        .page_table = table,
+                        .q_start = start,
+                        .n_q8 = ROWS,
+                        .block = BLOCK,
+                        .newest = NEWEST}};
+    or_end(kvd_attn_map_make(&heads, &x.a.map), "layout of heads", "outside its limits");
+    const size_t queries = (size_t)n_heads * (prompts ? ROWS : REQUESTS), n_q = queries * (size_t)d,
+                 n_pool = POOL * (size_t)x.a.map.page_elements;
+    kvd_rng r;
+    kvd_rng_seed(&r, 37, (uint64_t)(d + window));
+    x.q = random_bf16(&r, n_q);
+    x.pool = random_bf16(&r, n_pool);
+    x.lse = need(queries * sizeof *x.lse);
+    for (size_t i = 0; i < queries; i++)
+        x.lse[i] = (float)(3 + 0.2 * kvd_rng_normal(&r));
+    x.n_sum = (size_t)n_kv_heads * (prompts ? ROWS : REQUESTS * NEWEST);
+    float *const want = need(x.n_sum * sizeof *want), *const got = need(x.n_sum * sizeof *got);
+    double worst = 0;
+    receive_on_cpu(&x, want);
+    for (size_t i = 0; i < x.n_sum; i++)
+        got[i] = -1;
+    kvd_cache_received on = x.a;
+    int32_t *const lists[] = {on_device(length, sizeof length), on_device(start, sizeof start),
+                              on_device(table, sizeof table)};
+    uint16_t *const q = on_device(x.q, n_q * sizeof *q), *const pool = on_device(
+                                                             x.pool, n_pool * sizeof *pool);
+    float *const lse = on_device(x.lse, queries * sizeof *lse);
+    on.kv_len = lists[0];
+    on.q_start = lists[1];
+    on.page_table = lists[2];
+    on.q = q;
+    on.pool = pool;
+    on.lse = lse;
+    on.sum = on_device(got, x.n_sum * sizeof *got);
+    check(kvd_cache_receive(&on, NULL), "received probabilities");
+    to_host(got, on.sum, x.n_sum * sizeof *got);
+    for (size_t i = 0; i < x.n_sum; i++)
+        worst = fmax(worst, fabs((double)got[i] - (double)want[i]) / (1 + fabs((double)want[i])));
+    test_result(worst < 1e-4, "received probabilities",
+                "off by %.2g: %s, %d heads of %d, %d KV heads, window %d", worst,
+                prompts ? "prompts" : "decode steps", n_heads, d, n_kv_heads, window);
+    device_free(lists[0], lists[1], lists[2], q, pool, lse, on.sum);
+    host_free(x.q, x.pool, x.lse, want, got);
+}
+
+static void test_all_received(void)
+{
+    for (int prompts = 0; prompts < 2; prompts++) {
+        test_receive(4, 2, 64, 0, prompts);
+        test_receive(4, 2, 64, 40, prompts);
+        test_receive(3, 3, 256, 100, prompts);
+        test_receive(8, 1, 80, 21, prompts);
+    }
+}
+
 static bool all_are(const uint8_t *x, size_t n, int byte)
 {
     size_t i = 0;
@@ -500,5 +638,6 @@ int main(void)
     refusal(&cases[sizeof cases / sizeof *cases - 5]);
     test_memory();
     test_all_codes();
+    test_all_received();
     return failures != 0;
 }

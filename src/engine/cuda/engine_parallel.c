@@ -4,7 +4,6 @@
 
 #include "common/clock.h"
 #include "engine/cuda/engine_parts.h"
-#include "engine/cuda/gpu_threads.h"
 
 static const char what[] = "serving engine";
 

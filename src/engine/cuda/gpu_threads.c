@@ -1,4 +1,4 @@
-#include "engine/cuda/gpu_threads.h"
+#include "engine/cuda/engine_parts.h"
 
 #include <pthread.h>
 #include <sched.h>

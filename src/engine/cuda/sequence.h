@@ -6,7 +6,6 @@
 #define KVD_ENGINE_CUDA_SEQUENCE_H
 
 #include "engine/cuda/engine_parts.h"
-#include "engine/cuda/gpu_threads.h"
 
 typedef struct kvd_sequence kvd_sequence;
 

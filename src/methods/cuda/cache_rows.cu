@@ -156,6 +156,70 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+enum { KEYS = 4 /* keys of a CTA, one per warp */ };
+
+/* Returns the product of a query, whose 8 adjacent elements are `next` apart, and a key. */
+__device__ __forceinline__ float product(const uint16_t *query, int next, const float *key, int d)
+{
+    float sum = 0;
+    for (int u = 0; u < d / 8; u++) {
+        const uint4 x = *reinterpret_cast<const uint4 *>(query + u * next);
+        const uint32_t word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            sum = fmaf(__uint_as_float(word[e] << 16), key[8 * u + 2 * e], sum);
+            sum = fmaf(__uint_as_float(word[e] & 0xffff0000u), key[8 * u + 2 * e + 1], sum);
+        }
+    }
+    return sum;
+}
+
+/* A warp adds up the probabilities of a key; its lanes have different queries. */
+__global__ void __launch_bounds__(32 * KEYS)
+    receive_kernel(const __grid_constant__ kvd_cache_received a)
+{
+    __shared__ float keys[KEYS][KVD_WIDTH_MAX];
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, warp = (int)threadIdx.x / 32,
+              lane = (int)threadIdx.x % 32, d = a.map.d_qk[g], group = a.map.group, m = a.kv_len[b],
+              window = a.map.window ? a.map.window : m, seen = max(m - window, 0),
+              first_query = a.prompts ? 0 : m - 1,
+              from = a.prompts ? seen / a.block * a.block : max(m - a.newest, seen);
+    float *const key = keys[warp];
+    for (int t = from + (int)blockIdx.x * KEYS + warp; t < m; t += (int)gridDim.x * KEYS) {
+        const int page =
+            a.page_table[(size_t)b * (size_t)a.max_pages + (size_t)(t / KVD_PAGE_TOKENS)];
+        const uint16_t *const row =
+            static_cast<const uint16_t *>(a.pool) + (size_t)page * (size_t)a.map.page_elements +
+            a.map.kv_offset[g] + t % KVD_PAGE_TOKENS / 8 * 8 * d + t % 8 * 8;
+        __syncwarp();
+        for (int i = lane; i < d; i += 32)
+            key[i] = wide(__ushort_as_bfloat16(row[i / 8 * 64 + i % 8]));
+        __syncwarp();
+        const int first = max(t, first_query), queries = min(t + window, m) - first;
+        float sum = 0;
+        for (int i = lane; i < queries * group; i += 32) {
+            const int head = g * group + i / queries, q = first + i % queries;
+            const uint16_t *const all = static_cast<const uint16_t *>(a.q);
+            const size_t offset = (size_t)a.map.q_offset[head];
+            const int at = a.prompts ? a.q_start[b] + q : 0;
+            const uint16_t *const query =
+                a.prompts
+                    ? all + offset * (size_t)a.n_q8 + (size_t)(at / 8 * 8) * (size_t)d + at % 8 * 8
+                    : all + (size_t)b * (size_t)a.map.q_pitch + offset;
+            const float lse = a.lse[a.prompts ? (size_t)head * (size_t)a.n_q8 + (size_t)at
+                                              : (size_t)b * (size_t)a.map.n_heads + (size_t)head];
+            sum += expf(product(query, a.prompts ? 64 : 8, key, d) * a.map.scale - lse);
+        }
+        for (int step = 16; step; step /= 2)
+            sum += __shfl_xor_sync(~0u, sum, step);
+        if (lane == 0)
+            a.sum[a.prompts
+                      ? (size_t)g * (size_t)a.n_q8 + (size_t)(a.q_start[b] + t)
+                      : ((size_t)b * (size_t)a.map.n_kv_heads + (size_t)g) * (size_t)a.newest +
+                            (size_t)(t % a.newest)] = sum;
+    }
+}
+
 __global__ void stamp_kernel(unsigned long long *to)
 {
 #if __CUDA_ARCH__ >= 900
@@ -207,6 +271,19 @@ cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, s
             float_rows<decltype(format)><<<grid, THREADS, 0, stream>>>(rows, d, list, n);
             return cudaSuccess;
         });
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_cache_receive(const kvd_cache_received *a, cudaStream_t stream)
+{
+    enum { SHARES = 256 /* most CTAs of a KV head */ };
+    const int n = a->prompts ? KVD_PAGE_TOKENS * a->max_pages : a->newest,
+              shares = (n + KEYS - 1) / KEYS < SHARES ? (n + KEYS - 1) / KEYS : SHARES;
+    if (a->n < 1 || a->n > (int)ROWS_MAX || a->newest < 1 || a->block < 1 ||
+        kvd_attn_widest(&a->map) > KVD_WIDTH_MAX)
+        return cudaErrorInvalidValue;
+    receive_kernel<<<dim3((unsigned)shares, (unsigned)a->map.n_kv_heads, (unsigned)a->n), 32 * KEYS,
+                     0, stream>>>(*a);
     return cudaGetLastError();
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "common/half.h"
+#include "kernels/layout.h"
 #include "methods/bits/packed_layout.h"
 
 #ifdef __cplusplus
@@ -25,7 +26,38 @@ cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype 
 cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back,
                            cudaStream_t stream);
 
-/* Tokens of a KV head to quantise: n[0] keys from first[0] on, and n[1] values from first[1] on. */
+/*
+ * Attention of the new queries of n requests to tokens in bf16 pages. Arrays are device memory. In
+ * prompts all tokens are new; a decode step has one new token.
+ */
+typedef struct {
+    kvd_attn_map map;
+    bool prompts;
+    int32_t n, max_pages;
+    const int32_t *kv_len;     /* [n] number of tokens of a request */
+    const int32_t *page_table; /* [n][max_pages] */
+    /* Queries in bf16: prompts in layout BLOCKED from row q_start[b] on, steps [n][map.q_pitch]. */
+    const void *q;
+    const int32_t *q_start; /* [n] for prompts */
+    int32_t n_q8;           /* rows of `q` of prompts */
+    const void *pool;
+    /* Natural log of the softmax denominators: prompts [n_heads][n_q8], steps [n][n_heads]. */
+    const float *lse;
+    /* In prompts with a window: tokens leave it in blocks of this length. */
+    int32_t block;
+    /* Number of a decode step's newest tokens that receive a sum. */
+    int32_t newest;
+    /* Prompts: [n_kv_heads][n_q8], in the row of the token's query. Steps: [n][n_kv_heads][newest],
+     * token t at t % newest. */
+    float *sum;
+} kvd_cache_received;
+/*
+ * Writes the attention probabilities that tokens receive, summed over queries and over the query
+ * heads of a KV head. Tokens that have left the window receive no sum.
+ */
+cudaError_t kvd_cache_receive(const kvd_cache_received *a, cudaStream_t stream);
+
+/* Rows of a KV head: n[0] rows of K from first[0] on, and n[1] rows of V from first[1] on. */
 typedef struct {
     int32_t first[2], n[2];
     float scale[2]; /* of the tensor (kvd_scales_at), for floating-point codes */

@@ -1,4 +1,4 @@
-/* Compresses K and V on the CPU during text generation on a GPU. */
+/* Compresses rows of K and V on the CPU during text generation on a GPU (host_codes.h). */
 #include "methods/cuda/host_codes.h"
 
 #include <stdlib.h>
@@ -28,6 +28,11 @@ typedef struct {
      * already quantised.
      */
     uint16_t **row;
+    /*
+     * Attention probabilities that the pending tokens received, [n_layers] arrays
+     * [n - first][n_kv_heads]; NULL without kvd_host_codes.received.
+     */
+    double **mass;
     uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
 } slot_of;
 
@@ -68,11 +73,12 @@ struct kvd_host_codes {
      */
     uint16_t *row;
     size_t room;
-    uint16_t *x;      /* device [max_tokens][rows.ld] */
-    int32_t *list;    /* pinned [KINDS][LISTS][max_slices] */
-    int32_t *lists;   /* device copy of `list` */
-    written *written; /* [max_slices] */
-    slot_of *slot;    /* [n_slots] */
+    uint16_t *x;                 /* device [max_tokens][rows.ld] */
+    kvd_host_received *received; /* attention probabilities, or NULL if the method needs none */
+    int32_t *list;               /* pinned [KINDS][LISTS][max_slices] */
+    int32_t *lists;              /* device copy of `list` */
+    written *written;            /* [max_slices] */
+    slot_of *slot;               /* [n_slots] */
     size_t n_slots;
     kvd_kvtc_prompt_coder *prompts; /* GPU code that compresses prompts, or NULL */
     kvd_device_memory memory;
@@ -82,7 +88,10 @@ static void forget(const kvd_host_codes *k, slot_of *s)
 {
     for (size_t l = 0; s->row && l < k->layers; l++)
         free(s->row[l]);
+    for (size_t l = 0; s->mass && l < k->layers; l++)
+        free(s->mass[l]);
     free(s->row);
+    free(s->mass);
     free(s->state);
     free(s->near);
     *s = (slot_of){0};
@@ -194,7 +203,27 @@ static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t
     return status;
 }
 
-/* Makes room for n tokens of each layer. Their contents are lost. */
+int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    const size_t width = k->rows.width, input = k->rows.input,
+                 n = k->method->cache->batch->n_tokens;
+    const uint16_t *const x = (const uint16_t *)r->x + k->rows.before;
+    uint16_t *const row = row_of(k, (size_t)r->layer, 0);
+    if (k->prompts && r->prompts)
+        return fetch_rest(k, r, x, width, err);
+    return kvd_status(
+        fetch_rows(k, row, x, r->ld, width, n, r->stream, err) ||
+        (input && fetch_rows(k, row + width, r->input, input, input, n, r->stream, err)));
+}
+
+int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    return k->received                ? kvd_host_received_attended(k->received, r, err)
+           : k->prompts && r->prompts ? kvd_kvtc_prompt_coder_attended(k->prompts, r, err)
+                                      : 0;
+}
+
+/* Makes room for n rows of each layer. Their contents are lost. */
 static int reserve_rows(kvd_host_codes *k, size_t n, kvd_err *err)
 {
     const size_t most = k->method->cache->batch->max_tokens, ample = n + n / 4 + KVD_PAGE_TOKENS;
@@ -259,6 +288,24 @@ static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at,
     return 0;
 }
 
+/*
+ * Adds the probabilities of an iteration to a layer of s->mass. Slice i has n new tokens of the
+ * request.
+ */
+static int keep_mass(const kvd_host_codes *k, slot_of *s, int layer, size_t i, size_t n, bool fresh,
+                     kvd_err *err)
+{
+    const size_t heads = (size_t)k->method->cache->config->n_kv_heads, pending = s->n - s->first,
+                 bytes = (pending + n) * heads * sizeof **s->mass;
+    double *const mass = realloc(s->mass[layer], bytes);
+    if (!mass)
+        return kvd_no_memory(err, what, bytes);
+    s->mass[layer] = mass;
+    memset(mass + pending * heads, 0, n * heads * sizeof *mass);
+    kvd_host_received_add(k->received, layer, i, fresh, s->first, s->n + n, mass);
+    return 0;
+}
+
 /* Adds n tokens without codes to s->near. */
 static int keep_near(slot_of *s, size_t n, kvd_err *err)
 {
@@ -283,9 +330,12 @@ static void count_unseen(const kvd_host_codes *k, slot_of *s)
                     : 0;
 }
 
-/* Appends the new tokens of a request, of which `coded` are already quantised. */
-static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool fresh, size_t coded,
-                kvd_err *err)
+/*
+ * Adds the n new tokens of slice i to the request's pending rows. The first `coded` tokens of a new
+ * request are quantised already and have no rows. at: row of the first new token in k->row.
+ */
+static int keep(const kvd_host_codes *k, slot_of *s, size_t i, size_t at, size_t n, bool fresh,
+                size_t coded, kvd_err *err)
 {
     const size_t states = k->layers * k->rows.n_parts * k->states;
     int status = 0;
@@ -293,7 +343,8 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool f
         forget(k, s);
         s->row = calloc(k->layers, sizeof *s->row);
         s->state = calloc(states, sizeof *s->state);
-        if (!s->row || !s->state)
+        s->mass = k->received ? calloc(k->layers, sizeof *s->mass) : NULL;
+        if (!s->row || !s->state || (k->received && !s->mass))
             return kvd_no_memory(err, what, states * sizeof *s->state);
         s->n = s->first = s->coded[KVD_KEYS] = s->coded[KVD_VALUES] = coded;
         s->apart = coded > 0;
@@ -304,7 +355,8 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool f
 #pragma omp parallel for schedule(static) if (n > 1)
     for (size_t l = 0; l < k->layers; l++) {
         kvd_err mine;
-        if (!keep_layer(k, s, (int)l, at, n, &mine))
+        if (!keep_layer(k, s, (int)l, at, n, &mine) &&
+            !(s->mass && keep_mass(k, s, (int)l, i, n, fresh, &mine)))
             continue;
 #pragma omp critical(kvd_host_codes)
         {
@@ -381,6 +433,7 @@ static task task_of(const kvd_host_codes *k, const written *w, size_t place)
 
 /* Rows of a task: x [2 n][d] numbers, then decoded ones; input [n][rows.input]. */
 typedef struct {
+    double *mass; /* [2 n] kvd_bits_block.mass, then `seen`; or NULL */
     float *x, *input;
     uint32_t *position; /* [n] */
     uint8_t *level;     /* [n] */
@@ -406,6 +459,8 @@ static int code_blocks(const kvd_host_codes *k, task *t, const task_rows *r, kvd
                                   .input = k->rows.input ? r->input + at * k->rows.input : NULL,
                                   .level = r->level + at,
                                   .position = r->position + at,
+                                  .mass = r->mass ? r->mass + at : NULL,
+                                  .seen = r->mass ? r->mass + n + at : NULL,
                                   .state = s->state + t->place * k->states,
                                   .prompt = s->prompt};
         kvd_bits_count count = {0, 0};
@@ -416,7 +471,25 @@ static int code_blocks(const kvd_host_codes *k, task *t, const task_rows *r, kvd
     return 0;
 }
 
-/* Quantises a part of a request's tokens, and replaces their numbers by the decoded ones. */
+/* Fills r->mass for the tokens of a task. */
+static int find_mass(const kvd_host_codes *k, const task *t, task_rows *r, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method->cache;
+    const slot_of *const s = t->of->slot;
+    const size_t layer = t->place / k->rows.n_parts, heads = (size_t)c->config->n_kv_heads,
+                 group = (size_t)c->config->n_heads / heads,
+                 window = kind_of(k, layer) == NEAR ? c->window : s->n;
+    if (!(r->mass = malloc(2 * t->n * sizeof *r->mass)))
+        return kvd_no_memory(err, what, 2 * t->n * sizeof *r->mass);
+    for (size_t i = 0; i < t->n; i++) {
+        const size_t at = t->from + i, queries = s->n - at;
+        r->mass[i] = s->mass[layer][(at - s->first) * heads + (size_t)k->part[t->place].kv_head];
+        r->mass[t->n + i] = (double)((queries < window ? queries : window) * group);
+    }
+    return 0;
+}
+
+/* Quantises a part of a request's rows, and replaces its numbers by the decoded ones. */
 static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 {
     const slot_of *const s = t->of->slot;
@@ -438,11 +511,12 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
         r.position[i] = (uint32_t)(from + i);
         r.level[i] = KVD_LEVEL_HIGH;
     }
-    const int status = code_blocks(k, t, &r, err);
+    const int status = (s->mass && find_mass(k, t, &r, err)) || code_blocks(k, t, &r, err);
     for (size_t i = 0; !status && i < n; i++)
         kvd_from_f32(KVD_BF16, r.x + (n + i) * d, row + i * k->pitch + part->at, d);
     free(r.x);
-    return status;
+    free(r.mass);
+    return kvd_status(status);
 }
 
 /*
@@ -496,9 +570,9 @@ static int code(const kvd_host_codes *k, written *w, size_t n, kvd_err *err)
 static void take_rows(const kvd_host_codes *k, const written *w)
 {
     slot_of *const s = w->slot;
-    const size_t pitch = k->pitch, first = w->ready[KVD_KEYS] < w->ready[KVD_VALUES]
-                                               ? w->ready[KVD_KEYS]
-                                               : w->ready[KVD_VALUES];
+    const size_t heads = (size_t)k->method->cache->config->n_kv_heads, pitch = k->pitch,
+                 first = w->ready[KVD_KEYS] < w->ready[KVD_VALUES] ? w->ready[KVD_KEYS]
+                                                                   : w->ready[KVD_VALUES];
 #pragma omp parallel for schedule(static) if (w->end[FULL] - w->from[FULL] > KVD_PAGE_TOKENS)
     for (size_t l = 0; l < k->layers; l++) {
         const int kind = kind_of(k, l);
@@ -508,6 +582,9 @@ static void take_rows(const kvd_host_codes *k, const written *w)
         if (k->back)
             turn(k, (int)l, k->rope, from, n, to);
         memmove(row, row + (first - s->first) * pitch, (s->n - first) * pitch * sizeof *row);
+        if (s->mass)
+            memmove(s->mass[l], s->mass[l] + (first - s->first) * heads,
+                    (s->n - first) * heads * sizeof *s->mass[l]);
     }
     s->first = first;
     memcpy(s->coded, w->ready, sizeof s->coded);
@@ -603,7 +680,7 @@ int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
         const kvd_slice *const s = &it->slice[i];
         slot_of *const slot = &k->slot[s->slot];
         const size_t coded = s->before ? 0 : coded_apart(k, s->n);
-        if (keep(k, slot, at, s->n - coded, s->before == 0, coded, err))
+        if (keep(k, slot, i, at, s->n - coded, s->before == 0, coded, err))
             return -1;
         k->written[i] = plan_slot(k, slot);
         at += s->n - coded;
@@ -634,6 +711,7 @@ void kvd_host_codes_free(kvd_host_codes *k)
     free(k->written);
     free(k->rope);
     free(k->back);
+    kvd_host_received_free(k->received);
     (void)cudaFreeHost(k->row);
     (void)cudaFreeHost(k->list);
     kvd_device_release(&k->memory);
@@ -691,6 +769,9 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
     k->rows.part = k->part;
     for (size_t i = 0; i < parts; i++)
         k->numbers[kind_of(k, i / rows->n_parts)][k->part[i].side] += k->part[i].d;
+    if (bits->info.needs & KVD_NEEDS_PROBABILITIES &&
+        !(k->received = kvd_host_received_new(m, err)))
+        return -1;
     return (k->list = kvd_pinned_new(lists, what, err)) &&
                    (k->lists = kvd_device_new(&k->memory, lists, what, err)) &&
                    (k->x = kvd_device_new(&k->memory, x, what, err)) &&
@@ -699,156 +780,14 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
                : -1;
 }
 
-/* Returns true if the CPU can quantise tokens by plan->bits from K, V and the layer's input. */
-static bool takes(const kvd_plan *plan)
+int kvd_host_codes_add_prompts(kvd_host_codes *k, kvd_err *err)
 {
-    const unsigned others = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_QUERIES;
-    const kvd_bits_method *const bits = plan->bits;
-    return bits && !plan->layers && !plan->levels && !plan->channels && !plan->dims_low &&
-           !(bits->info.needs & others) && !(bits->balances && bits->balances(&plan->bits_values));
-}
-
-static bool needs_input(const kvd_plan *plan)
-{
-    return plan->bits->info.needs & KVD_NEEDS_INPUT;
-}
-
-bool kvd_host_codes_take(const kvd_plan *plan)
-{
-    return takes(plan) && !needs_input(plan) && !plan->tokens;
-}
-
-bool kvd_host_codes_take_entries(const kvd_plan *plan)
-{
-    const kvd_tokens_method *const t = plan->tokens;
-    /* Plugins are refused, because they might read token positions that the CPU does not know. */
-    const bool plugin = plan->bits && !plan->bits->info.gpu;
-    return takes(plan) && !needs_input(plan) && t && !plugin && !plan->maker && !plan->dims;
-}
-
-static size_t query_elements(const kvd_paged_cache *c)
-{
-    return (size_t)c->share->n_heads * (size_t)c->config->d_head;
-}
-
-static int write_pages(void *cache, int layer, const kvd_paged_rewrite *w, kvd_err *err)
-{
-    return kvd_paged_cache_rewrite(cache, layer, w, err);
-}
-
-/* Makes the CPU quantise rows that hold K of all KV heads, then V of all KV heads. */
-static int new_of_pages(kvd_gpu_method *m, kvd_err *err)
-{
-    kvd_paged_cache *const c = m->cache;
-    const kvd_bits_method *const bits = m->plan->bits;
-    const bool raw = c->hook.wants_raw, rotates = c->cosine && raw && !bits->keys_before_rope,
-               undoes = c->cosine && !raw && bits->keys_before_rope;
-    const size_t layers = (size_t)c->config->n_layers, heads = (size_t)c->config->n_kv_heads,
-                 wide = heads * (size_t)c->config->d_head, units = bits->all_heads ? 1 : heads,
-                 parts = KVD_N_SIDES * units;
-    kvd_host_part *const part = malloc(layers * parts * sizeof *part);
-    if (!part)
-        return kvd_no_memory(err, what, layers * parts * sizeof *part);
-    for (size_t i = 0; i < layers * parts; i++)
-        part[i] = (kvd_host_part){.side = (kvd_side)(i / units % KVD_N_SIDES),
-                                  .kv_head = (int)(i % units),
-                                  .at = i % parts * (wide / units),
-                                  .d = wide / units};
-    const kvd_host_rows rows = {.width = 2 * wide,
-                                .input = needs_input(m->plan) ? (size_t)c->config->d_model : 0,
-                                .n_parts = parts,
-                                .part = part,
-                                .write = write_pages,
-                                .ctx = c,
-                                .ld = query_elements(c) + 2 * wide,
-                                .before = query_elements(c),
-                                .rotates = rotates,
-                                .undoes = undoes,
-                                .turned = rotates || undoes};
-    const int status = kvd_host_codes_new(m, &rows, err);
-    free(part);
-    return status;
-}
-
-static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
-{
-    const kvd_paged_cache *const c = m->cache;
-    const kvd_host_codes *const k = m->codes;
-    const size_t width = k->rows.width, input = k->rows.input, n = c->batch->n_tokens;
-    const uint16_t *const x = (const uint16_t *)r->x + query_elements(c);
-    uint16_t *const row = row_of(k, (size_t)r->layer, 0);
-    return k->prompts && r->prompts
-               ? fetch_rest(m->codes, r, x, width, err)
-               : kvd_status(fetch_rows(k, row, x, r->ld, width, n, r->stream, err) ||
-                            (input && fetch_rows(k, row + width, r->input, input, input, n,
-                                                 r->stream, err)));
-}
-
-static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
-{
-    return m->codes->prompts && r->prompts
-               ? kvd_kvtc_prompt_coder_attended(m->codes->prompts, r, err)
-               : 0;
-}
-
-/*
- * Lets the GPU compress prompts if the quantisation method supports it (only kvtc does), and all
- * layers store all tokens, with keys before RoPE.
- */
-static int add_prompts(kvd_gpu_method *m, kvd_err *err)
-{
-    kvd_host_codes *const k = m->codes;
+    kvd_gpu_method *const m = k->method;
     const kvd_paged_cache *const c = m->cache;
     const size_t wide = (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
     if (m->plan->bits != &kvd_bits_kvtc || kvd_stream_value(m->plan, "lanes") > 0 || wide % 8 ||
         c->window || k->rows.undoes)
         return 0;
-    m->attended = attended;
-    m->attended_prompts = true;
     k->prompts = kvd_kvtc_prompt_coder_new(m, k->x, k->rows.ld, k->rows.before, err);
     return k->prompts ? 0 : -1;
 }
-
-static void release(kvd_gpu_method *m)
-{
-    free(m);
-}
-
-static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
-                       kvd_err *err)
-{
-    const kvd_bits_method *const bits = plan->bits;
-    if (!cache->generates)
-        return kvd_fail(err, "the CUDA engine does not run '%s'", bits->info.name);
-    kvd_gpu_method *const k = *m = calloc(1, sizeof *k);
-    if (!k)
-        return kvd_no_memory(err, what, sizeof *k);
-    cache->hook.wants_input = needs_input(plan);
-    *k = (kvd_gpu_method){.cache = cache,
-                          .plan = plan,
-                          .whole_prompts = true,
-                          .kernels = what,
-                          .appended = appended,
-                          .free = release};
-    return kvd_status(new_of_pages(k, err) || add_prompts(k, err));
-}
-
-static bool runs(const kvd_plan *plan)
-{
-    return takes(plan) && !plan->tokens && !plan->maker && !plan->dims;
-}
-
-static unsigned computes(const kvd_plan *plan)
-{
-    (void)plan;
-    return (unsigned)KVD_GPU_WINDOWS | (unsigned)KVD_GPU_SINKS | (unsigned)KVD_GPU_SCALE |
-           (unsigned)KVD_GPU_WIDE;
-}
-
-const kvd_gpu_kind kvd_gpu_host_codes = {.computes = computes,
-                                         .joined = "the CPU codes the heads of one GPU",
-                                         .runs = runs,
-                                         .generates = runs,
-                                         .codes_on_host = runs,
-                                         .before_rope = runs,
-                                         .open = open_method};

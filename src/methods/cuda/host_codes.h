@@ -48,7 +48,22 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 /* Starts copying `width` elements of each new token of x, `ld` apart, to the host. */
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err);
-/* Quantises tokens and writes the decoded numbers to the GPU's cache. Waits for the GPU. */
+/*
+ * Queue work in layer r->layer of an iteration: _append the copies to the host of the rows of new
+ * tokens, from element rows.before of r->x on, and of the layer's input; _attended, after the
+ * attention, what the method needs of probabilities, or the compression of prompts on the GPU.
+ */
+int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
+int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
+/*
+ * Lets the GPU compress prompts if the quantisation method supports it (only kvtc does), and all
+ * layers store all tokens, with keys before RoPE.
+ */
+int kvd_host_codes_add_prompts(kvd_host_codes *k, kvd_err *err);
+/*
+ * After an iteration, quantises all tokens that can be quantised, and writes the decoded rows to
+ * the GPU's cache. Waits for the GPU.
+ */
 int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err);
 void kvd_host_codes_drop(kvd_host_codes *k, size_t slot);
 /* Waits until the bits of all iterations are counted. */
@@ -61,6 +76,23 @@ double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
 double kvd_host_codes_held(const kvd_host_codes *k);
 /* Returns the bits of tokens that left the window in the latest step (kvd_gpu_method.unseen). */
 double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot);
+
+/* Attention probabilities that tokens receive, for methods that rank tokens by them (zipcache). */
+typedef struct kvd_host_received kvd_host_received;
+/*
+ * Makes m->lse and m->lse_steps, and room for the sums of an iteration. Returns NULL on failure.
+ * The caller frees the result.
+ */
+kvd_host_received *kvd_host_received_new(kvd_gpu_method *m, kvd_err *err);
+void kvd_host_received_free(kvd_host_received *x);
+/* Queues the sums of a layer and their copy to the host, after its attention. */
+int kvd_host_received_attended(const kvd_host_received *x, const kvd_paged_rows *r, kvd_err *err);
+/*
+ * Adds to mass [n - first][n_kv_heads] what tokens first .. n - 1 of the request in slice `slice`
+ * received in the iteration, after which it has n tokens. prompt: all of them are new.
+ */
+void kvd_host_received_add(const kvd_host_received *x, int layer, size_t slice, bool prompt,
+                           size_t first, size_t n, double *mass);
 
 /* Finds the tokens that a token-dropping method keeps in cache pages. */
 typedef struct {
