@@ -45,6 +45,7 @@ enum { FULL, NEAR, KINDS };
  */
 typedef struct {
     slot_of *slot;
+    bool changed;                   /* false: no token was quantised */
     size_t from[KINDS], end[KINDS]; /* positions of the tokens */
     size_t at[KINDS];               /* row of the first of them in kvd_host_codes.row */
     size_t ready[KVD_N_SIDES];      /* number of tokens that are coded after the iteration */
@@ -275,8 +276,10 @@ static void turn(const kvd_host_codes *k, int layer, const float *table, size_t 
 static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at, size_t n,
                       kvd_err *err)
 {
+    /* Room in steps of a page, because every decode step adds a row. */
     const size_t pitch = k->pitch, pending = s->n - s->first,
-                 bytes = (pending + n) * pitch * sizeof **s->row;
+                 room = kvd_rounded_up(pending + n, KVD_PAGE_TOKENS),
+                 bytes = room * pitch * sizeof **s->row;
     uint16_t *const row = realloc(s->row[layer], bytes);
     if (!row)
         return kvd_no_memory(err, what, bytes);
@@ -388,7 +391,10 @@ static void plan_rows(const kvd_host_codes *k, int kind, written *w)
     /* The end is a multiple of 8 or s->n, because kvd_append zeros the rest of 8 rows. */
     end = (end + 7) / 8 * 8;
     w->end[kind] = end && end < s->n ? end : s->n;
-    /* If no row changes, the newest is written again, so that every request has a row. */
+    /*
+     * If no row changes, the newest is written again between requests with changes, because every
+     * request of a call has a row.
+     */
     w->from[kind] = end ? from : s->n - 1;
 }
 
@@ -405,6 +411,7 @@ static written plan_slot(const kvd_host_codes *k, slot_of *s)
         if (p->bits->window)
             p->bits->window(&p->bits_values, (kvd_side)side, &window, &block);
         const size_t end = s->n > window ? (s->n - window) / block * block : 0;
+        w.changed = w.changed || end > s->coded[side];
         w.ready[side] = end > s->coded[side] ? end : s->coded[side];
     }
     for (int kind = 0; kind < KINDS; kind++)
@@ -581,7 +588,8 @@ static void take_rows(const kvd_host_codes *k, const written *w)
         memcpy(to, row + (from - s->first) * pitch, n * pitch * sizeof *row);
         if (k->back)
             turn(k, (int)l, k->rope, from, n, to);
-        memmove(row, row + (first - s->first) * pitch, (s->n - first) * pitch * sizeof *row);
+        if (first > s->first)
+            memmove(row, row + (first - s->first) * pitch, (s->n - first) * pitch * sizeof *row);
         if (s->mass)
             memmove(s->mass[l], s->mass[l] + (first - s->first) * heads,
                     (s->n - first) * heads * sizeof *s->mass[l]);
@@ -645,11 +653,18 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
     return kvd_cuda_check(cudaStreamSynchronize(stream), what, err);
 }
 
-/* Quantises the tokens of n requests and writes them to the GPU, as many as k->row holds. */
+/*
+ * Quantises the rows of n requests and writes those that changed to the GPU's cache, as many
+ * requests at a time as k->row has room for.
+ */
 static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
 {
+    while (n && !k->written[n - 1].changed)
+        n--;
     for (size_t first = 0, end; first < n; first = end) {
         size_t rows[KINDS] = {0};
+        while (!k->written[first].changed)
+            first++;
         for (end = first; end < n; end++) {
             written *const w = &k->written[end];
             if (rows[FULL] + (w->end[FULL] - w->from[FULL]) > k->room)
