@@ -118,7 +118,7 @@ for test in $long $others; do
   asked together && [ -f "$T/$test" ] && [ -x "$T/$test" ] || continue
   begun="$begun $test"
   case $test in
-  gpu_generate) set -- 'bf16 1/5' 'bf16 2/5' 'bf16 3/5' 'bf16 4/5' 'bf16 5/5' 'f32 1/4' 'f32 2/4' 'f32 3/4' 'f32 4/4' 'windows 1/2' 'windows 2/2' ;;
+  gpu_generate) set -- 'bf16 1/5' 'bf16 2/5' 'bf16 3/5' 'bf16 4/5' 'bf16 5/5' 'f32 1/4' 'f32 2/4' 'f32 3/4' 'f32 4/4' 'windows 1/3' 'windows 2/3' 'windows 3/3' ;;
   gpu_engine_evict) set -- 1/4 2/4 3/4 4/4 ;;
   gpu_engine_packed) set -- windows models ;;
   gpu_packed) set -- 1/2 2/2 ;;

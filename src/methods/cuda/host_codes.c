@@ -263,14 +263,17 @@ static void turn(const kvd_host_codes *k, int layer, const float *table, size_t 
     const size_t d = (size_t)c->config->d_head, heads = (size_t)c->config->n_kv_heads;
     const float *const cosine = table + (kvd_rope_local(c->config, layer) ? c->max_len * d / 2 : 0),
                        *const sine = cosine + c->max_len * d;
-    for (size_t i = 0; i < n * heads; i++) {
-        const uint32_t position = (uint32_t)(first + i / heads);
-        uint16_t *const key = row + i / heads * k->pitch + i % heads * d;
-        float x[KVD_WIDTH_MAX];
-        kvd_to_f32(KVD_BF16, key, x, d);
-        kvd_rope_apply(c->config, cosine, sine, &position, 1, 1, x);
-        kvd_from_f32(KVD_BF16, x, key, d);
-    }
+    enum { TOGETHER = 8 };
+    for (size_t i = 0; i < n; i++)
+        for (size_t g = 0; g < heads; g += TOGETHER) {
+            const uint32_t position = (uint32_t)(first + i);
+            const size_t some = kvd_smaller(heads - g, TOGETHER);
+            uint16_t *const keys = row + i * k->pitch + g * d;
+            float x[TOGETHER * KVD_WIDTH_MAX];
+            kvd_to_f32(KVD_BF16, keys, x, some * d);
+            kvd_rope_apply(c->config, cosine, sine, &position, 1, some, x);
+            kvd_from_f32(KVD_BF16, x, keys, some * d);
+        }
 }
 
 static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at, size_t n,
