@@ -196,12 +196,13 @@ static kvd_evict_state state_of(const evict *e, int layer)
 static kvd_evict_latents latents_of(const evict *e, int layer)
 {
     const kvd_latent_store *const s = e->latents;
-    return !s ? (kvd_evict_latents){0}
-              : (kvd_evict_latents){.pool = kvd_latent_store_pool(s, layer),
-                                    .page = s->layer[layer].page,
-                                    .head = s->head +
-                                            (size_t)layer * (size_t)s->cache->share->n_kv_heads,
-                                    .positions = s->layer[layer].positions};
+    const size_t heads = s ? (size_t)s->cache->share->n_kv_heads : 0;
+    if (!s)
+        return (kvd_evict_latents){0};
+    return (kvd_evict_latents){.pool = kvd_latent_store_pool(s, layer),
+                               .page = s->layer[layer].page,
+                               .head = s->head + (size_t)layer * heads,
+                               .positions = s->layer[layer].positions};
 }
 
 static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
