@@ -339,7 +339,7 @@ static void test_window(const char *path)
     if (model_open(&m, path, &kvd_dims_zack, short_ones, 1, &err))
         test_result(0, "windows", "%s", err.msg);
     else
-        refuses(&m, "zdc,p=0.1,p_u=0.5", 0, "know no window");
+        refuses(&m, "zdc,p=0.1,p_u=0.5", 0, "only if a layer has no such window");
     model_close(&m);
 }
 

@@ -322,8 +322,9 @@ static void test_rows(const fixture *f)
 typedef struct {
     int32_t *end, *low_len, *table;
     void *q, *o, *out;
-    float *lse;
+    float *lse, *sinks; /* sinks: device, or NULL */
     uint16_t *host_q;
+    const float *host_sinks;
 } steps;
 
 static void test_lists(const fixture *f, steps *s)
@@ -381,6 +382,7 @@ static void attend(const fixture *f, const steps *s, int b, int h, double *o)
                     top = fmax(top, p[j] *= (double)f->high.scale);
                 for (int j = 0; j < n; j++)
                     sum += p[j] = exp(p[j] - top);
+                sum += s->host_sinks ? exp((double)s->host_sinks[h] - top) : 0;
                 for (int j = 0; j < n; j++)
                     p[j] /= sum;
             }
@@ -449,6 +451,7 @@ static void test_attention(const fixture *f, const steps *s, kvd_schedule schedu
                                       .out_pitch = f->high.o_pitch,
                                       .o = s->o,
                                       .lse = s->lse,
+                                      .sinks = s->sinks,
                                       .out = s->out};
     decode(f, s, schedule, pool);
     check(kvd_zdc_merge(&merge, 0), "merge");
@@ -463,6 +466,7 @@ static void test_steps(const fixture *f, void *pool)
 {
     const size_t n = (size_t)f->c->n_len, q = n * (size_t)f->high.q_pitch * sizeof(uint16_t);
     steps s = {.host_q = need(q)};
+    float *const sinks = need((size_t)f->c->n_heads * sizeof *sinks);
     int some_high = 1;
     for (size_t i = 0; i < q / sizeof(uint16_t); i++)
         s.host_q[i] = some(2);
@@ -478,9 +482,15 @@ static void test_steps(const fixture *f, void *pool)
         test_attention(f, &s, KVD_SCHEDULE_PAPERS, "attention, work shared as the papers say", pool,
                        on_hopper());
         test_attention(f, &s, KVD_SCHEDULE_NONE, "attention, work not shared", pool, on_hopper());
+        for (int h = 0; h < f->c->n_heads; h++)
+            sinks[h] = (float)(3 * kvd_rng_normal(&rng));
+        s.host_sinks = sinks;
+        s.sinks = on_device(sinks, (size_t)f->c->n_heads * sizeof *sinks);
+        test_attention(f, &s, KVD_SCHEDULE_OURS, "attention with sinks", pool, on_hopper());
+        device_free(s.sinks);
     }
     device_free(s.q, s.o, s.out, s.lse, s.end, s.low_len, s.table);
-    free(s.host_q);
+    host_free(s.host_q, sinks);
 }
 
 typedef struct {
@@ -548,28 +558,66 @@ static void make_channels(channels *x, const channels_case *c)
     free(k);
 }
 
+/* Marks the channels that the method keeps by the keys of KV head g from token `from` on. */
+static int mark_kept(const channels *x, int g, int from, uint8_t *keep)
+{
+    const channels_case *const c = x->c;
+    const kvd_parameter_values v = {.value = {c->p, c->window}};
+    const kvd_channels_in in = {.group = (size_t)c->group,
+                                .d = (size_t)c->d,
+                                .n_q = (size_t)c->n,
+                                .ldq = (size_t)(x->heads * c->d),
+                                .q = x->q + g * c->group * c->d,
+                                .n_k = (size_t)(c->n - from),
+                                .k = x->k + (g * c->n + from) * c->d};
+    size_t newest;
+    return kvd_channels_think.prune(&v, &in, keep, &newest, NULL);
+}
+
 /* Returns how many of the first key columns belong to channels that the method drops. */
 static int misplaced(const channels *x, const int16_t *order)
 {
     const channels_case *const c = x->c;
-    const kvd_parameter_values v = {.value = {c->p, c->window}};
-    uint8_t keep[KVD_WIDTH_NARROW];
+    uint8_t keep[KVD_WIDTH_MAX];
     int wrong = 0;
     for (int g = 0; g < c->kv; g++) {
-        const kvd_channels_in in = {.group = (size_t)c->group,
-                                    .d = (size_t)c->d,
-                                    .n_q = (size_t)c->n,
-                                    .ldq = (size_t)(x->heads * c->d),
-                                    .q = x->q + g * c->group * c->d,
-                                    .n_k = (size_t)c->n,
-                                    .k = x->k + g * c->n * c->d};
-        size_t newest;
-        if (kvd_channels_think.prune(&v, &in, keep, &newest, NULL))
+        if (mark_kept(x, g, 0, keep))
             return -1;
         for (int i = 0; i < c->d - (int)(c->p * c->d); i++)
             wrong += !keep[order[g * c->d + i]];
     }
     return wrong;
+}
+
+/* Tests that keys in a sliding window of `near` tokens lose the channels that the CPU drops. */
+static void test_pruned(const channels *x, const kvd_zdc_channels_args *from, int near)
+{
+    const channels_case *const c = x->c;
+    const size_t n = x->pages * (size_t)x->map.page_elements * sizeof(uint16_t);
+    const int first = c->n > near ? c->n - near : 0, low = c->n - (int)c->window;
+    uint16_t *const before = from_device(x->dev_pages, n);
+    void *const pages = on_device(before, n);
+    kvd_zdc_channels_args a = *from;
+    int wrong = 0, zeros = 0;
+    a.from = pages;
+    check(kvd_zdc_prune(&a, near, c->d - (int)(c->p * c->d), pages, 0), "channels in a window");
+    uint16_t *const after = from_device(pages, n);
+    for (int g = 0; g < c->kv; g++) {
+        uint8_t keep[KVD_WIDTH_MAX];
+        wrong += mark_kept(x, g, first, keep) != 0;
+        for (int t = 0; t < c->n; t++)
+            for (int i = 0; i < c->d; i++) {
+                const size_t at = in_pages(x, t, g, i);
+                const bool gone = t >= first && t < low && !keep[i];
+                zeros += gone;
+                wrong += after[at] != (gone ? 0 : before[at]);
+            }
+    }
+    printf("%s think in a window of %d of %d tokens: %d numbers of keys become 0, %d are wrong\n",
+           wrong ? "not ok" : "ok", near, c->n, zeros, wrong);
+    failures += wrong > 0;
+    device_free(pages);
+    host_free(before, after);
 }
 
 static void test_channels(const channels_case *c)
@@ -600,6 +648,8 @@ static void test_channels(const channels_case *c)
                                     .order = x.dev_order,
                                     .q = queries,
                                     .store = x.dev_pages};
+    test_pruned(&x, &a, 60);
+    test_pruned(&x, &a, 1000);
     check(kvd_zdc_channels(&a, 0), "channels");
     check(kvd_zdc_reorder(&b, 0), "order of a step");
     int16_t *const order = from_device(x.dev_order, n * sizeof *order);
@@ -620,7 +670,8 @@ static void test_channels(const channels_case *c)
 /* usage: gpu_zdc [quick]; quick: first case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
-    static const channels_case of_channels[] = {{70, 2, 2, 64, 0.4, 80}, {200, 1, 3, 80, 0.8, 8}};
+    static const channels_case of_channels[] = {
+        {70, 2, 2, 64, 0.4, 80}, {200, 1, 3, 80, 0.8, 8}, {130, 2, 2, 256, 0.5, 16}};
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
     if (!gpu_devices("zdc", 1))
         return 0;

@@ -80,9 +80,8 @@ static const char *other_feature(const kvd_plan *p, const kvd_config *c, unsigne
     return c->sinks && !(computes & KVD_GPU_SINKS) ? "attention sinks"
            : fabsf(scale - 1) > 1e-6f && !(computes & KVD_GPU_SCALE)
                ? "a scale of scores of its own"
-           : rebuilds && c->rope_local_theta > 0 ? "RoPE that differs between layers"
-           : rebuilds && partial                 ? "partial RoPE"
-                                                 : NULL;
+           : rebuilds && partial ? "partial RoPE"
+                                 : NULL;
 }
 
 static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len, unsigned computes,
@@ -106,10 +105,10 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                         "'%s' codes blocks of %zu tokens, which a window of %zu tokens does not "
                         "hold: use smaller blocks (residual, group)",
                         kvd_gpu_method_name(p), kvd_plan_block(p), shortest);
-    return windows == c->n_layers && p->tokens
+    return windows == c->n_layers && (p->tokens || p->channels || p->layers)
                ? kvd_fail(err,
                           "all %d layers have a window of %zu tokens, requests have up to %zu: "
-                          "'%s' acts on layers without such a window alone",
+                          "the CUDA engine runs '%s' only if a layer has no such window",
                           windows, shortest, max_len, kvd_gpu_method_name(p))
                : 0;
 }

@@ -63,7 +63,7 @@ struct kvd_gpu_method {
     struct kvd_host_entries *kept; /* such codes of entries that a method keeps, or NULL */
     /* True if all layers share bf16 pages, which `appended` fills anew for each layer. */
     bool one_layer;
-    /* True if layers with a sliding window keep uncompressed K and V. */
+    /* True if layers with a sliding window keep bf16 pages of K and V. */
     bool skips_windows;
     /* [n_layers] True for layers without a window that keep uncompressed K and V. NULL: none. */
     const bool *skips;
@@ -73,7 +73,7 @@ struct kvd_gpu_method {
     bool whole_prompts;
     /* True if only prompts need Q and K before RoPE (hook.wants_pre). */
     bool pre_of_prompts;
-    /* True if `attended` is not called in iterations without prompts. */
+    /* True if iterations of decode steps need no call of `attended` or attended_window. */
     bool attended_prompts;
     /* Bit mask of the timed phases (enum kvd_phase) that this method ends itself. */
     unsigned apart;
@@ -130,8 +130,13 @@ struct kvd_gpu_method {
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Functions that replace those of the paged cache unless NULL. attend_steps writes the decode
-     * steps of `out`, attend_prompts the prompts after them.
+     * Called like `attended`, in the layers that skips_windows leaves out. Replaces numbers in the
+     * bf16 pages of the window by those that the method keeps there. NULL: they stay.
+     */
+    int (*attended_window)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
+    /*
+     * Functions that replace those of the paged cache, or NULL. attend_steps writes rows 0 .. steps
+     * - 1 of `out`, attend_prompts the rows after them.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);

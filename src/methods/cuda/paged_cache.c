@@ -508,6 +508,24 @@ static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, k
         attend_prompts(c, p, r->layer, kvd_paged_cache_pool(c, r->layer), out, r->stream, err));
 }
 
+/* Returns true if a method works on the layer after the attention of the batch. */
+static bool works_after(const kvd_paged_cache *c, const kvd_paged_rows *r)
+{
+    const kvd_gpu_method *const m = c->method;
+    if (!m || (m->attended_prompts && !r->prompts))
+        return false;
+    return kvd_paged_method_of(c, r->layer)
+               ? m->attended != NULL
+               : c->layer[r->layer].map.window && m->attended_window != NULL;
+}
+
+static int work_after(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
+{
+    kvd_gpu_method *const m = c->method;
+    return kvd_paged_method_of(c, r->layer) ? m->attended(m, r, err)
+                                            : m->attended_window(m, r, err);
+}
+
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err)
 {
@@ -521,12 +539,12 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
     if (r->steps && attend_steps(c, r, out, err))
         return -1;
     *open = r->steps ? KVD_PHASE_DECODE : KVD_PHASE_PREFILL;
-    if (!m || !m->attended || (m->attended_prompts && !r->prompts))
+    if (!works_after(c, r))
         return 0;
     if (kvd_clock_end(c->clock, *open, r->stream, err))
         return -1;
     *open = KVD_PHASE_COMPRESS;
-    return m->attended(m, r, err);
+    return work_after(c, r, err);
 }
 
 static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, size_t prompts,
@@ -573,9 +591,9 @@ static int run_exact(kvd_paged_cache *c, const kvd_gpu_attention_in *in, const k
     }
     if (kvd_clock_end(c->clock, r->prompts ? KVD_PHASE_PREFILL : KVD_PHASE_DECODE, r->stream, err))
         return -1;
-    if (!m || !m->attended || (m->attended_prompts && !r->prompts))
+    if (!works_after(c, r))
         return 0;
-    return kvd_status(m->attended(m, r, err) ||
+    return kvd_status(work_after(c, r, err) ||
                       kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err));
 }
 

@@ -186,6 +186,8 @@ kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t 
 
 /* Returns the compression method if it acts on the layer, else NULL. */
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
+/* Returns the model's layer number of the l-th layer without a sliding window, l < c->n_full. */
+int kvd_paged_full_layer(const kvd_paged_cache *c, size_t l);
 /* Returns the pages of layers with a window if `map` has one, else those of layers without. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
 int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n);

@@ -13,6 +13,14 @@ kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer)
     return skips ? NULL : m;
 }
 
+int kvd_paged_full_layer(const kvd_paged_cache *c, size_t l)
+{
+    int layer = 0;
+    while (c->layer[layer].map.window || (size_t)c->kind_index[layer] != l)
+        layer++;
+    return layer;
+}
+
 /* Returns the page tables per KV head, or NULL if all KV heads hold the same tokens. */
 static const kvd_gpu_heads *heads_of(const kvd_paged_cache *c)
 {

@@ -11,16 +11,6 @@ size_t kvd_uneven_gpus(const kvd_uneven *e)
     return e->joined ? (size_t)e->method.cache->share->count : 1;
 }
 
-/* Returns the model's layer number of the l-th layer without a sliding window. */
-static int layer_of(const kvd_uneven *e, size_t l)
-{
-    const kvd_paged_cache *const c = e->method.cache;
-    int layer = 0;
-    while (c->layer[layer].map.window || (size_t)c->kind_index[layer] != l)
-        layer++;
-    return layer;
-}
-
 static kvd_evict_layers statistics_of(const kvd_uneven *e, size_t i)
 {
     const kvd_step_batch *const b = e->method.cache->batch;
@@ -96,7 +86,8 @@ static int join_late(const kvd_uneven *e, cudaStream_t stream, kvd_err *err)
 
 int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err)
 {
-    const kvd_uneven_prompts_args first = kvd_uneven_prompts_of(e, r, layer_of(e, 0));
+    const kvd_uneven_prompts_args first =
+        kvd_uneven_prompts_of(e, r, kvd_paged_full_layer(e->method.cache, 0));
     if (join_late(e, r->stream, err))
         return -1;
     if (e->late.shared
@@ -104,7 +95,8 @@ int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err
             : divide_budgets(e, r, err))
         return -1;
     for (size_t l = 0; l < e->layers; l++) {
-        kvd_uneven_prompts_args a = kvd_uneven_prompts_of(e, r, layer_of(e, l));
+        kvd_uneven_prompts_args a =
+            kvd_uneven_prompts_of(e, r, kvd_paged_full_layer(e->method.cache, l));
         a.stored = 1;
         a.decided = e->late.shared;
         a.first_head = e->late.shared ? (int32_t)(l * e->all) : 0;

@@ -1,4 +1,7 @@
-/* Methods zdc and think on the GPU: less important tokens have fewer columns. */
+/*
+ * Methods zdc and think on the GPU: less important tokens have fewer columns. In layers with a
+ * sliding window zdc stores important tokens alone, and think zeroes the pruned channels of keys.
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,9 +12,16 @@
 
 static const char what[] = "two widths of tokens";
 
-static int first_of(const kvd_zdc *z, int layer)
+/* Returns the number of a layer without a sliding window among such layers. */
+static int index_of(const kvd_zdc *z, int layer)
 {
-    return kvd_zdc_first_of(z->method.plan, layer);
+    return z->method.cache->kind_index[layer];
+}
+
+/* Returns true if the layer chooses important tokens, not an earlier layer for it. */
+static bool chooses(const kvd_zdc *z, int layer)
+{
+    return kvd_zdc_first_of(z->method.plan, index_of(z, layer)) == index_of(z, layer);
 }
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -103,12 +113,12 @@ static kvd_zdc_pages pages_of(const kvd_zdc *z, int layer, size_t first)
                            .own = z->own,
                            .n_low = z->levels.n_low,
                            .n_layers = (int32_t)kvd_zdc_layers(z),
-                           .layer = layer};
+                           .layer = index_of(z, layer)};
 }
 
 static const kvd_zdc_head *heads_of(const kvd_zdc *z, int layer)
 {
-    return z->head + (size_t)layer * (size_t)z->method.cache->share->n_kv_heads;
+    return z->head + (size_t)index_of(z, layer) * (size_t)z->method.cache->share->n_kv_heads;
 }
 
 static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, kvd_err *err)
@@ -160,7 +170,7 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .place = z->levels.place,
                                .head = heads_of(z, r->layer),
                                .from = kvd_paged_cache_pool(c, r->layer),
-                               .store = z->store + z->layer[r->layer].at,
+                               .store = z->store + z->layer[index_of(z, r->layer)].at,
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
@@ -168,7 +178,7 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
-    if (!r->prompts || m->cache->exact_prompts || first_of(z, r->layer) == r->layer)
+    if (!r->prompts || m->cache->exact_prompts || chooses(z, r->layer))
         return 0;
     const kvd_zdc_move_args a = move_args(z, r);
     return kvd_status(
@@ -181,22 +191,23 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     kvd_zdc *const z = (kvd_zdc *)m;
     const kvd_zdc_move_args a = move_args(z, r);
-    if ((first_of(z, r->layer) == r->layer && choose(z, r, err)) ||
+    if ((chooses(z, r->layer) && choose(z, r, err)) ||
         kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
         kvd_cuda_check(kvd_zdc_move(&a, r->stream), what, err) ||
         kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err))
         return -1;
-    return r->layer + 1 < m->cache->config->n_layers
+    return index_of(z, r->layer) + 1 < m->cache->n_full
                ? 0
                : kvd_zdc_levels_get(&z->levels, m->cache, r->stream, err);
 }
 
-static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
+/* Returns the arguments of n decode steps in the l-th layer without a sliding window. */
+static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
 {
     const kvd_paged_cache *const c = z->method.cache;
-    const size_t row = (size_t)layer * c->batch->max_slices;
+    const size_t row = (size_t)l * c->batch->max_slices;
     return (kvd_decode_args){.dtype = KVD_BF16,
-                             .map = z->layer[layer].both,
+                             .map = z->layer[l].both,
                              .batch = (int32_t)n,
                              .max_pages = (int32_t)c->pages->max_pages + 1,
                              .kv_len = z->end + row,
@@ -204,11 +215,11 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
                              .live = c->batch->device.live,
                              .page_table = z->table,
                              .q = c->q_steps,
-                             .pool = z->store + z->layer[layer].at,
+                             .pool = z->store + z->layer[l].at,
                              .o = z->o,
                              .lse = z->lse_steps,
                              .n_ctas = c->n_sms,
-                             .workspace = z->layer[layer].workspace};
+                             .workspace = z->layer[l].workspace};
 }
 
 /* Creates the work lists of n decode steps, once, outside the capture of CUDA graphs. */
@@ -252,8 +263,8 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const kvd_zdc *const z = (const kvd_zdc *)m;
     if (!r->steps)
         return kvd_paged_cache_append(m->cache, r, NULL, NULL, err);
-    const kvd_decode_args a = decode_args(z, r->layer, r->steps);
-    const kvd_paged_place at = {.pool = z->store + z->layer[r->layer].at,
+    const kvd_decode_args a = decode_args(z, index_of(z, r->layer), r->steps);
+    const kvd_paged_place at = {.pool = z->store + z->layer[index_of(z, r->layer)].at,
                                 .table = a.page_table,
                                 .kv_len = a.kv_len,
                                 .pitch = a.max_pages};
@@ -264,7 +275,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
     const kvd_attn_map *const high = &m->cache->layer[r->layer].map;
-    const kvd_decode_args a = decode_args(z, r->layer, r->steps);
+    const kvd_decode_args a = decode_args(z, index_of(z, r->layer), r->steps);
     const kvd_zdc_merge_args merge = {.pages = pages_of(z, r->layer, 0),
                                       .batch = (int32_t)r->steps,
                                       .n_kv_heads = high->n_kv_heads,
@@ -275,6 +286,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                                       .out_pitch = high->o_pitch,
                                       .o = z->o,
                                       .lse = z->lse_steps,
+                                      .sinks = kvd_paged_cache_sinks(m->cache, r->layer),
                                       .out = out};
     return kvd_status(kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err) ||
                       kvd_cuda_check(kvd_zdc_merge(&merge, r->stream), "attention of steps", err));
@@ -313,7 +325,7 @@ static int open_zdc(kvd_zdc *z, kvd_err *err)
     if (!z->layer || kvd_dims_fits(z->dims_low, m->cache->config, err) || kvd_zdc_make(z, err))
         return -1;
     for (size_t l = 0; l < kvd_zdc_layers(z); l++)
-        m->page_bytes += (size_t)m->cache->layer[l].map.page_elements * sizeof(uint16_t);
+        m->page_bytes += (size_t)z->layer[l].low.page_elements * sizeof(uint16_t);
     m->slot_bytes = m->page_bytes + kvd_zdc_layers(z) * sizeof *z->levels.n_low;
     m->lse = z->levels.lse;
     return 0;
@@ -336,6 +348,7 @@ static kvd_zdc *create(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     z->method = (kvd_gpu_method){.cache = c,
                                  .plan = plan,
                                  .one_layer = true,
+                                 .skips_windows = true,
                                  .anywhere = true,
                                  .whole_prompts = true,
                                  .attended_prompts = true,
@@ -379,7 +392,13 @@ static bool fits(const kvd_plan *plan, const kvd_config *config)
     return 2 * config->n_heads <= KVD_HEADS_MAX;
 }
 
-/* The functions below belong to method think. */
+static unsigned computes(const kvd_plan *plan)
+{
+    (void)plan;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
+}
+
+/* All functions below belong to method think. */
 
 enum { P, WINDOW }; /* p and window in think.c */
 
@@ -414,7 +433,7 @@ static int append_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err
         return -1;
     if (!r->steps)
         return 0;
-    const kvd_decode_args d = decode_args(z, r->layer, r->steps);
+    const kvd_decode_args d = decode_args(z, index_of(z, r->layer), r->steps);
     const kvd_zdc_reorder_args a = {.pages = pages_of(z, r->layer, 0),
                                     .map = m->cache->layer[r->layer].map,
                                     .batch = (int32_t)r->steps,
@@ -423,9 +442,37 @@ static int append_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err
                                     .table = d.page_table,
                                     .order = z->order,
                                     .q = m->cache->q_steps,
-                                    .store = z->store + z->layer[r->layer].at};
+                                    .store = z->store + z->layer[index_of(z, r->layer)].at};
     return kvd_status(kvd_cuda_check(kvd_zdc_reorder(&a, r->stream), "order of channels", err) ||
                       kvd_clock_end(m->cache->clock, KVD_PHASE_ROTATE, r->stream, err));
+}
+
+static kvd_zdc_channels_args channels_args(const kvd_zdc *z, const kvd_paged_rows *r)
+{
+    const kvd_paged_cache *const c = z->method.cache;
+    return (kvd_zdc_channels_args){.pages = pages_of(z, r->layer, r->steps),
+                                   .map = c->layer[r->layer].map,
+                                   .batch = (int32_t)r->prompts,
+                                   .n_q8 = (int32_t)c->batch->n_q8,
+                                   .window = (int32_t)z->window,
+                                   .q_start = c->batch->device.q_start + r->steps,
+                                   .q_len = c->batch->device.q_len + r->steps,
+                                   .q = c->q_prompts,
+                                   .from = kvd_paged_cache_pool(c, r->layer),
+                                   .order = z->order,
+                                   .level = z->levels.level,
+                                   .place = z->levels.place};
+}
+
+static int prune_window(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_zdc *const z = (const kvd_zdc *)m;
+    const kvd_paged_cache *const c = m->cache;
+    kvd_zdc_channels_args a = channels_args(z, r);
+    a.pages.table = c->near->device + r->steps * c->pages->max_pages;
+    return kvd_cuda_check(kvd_zdc_prune(&a, a.map.window, (int32_t)z->kept,
+                                        kvd_paged_cache_pool(c, r->layer), r->stream),
+                          "channels of keys in a window", err);
 }
 
 static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -433,18 +480,7 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
     kvd_zdc *const z = (kvd_zdc *)m;
     const kvd_paged_cache *const c = m->cache;
     kvd_zdc_move_args move = move_args(z, r);
-    const kvd_zdc_channels_args a = {.pages = pages_of(z, r->layer, r->steps),
-                                     .map = c->layer[r->layer].map,
-                                     .batch = (int32_t)r->prompts,
-                                     .n_q8 = (int32_t)c->batch->n_q8,
-                                     .window = (int32_t)z->window,
-                                     .q_start = c->batch->device.q_start + r->steps,
-                                     .q_len = c->batch->device.q_len + r->steps,
-                                     .q = c->q_prompts,
-                                     .from = kvd_paged_cache_pool(c, r->layer),
-                                     .order = z->order,
-                                     .level = z->levels.level,
-                                     .place = z->levels.place};
+    const kvd_zdc_channels_args a = channels_args(z, r);
     move.order = z->order;
     return kvd_status(
         kvd_cuda_check(kvd_zdc_channels(&a, r->stream), "importance of channels", err) ||
@@ -453,22 +489,70 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
         kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
-/* Returns the bits of K and V, plus one bit per channel of each KV head with pruned keys. */
+/* Returns how many tokens of a slot have pruned keys in a layer without a sliding window. */
+static size_t pruned_of(const kvd_zdc *z, size_t slot)
+{
+    return (size_t)z->levels.host_low[slot * kvd_zdc_layers(z)];
+}
+
+/* Returns how many tokens with pruned keys a sliding window of n tokens' newest ones holds. */
+static size_t pruned_near(const kvd_zdc *z, size_t slot, size_t n)
+{
+    const size_t window = z->method.cache->window, gone = n > window ? n - window : 0,
+                 low = pruned_of(z, slot);
+    return low > gone ? low - gone : 0;
+}
+
+/* Returns how many tokens had pruned keys in layers with a window at the end of the prompt. */
+static size_t pruned_first(const kvd_zdc *z, size_t slot)
+{
+    return pruned_near(z, slot, pruned_of(z, slot) + z->window);
+}
+
+/* Returns the number of KV heads in all layers with a sliding window. */
+static size_t near_heads(const kvd_zdc *z)
+{
+    const kvd_paged_cache *const c = z->method.cache;
+    return (size_t)(c->config->n_layers - c->n_full) * (size_t)c->share->n_kv_heads;
+}
+
+/* Returns the bits of the channels that `tokens` keys lack in all layers with a window. */
+static double pruned_bits(const kvd_zdc *z, size_t tokens)
+{
+    const size_t d = (size_t)z->method.cache->config->d_head;
+    return 8.0 * sizeof *z->store * (double)(near_heads(z) * tokens * (d - z->kept));
+}
+
+/*
+ * Returns the bits of K and V, plus one bit per channel of each KV head with pruned keys, less the
+ * bits that layers with a window save.
+ */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
-    const kvd_paged_cache *const c = m->cache;
-    const size_t channels = kvd_zdc_layers(z) * (size_t)(c->share->n_kv_heads * c->config->d_head);
-    const bool pruned = z->slot[slot].counted && z->levels.host_low[slot * kvd_zdc_layers(z)];
-    return bits(m, slot) + (pruned ? (double)channels : 0);
+    const size_t d = (size_t)m->cache->config->d_head, n = z->slot[slot].counted,
+                 heads = kvd_zdc_layers(z) * (size_t)m->cache->share->n_kv_heads;
+    if (!n || !pruned_of(z, slot))
+        return bits(m, slot);
+    return bits(m, slot) + (double)(d * heads) +
+           (pruned_first(z, slot) ? (double)(d * near_heads(z)) : 0) -
+           pruned_bits(z, pruned_near(z, slot, n));
+}
+
+/* Returns minus the bits of channels of the key that left the windows, which lacked them. */
+static double think_unseen(const kvd_gpu_method *m, size_t slot)
+{
+    const kvd_zdc *const z = (const kvd_zdc *)m;
+    const size_t n = z->slot[slot].counted;
+    return n ? -pruned_bits(z, pruned_near(z, slot, n - 1) - pruned_near(z, slot, n)) : 0;
 }
 
 static size_t think_pruned(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
-    const size_t low = (size_t)z->levels.host_low[slot * kvd_zdc_layers(z)];
+    const size_t heads = kvd_zdc_layers(z) * (size_t)m->cache->share->n_kv_heads;
     return z->kept < (size_t)m->cache->config->d_head
-               ? low * kvd_zdc_layers(z) * (size_t)m->cache->share->n_kv_heads
+               ? pruned_of(z, slot) * heads + pruned_first(z, slot) * near_heads(z)
                : 0;
 }
 
@@ -534,10 +618,12 @@ static int open_think(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method *
     z->method.make = make_think;
     z->method.begin = begin_think;
     z->method.bits = think_bits;
+    z->method.unseen = think_unseen;
     z->method.pruned = think_pruned;
     z->method.append = append_think;
     z->method.appended = NULL;
     z->method.attended = attended_think;
+    z->method.attended_window = prune_window;
     z->method.apart = 1u << KVD_PHASE_ROTATE;
     if (set_widths(z, err) || open_zdc(z, err))
         return -1;
@@ -554,7 +640,7 @@ static bool think_generates(const kvd_plan *plan)
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
-    return (size_t)z->levels.host_low[slot * kvd_zdc_layers(z) + (size_t)layer];
+    return (size_t)z->levels.host_low[slot * kvd_zdc_layers(z) + (size_t)index_of(z, layer)];
 }
 
 int kvd_gpu_zdc_together(const kvd_gpu_method *m)
@@ -574,7 +660,7 @@ const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer)
 
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer)
 {
-    return &((const kvd_zdc *)m)->layer[layer].low;
+    return &((const kvd_zdc *)m)->layer[index_of((const kvd_zdc *)m, layer)].low;
 }
 
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m)
@@ -583,18 +669,21 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m)
     return (kvd_zdc_sets){z->levels.level, z->levels.place};
 }
 
-const kvd_gpu_kind kvd_gpu_zdc = {.shares_prompts = true,
+const kvd_gpu_kind kvd_gpu_zdc = {.computes = computes,
+                                  .shares_prompts = true,
                                   .joins_heads = kvd_gpu_heads_apart,
                                   .runs = runs,
                                   .generates = generates,
                                   .fits = fits,
                                   .open = open_method},
-                   kvd_gpu_zdc_received = {.joins_heads = kvd_gpu_heads_apart,
+                   kvd_gpu_zdc_received = {.computes = computes,
+                                           .joins_heads = kvd_gpu_heads_apart,
                                            .runs = runs,
                                            .generates = generates,
                                            .fits = fits,
                                            .open = open_method},
-                   kvd_gpu_think = {.joins_heads = kvd_gpu_heads_apart,
+                   kvd_gpu_think = {.computes = computes,
+                                    .joins_heads = kvd_gpu_heads_apart,
                                     .generates = think_generates,
                                     .fits = fits,
                                     .open = open_think};

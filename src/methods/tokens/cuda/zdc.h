@@ -95,6 +95,13 @@ typedef struct {
     int32_t *place;
 } kvd_zdc_channels_args;
 cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *args, cudaStream_t stream);
+/*
+ * Zeroes the key channels that think prunes in a layer whose tokens see the newest `near` ones. The
+ * channels are ranked by the prompt's newest `near` keys; `kept` of them stay. Ignores order, level
+ * and place. `pages` must equal args->from.
+ */
+cudaError_t kvd_zdc_prune(const kvd_zdc_channels_args *args, int32_t near, int32_t kept,
+                          void *pages, cudaStream_t stream);
 
 /* Arguments of kvd_zdc_reorder: decode steps in one layer. */
 typedef struct {
@@ -187,11 +194,16 @@ typedef struct {
     const void *o;
     /* [batch][2 n_heads] in device memory: natural logs of the softmax denominators. */
     const float *lse;
-    /* Output [batch][out_pitch] in device memory. */
+    /* Logits of attention sinks, [n_heads] in device memory, or NULL. */
+    const float *sinks;
+    /* Output [batch][out_pitch] in device memory with the columns of V of important tokens. */
     void *out;
 } kvd_zdc_merge_args;
 
-/* Averages outputs over important and less important tokens by softmax denominators. */
+/*
+ * Averages the outputs over important and over other tokens, weighted by softmax denominators. A
+ * head's sink adds to its denominator once.
+ */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -27,7 +27,7 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
     size_t n = 0;
     for (size_t l = 0; l < kvd_zdc_layers(z); l++) {
         z->layer[l].at = n;
-        n += (pages + 1 + slots) * (size_t)z->method.cache->layer[l].map.page_elements;
+        n += (pages + 1 + slots) * (size_t)z->layer[l].low.page_elements;
     }
     z->stream = stream;
     z->own = (int32_t)pages + 1;
@@ -57,18 +57,29 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
+/* Returns the projections of other tokens in the l-th layer without a sliding window. */
+static const kvd_dims_head *low_heads(const kvd_zdc *z, int l)
 {
     const kvd_dims *const dims = z->dims_low;
+    const int layer = kvd_paged_full_layer(z->method.cache, (size_t)l);
     return &dims->head[layer * dims->n_kv_heads + z->method.cache->share->first_kv_head];
 }
 
-static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
+static const kvd_cache_layer *high_of(const kvd_zdc *z, int l)
+{
+    return &z->method.cache->layer[kvd_paged_full_layer(z->method.cache, (size_t)l)];
+}
+
+/*
+ * Makes the layouts of the l-th layer without a sliding window. Heads of other tokens are padded to
+ * the widest as those of important tokens are.
+ */
+static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;
-    const kvd_dims_head *const head = low_heads(z, layer);
-    const kvd_attn_map *const high = &c->layer[layer].map;
-    kvd_zdc_layer *const to = &z->layer[layer];
+    const kvd_dims_head *const head = low_heads(z, l);
+    const kvd_attn_map *const high = &high_of(z, l)->map;
+    kvd_zdc_layer *const to = &z->layer[l];
     kvd_attn_heads low = {c->share->n_heads, c->share->n_kv_heads, c->config->d_head, {0}, {0}, 0};
     int most[2] = {0, 0};
     for (int g = 0; g < low.n_kv_heads; g++) {
@@ -83,20 +94,21 @@ static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
         low.d_v[g] = most[1];
     }
     if (kvd_attn_map_make(&low, &to->low))
-        return kvd_fail(err, "layer %d: low widths that the kernels do not take", layer);
+        return kvd_fail(err, "layer %d: low widths that the kernels do not take",
+                        kvd_paged_full_layer(c, (size_t)l));
     to->entry[KVD_ZDC_LOW] = (double)to->low.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
     to->entry[KVD_ZDC_HIGH] = (double)high->page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
-    to->numbers[KVD_ZDC_HIGH] = (double)c->layer[layer].kept;
+    to->numbers[KVD_ZDC_HIGH] = (double)high_of(z, l)->kept;
     to->low.page_elements = high->page_elements;
     join(high, &to->low, &to->both);
     return 0;
 }
 
-static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
+static void describe_head(const kvd_zdc *z, int l, int g, kvd_zdc_head *to)
 {
-    const kvd_dims_head *const low = &low_heads(z, layer)[g];
+    const kvd_dims_head *const low = &low_heads(z, l)[g];
     const kvd_attn_map *const map[KVD_ZDC_STORES] = {
-        [KVD_ZDC_HIGH] = &z->method.cache->layer[layer].map, [KVD_ZDC_LOW] = &z->layer[layer].low};
+        [KVD_ZDC_HIGH] = &high_of(z, l)->map, [KVD_ZDC_LOW] = &z->layer[l].low};
     to->kept[0] = (int16_t)low->d_qk;
     to->kept[1] = (int16_t)low->d_v;
     for (int s = 0; s < KVD_ZDC_STORES; s++) {
@@ -104,8 +116,8 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* `both` has every head twice, for important, then for less important tokens. */
-        to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
+        /* `both` has every head twice: at the width of important tokens, and at that of others. */
+        to->in_row[s] = z->layer[l].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }
 
@@ -162,7 +174,7 @@ int kvd_zdc_levels_make(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged
 
 static size_t counts_bytes(const kvd_zdc_levels *v, const kvd_paged_cache *c)
 {
-    return v->n_slots * (size_t)c->config->n_layers * sizeof *v->n_low;
+    return v->n_slots * (size_t)c->n_full * sizeof *v->n_low;
 }
 
 int kvd_zdc_levels_make_slots(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
@@ -207,8 +219,8 @@ kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged
                                         const kvd_plan *p, const kvd_paged_rows *r)
 {
     const kvd_parameter_values *const value = &p->tokens_values;
-    const int layers = c->config->n_layers, together = kvd_tokens_layers(value),
-              left = layers - r->layer;
+    const int layers = c->n_full, layer = c->kind_index[r->layer],
+              together = kvd_tokens_layers(value), left = layers - layer;
     return (kvd_zdc_choose_args){.batch = (int32_t)r->prompts,
                                  .n_heads = c->share->n_heads,
                                  .n_q8 = (int32_t)c->batch->n_q8,
@@ -217,7 +229,7 @@ kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged
                                  .q_len = c->batch->device.q_len + r->steps,
                                  .lse = v->lse,
                                  .mean = value->value[MEAN] > 0,
-                                 .share = kvd_tokens_important(value, r->layer, layers),
+                                 .share = kvd_tokens_important(value, layer, layers),
                                  .span = !together         ? 1
                                          : together < left ? together
                                                            : left,
@@ -263,7 +275,7 @@ static int make_rows(kvd_zdc *z, kvd_err *err)
         kvd_device_host(m, kvd_zdc_layers(z) * kvd_decode_plan_layer_bytes(), what, err);
     if (z->method.plan->tokens == &kvd_tokens_received)
         z->mass = kvd_device_new(m, heads * rows * sizeof *z->mass, what, err);
-    z->lse_steps = kvd_device_new(m, 2 * slices * heads * sizeof *z->lse_steps, what, err);
+    z->lse_steps = kvd_device_filled(m, 2 * slices * heads * sizeof *z->lse_steps, 0, what, err);
     z->o = kvd_device_filled(m, slices * o * sizeof(uint16_t), 0, what, err);
     return kvd_zdc_levels_make(&z->levels, m, c, err);
 }

@@ -29,7 +29,10 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
 /* Memory for choosing the important tokens of prompts. */
 typedef struct {
-    /* [n_slots][n_layers] in device and pinned memory: number of less important tokens. */
+    /*
+     * Number of less important tokens, [n_slots][layers without a sliding window], in device and in
+     * pinned memory.
+     */
     int32_t *n_low, *host_low;
     size_t n_slots;
     /* Device arrays of kvd_zdc_choose_args. */
@@ -49,7 +52,10 @@ int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaSt
                        kvd_err *err);
 int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
-/* Returns the layer whose important tokens `layer` uses. */
+/*
+ * Returns the layer whose important tokens `layer` uses, both counted without layers that have a
+ * sliding window; `overlap` is applied on the device.
+ */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
 /* In timing runs, sets a request's numbers of less important tokens. */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
@@ -103,7 +109,7 @@ typedef struct {
      */
     int16_t *order;
     size_t window, kept;
-    kvd_zdc_head *head; /* device [n_layers][n_kv_heads] */
+    kvd_zdc_head *head; /* device [kvd_zdc_layers()][n_kv_heads] */
     uint16_t *store;
     /* Page own + s is the first page of slot s. */
     int32_t own;
@@ -122,9 +128,13 @@ typedef struct {
     void *host_works;
 } kvd_zdc;
 
+/*
+ * Layers without a sliding window have the numbers 0 .. kvd_zdc_layers() - 1 in the arrays of
+ * kvd_zdc. Other layers keep the columns of `dims` for all tokens.
+ */
 static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 {
-    return (size_t)z->method.cache->config->n_layers;
+    return (size_t)z->method.cache->n_full;
 }
 
 /* Allocates the arrays of *z. The layers of z->cache must exist. */

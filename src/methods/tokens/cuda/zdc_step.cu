@@ -63,15 +63,16 @@ __global__ void __launch_bounds__(ROWS) merge_kernel(const __grid_constant__ kvd
         return;
     const uint4 x = reinterpret_cast<const uint4 *>(o + at)[lane];
     uint4 y = make_uint4(0, 0, 0, 0);
-    float w = 1;
-    if (zdc_low(a.pages, (int)b) > 0) {
-        const float *const lse = a.lse + b * (size_t)(2 * n_heads) + h;
-        w = 1 / (1 + expf(lse[n_heads] - lse[0]));
-        if (lane < width / 8)
-            y = reinterpret_cast<const uint4 *>(o + head.in_row[KVD_ZDC_LOW] + j * width)[lane];
-    }
+    const bool some = zdc_low(a.pages, (int)b) > 0;
+    const float *const lse = a.lse + b * (size_t)(2 * n_heads) + h;
+    const float high = lse[0], low = some ? lse[n_heads] : -INFINITY,
+                sink = a.sinks ? a.sinks[h] : -INFINITY, top = fmaxf(fmaxf(high, low), sink);
+    const float of_high = expf(high - top), of_low = expf(low - top),
+                all = of_high + of_low + expf(sink - top);
+    if (some && lane < width / 8)
+        y = reinterpret_cast<const uint4 *>(o + head.in_row[KVD_ZDC_LOW] + j * width)[lane];
     reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.out) + b * (size_t)a.out_pitch + at)[lane] =
-        mix(x, y, w, 1 - w);
+        mix(x, y, of_high / all, of_low / all);
 }
 
 enum { CHANNELS = 512, REORDER = 128 };
@@ -121,12 +122,22 @@ __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm
     __syncthreads();
 }
 
-__global__ void __launch_bounds__(CHANNELS)
-    channels_kernel(const __grid_constant__ kvd_zdc_channels_args a)
+/* Returns the address of the key of token t of a prompt, in groups of 8 rows and 8 channels. */
+__device__ __forceinline__ size_t key_at(const kvd_zdc_channels_args &a, int b, int g, int t)
 {
-    __shared__ float norm[KVD_WIDTH_NARROW], score[KVD_WIDTH_NARROW];
-    const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = a.map.d_qk[0], n = a.q_len[b],
-              me = (int)threadIdx.x;
+    return (size_t)a.pages.table[(size_t)b * a.pages.pitch + t / KVD_PAGE_TOKENS] *
+               a.map.page_elements +
+           a.map.kv_offset[g] + zdc_in_page(t % KVD_PAGE_TOKENS, a.map.d_qk[g], 0);
+}
+
+/*
+ * Writes the importance of each channel to score [d], by the keys from token `from` on. norm [d] is
+ * scratch memory. All threads must call it.
+ */
+__device__ void score_channels(const kvd_zdc_channels_args &a, int b, int g, int from, float *norm,
+                               float *score)
+{
+    const int d = a.map.d_qk[0], n = a.q_len[b], me = (int)threadIdx.x;
     for (int i = me; i < d; i += CHANNELS)
         score[i] = 0;
     for (int h = g * a.map.group; h < (g + 1) * a.map.group; h++) {
@@ -137,24 +148,32 @@ __global__ void __launch_bounds__(CHANNELS)
         for (int i = me; i < d; i += CHANNELS)
             score[i] += norm[i];
     }
-    const uint16_t *const pages = static_cast<const uint16_t *>(a.from) + a.map.kv_offset[g];
-    const int32_t *const table = a.pages.table + (size_t)b * a.pages.pitch;
-    channel_norms(
-        [&](int t) {
-            return pages + (size_t)table[t / KVD_PAGE_TOKENS] * a.map.page_elements +
-                   zdc_in_page(t % KVD_PAGE_TOKENS, d, 0);
-        },
-        0, n, d, norm);
+    const uint16_t *const pages = static_cast<const uint16_t *>(a.from);
+    channel_norms([&](int t) { return pages + key_at(a, b, g, t); }, from, n, d, norm);
     for (int i = me; i < d; i += CHANNELS)
         score[i] *= norm[i];
     __syncthreads();
+}
+
+/* Returns the number of channels that are more important than channel i. */
+__device__ __forceinline__ int rank_of(const float *score, int d, int i)
+{
+    int rank = 0;
+    for (int k = 0; k < d; k++)
+        rank += score[k] > score[i] || (!(score[k] < score[i]) && k < i);
+    return rank;
+}
+
+__global__ void __launch_bounds__(CHANNELS)
+    channels_kernel(const __grid_constant__ kvd_zdc_channels_args a)
+{
+    __shared__ float norm[KVD_WIDTH_MAX], score[KVD_WIDTH_MAX];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = a.map.d_qk[0], n = a.q_len[b],
+              me = (int)threadIdx.x;
+    score_channels(a, b, g, 0, norm, score);
     int16_t *const order = a.order + zdc_order_at(a.pages, b, a.map.n_kv_heads, g, d);
-    for (int i = me; i < d; i += CHANNELS) {
-        int rank = 0;
-        for (int k = 0; k < d; k++)
-            rank += score[k] > score[i] || (!(score[k] < score[i]) && k < i);
-        order[rank] = (int16_t)i;
-    }
+    for (int i = me; i < d; i += CHANNELS)
+        order[rank_of(score, d, i)] = (int16_t)i;
     const int n_low = max(n - a.window, 0);
     for (int t = me; t < n && g == 0; t += CHANNELS) {
         a.level[a.q_start[b] + t] = t < n_low ? 0 : KVD_ZDC_RAW | KVD_ZDC_USED;
@@ -164,10 +183,29 @@ __global__ void __launch_bounds__(CHANNELS)
         a.pages.n_low[(size_t)a.pages.slot[b] * a.pages.n_layers + a.pages.layer] = n_low;
 }
 
+__global__ void __launch_bounds__(CHANNELS)
+    prune_kernel(const __grid_constant__ kvd_zdc_channels_args a, int near, int kept,
+                 uint16_t *pages)
+{
+    __shared__ float norm[KVD_WIDTH_MAX], score[KVD_WIDTH_MAX];
+    __shared__ bool pruned[KVD_WIDTH_MAX];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = a.map.d_qk[0], n = a.q_len[b],
+              first = max(n - near, 0), n_low = max(n - a.window, 0), me = (int)threadIdx.x;
+    if (first >= n_low)
+        return;
+    score_channels(a, b, g, first, norm, score);
+    for (int i = me; i < d; i += CHANNELS)
+        pruned[i] = rank_of(score, d, i) >= kept;
+    __syncthreads();
+    for (int x = me; x < (n_low - first) * d; x += CHANNELS)
+        if (pruned[x % d])
+            pages[key_at(a, b, g, first + x / d) + (size_t)(x % d / 8 * 64 + x % 8)] = 0;
+}
+
 __global__ void __launch_bounds__(REORDER)
     reorder_kernel(const __grid_constant__ kvd_zdc_reorder_args a)
 {
-    __shared__ uint16_t x[KVD_GROUP_MAX + 1][KVD_WIDTH_NARROW];
+    __shared__ uint16_t x[KVD_GROUP_MAX + 1][KVD_WIDTH_MAX];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = a.map.d_qk[0], group = a.map.group,
               t = a.end[b] - 1;
     const int16_t *const order = a.order + zdc_order_at(a.pages, b, a.map.n_kv_heads, g, d);
@@ -208,18 +246,32 @@ extern "C" cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *a, cudaStream_t s
     return kvd_launch_early(a->hopper, merge_kernel, grid, ROWS, 0, stream, *a);
 }
 
+static bool ranks_channels(const kvd_zdc_channels_args *a)
+{
+    return a->batch >= 1 && a->batch <= 65535 && a->map.d_qk[0] <= KVD_WIDTH_MAX && a->q && a->from;
+}
+
 extern "C" cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *a, cudaStream_t stream)
 {
-    if (a->batch < 1 || a->batch > 65535 || a->map.d_qk[0] > KVD_WIDTH_NARROW || !a->q ||
-        !a->from || !a->order || !a->level || !a->place || !a->pages.n_low)
+    if (!ranks_channels(a) || !a->order || !a->level || !a->place || !a->pages.n_low)
         return cudaErrorInvalidValue;
     channels_kernel<<<dim3(a->map.n_kv_heads, a->batch), CHANNELS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
+extern "C" cudaError_t kvd_zdc_prune(const kvd_zdc_channels_args *a, int32_t near, int32_t kept,
+                                     void *pages, cudaStream_t stream)
+{
+    if (!ranks_channels(a) || near < 1 || kept < 0 || pages != a->from)
+        return cudaErrorInvalidValue;
+    prune_kernel<<<dim3(a->map.n_kv_heads, a->batch), CHANNELS, 0, stream>>>(
+        *a, near, kept, static_cast<uint16_t *>(pages));
+    return cudaGetLastError();
+}
+
 extern "C" cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *a, cudaStream_t stream)
 {
-    if (a->batch < 1 || a->batch > 65535 || a->map.d_qk[0] > KVD_WIDTH_NARROW ||
+    if (a->batch < 1 || a->batch > 65535 || a->map.d_qk[0] > KVD_WIDTH_MAX ||
         a->map.group > KVD_GROUP_MAX || !a->end || !a->table || !a->order || !a->q || !a->store)
         return cudaErrorInvalidValue;
     reorder_kernel<<<dim3(a->map.n_kv_heads, a->batch), REORDER, 0, stream>>>(*a);
