@@ -312,11 +312,78 @@ static void test_newest(const problem *p, const kvd_latent_restore_args *from)
     free(got);
 }
 
+/* Tests that pages before a sliding window keep their rows, and that others are those of `from`. */
+static void test_window(const problem *p, const kvd_latent_restore_args *from)
+{
+    enum { WINDOW = 70 };
+    const latent_case *const c = p->c;
+    const size_t n = PAGES * p->page;
+    kvd_latent_restore_args a = *from;
+    uint16_t *const all = fetch(p->pages, n);
+    a.window = WINDOW;
+    a.q_len = p->device_q_len;
+    fill_bytes(p->pages, 0xff, n * sizeof *all);
+    check(kvd_latent_restore(&a, NULL), "restore");
+    uint16_t *const got = fetch(p->pages, n);
+    size_t wrong = 0;
+    for (int b = 0; b < c->n; b++) {
+        const int seen = c->kv_len[b] - c->q_len[b] + 1 - WINDOW,
+                  first = seen > 0 ? seen / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS : 0;
+        for (int t = 0; t < (c->kv_len[b] + 7) / 8 * 8; t++)
+            for (int h = 0; h < 2 * c->kv; h++)
+                for (int i = 0; i < (h % 2 ? p->map.d_v[h / 2] : c->d); i++) {
+                    const size_t at = page_index(p, b, t, h / 2, h % 2, i);
+                    wrong += got[at] != (t < first ? 0xffff : all[at]);
+                }
+    }
+    report(!wrong, c->name, "rows in a sliding window", (double)wrong, 0);
+    check(kvd_latent_restore(from, NULL), "restore");
+    free(all);
+    free(got);
+}
+
+/* Tests that pages of latents may have other numbers than the restored pages. */
+static void test_tables(const problem *p, const kvd_latent_restore_args *from)
+{
+    const latent_case *const c = p->c;
+    const size_t n = PAGES * p->page, latents = PAGES * p->latent_page;
+    int32_t table[MOST * MAX_PAGES];
+    uint16_t *const all = fetch(p->pages, n), *const x = need(latents * sizeof *x);
+    kvd_latent_restore_args a = *from;
+    for (int i = 0; i < MOST * MAX_PAGES; i++)
+        table[i] = PAGES - 1 - p->table[i];
+    for (size_t i = 0; i < PAGES; i++)
+        memcpy(x + (PAGES - 1 - i) * p->latent_page, p->latents + i * p->latent_page,
+               p->latent_page * sizeof *x);
+    int32_t *const latent_table = on_device(table, sizeof table);
+    void *const moved = on_device(x, latents * sizeof *x);
+    a.latent_table = latent_table;
+    a.latents = moved;
+    fill_bytes(p->pages, 0xff, n * sizeof *all);
+    check(kvd_latent_restore(&a, NULL), "restore");
+    uint16_t *const got = fetch(p->pages, n);
+    size_t wrong = 0;
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < c->kv_len[b]; t++)
+            for (int i = 0; i < 2 * c->kv * c->d; i++) {
+                const int g = i / c->d / 2, side = i / c->d % 2;
+                if (side && i % c->d >= p->map.d_v[g])
+                    continue;
+                const size_t at = page_index(p, b, t, g, side, i % c->d);
+                wrong += got[at] != all[at];
+            }
+    report(!wrong, c->name, "latents in other pages", (double)wrong, 0);
+    device_free(latent_table, moved);
+    host_free(all, x, got);
+}
+
 static void test_restore(const problem *p)
 {
     const kvd_latent_restore_args a = restored(p);
     test_restored(p, &a, "restore");
     test_newest(p, &a);
+    test_window(p, &a);
+    test_tables(p, &a);
 }
 
 /* Copies B^T of the heads that share latents with head g, and columns of NaN, to the device. */
@@ -713,6 +780,21 @@ static const latent_case cases[] = {
     {"narrow heads, wide latents", 32, 4, 4, 4, {800, 16}, 0, 1, 1, 0, 2, {33, 16}, {1, 1}},
     {"values as latents", 128, 4, 2, 4, {80, 112}, 1, 1, 0, 0, 3, {65, 7, 130}, {65, 7, 100}},
     {"pairs", 96, 2, 2, 6, {144, 96}, 0, 1, 1, 0, 3, {100, 15, 17}, {9, 15, 16}},
+    {"wide heads, values as latents", 256, 2, 2, 2, {464, 96}, 1, 1, 0, 0, 2, {33, 300}, {33, 40}},
+    {"wide heads", 256, 2, 1, 2, {144, 256}, 0, 1, 0, 0, 2, {33, 100}, {33, 4}},
+    {"wide heads, a part of the ranks at a time",
+     208,
+     2,
+     2,
+     2,
+     {400, 768},
+     0,
+     1,
+     1,
+     0,
+     2,
+     {70, 300},
+     {70, 2}},
     {"no RoPE", 80, 3, 1, 3, {16, 64}, 0, 0, 0, 0, 5, {33, 1, 8, 9, 300}, {1, 1, 1, 1, 1}},
     {"a narrow head", 16, 2, 1, 2, {16, 16}, 0, 1, 0, 0, 2, {40, 41}, {40, 3}},
     {"slots", 128, 2, 1, 4, {64, 64}, 0, 0, 0, 5, 4, {63, 129, 400, 2}, {1, 1, 1, 1}},

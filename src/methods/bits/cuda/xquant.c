@@ -134,7 +134,7 @@ static int put_steps(const xquant *q, const kvd_paged_rows *r, kvd_err *err)
     const kvd_paged_cache *const c = q->method.cache;
     const kvd_xquant_args to = steps_of(&q->method, r);
     const bool applies_rope = c->hook.wants_raw && c->cosine;
-    kvd_latent_put_args a = {.s = kvd_latent_store_slices(&q->store, false, r->steps),
+    kvd_latent_put_args a = {.s = kvd_latent_store_slices(&q->store, r->layer, false, r->steps),
                              .n_heads = c->share->n_heads,
                              .d_head = c->config->d_head,
                              .q = r->x,

@@ -8,6 +8,7 @@
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/levels.h"
 #include "model/checkpoint/cuda/random.h"
+#include "model/pass/batch.h"
 
 static const char what[] = "latents", coding[] = "codes of latents";
 
@@ -77,9 +78,8 @@ int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err)
         place(s, (int)l, head + l * kv, run + l * most, source + l * most);
         s->layer[l].first_run = (int)(l * most);
         const size_t page = s->layer[l].page * sizeof *s->pool;
-        s->page_bytes = !s->one_layer          ? s->page_bytes + page
-                        : page > s->page_bytes ? page
-                                               : s->page_bytes;
+        size_t *const bytes_of = c->layer[l].map.window ? &s->near_page_bytes : &s->page_bytes;
+        *bytes_of = s->one_layer ? kvd_larger(page, *bytes_of) : *bytes_of + page;
     }
     s->token_bytes = (double)s->page_bytes / KVD_PAGE_TOKENS;
     if (!status) {
@@ -113,9 +113,14 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
                           kvd_err *err)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    const size_t n = (pages + 1) * s->page_bytes / sizeof *s->pool;
-    for (int l = 1; l < s->cache->config->n_layers && !s->one_layer; l++)
-        s->layer[l].at = s->layer[l - 1].at + (pages + 1) * s->layer[l - 1].page;
+    const kvd_paged_cache *const c = s->cache;
+    const size_t near = c->window ? c->near->n_pages + 1 : 0,
+                 n = ((pages + 1) * s->page_bytes + near * s->near_page_bytes) / sizeof *s->pool;
+    size_t at = 0;
+    for (int l = 0; l < c->config->n_layers && !s->one_layer; l++) {
+        s->layer[l].at = at;
+        at += (c->layer[l].map.window ? near : pages + 1) * s->layer[l].page;
+    }
     s->tokens = kvd_device_host(&s->memory, slots * sizeof *s->tokens, what, err);
     s->n_slots = slots;
     s->pool = kvd_device_new(&s->memory, n * sizeof *s->pool, "the cache", err);
@@ -131,17 +136,21 @@ void kvd_latent_store_release(kvd_latent_store *s)
     *s = (kvd_latent_store){0};
 }
 
-kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n)
+kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, int layer, bool prompts,
+                                          size_t n)
 {
-    const kvd_step_batch *const b = s->cache->batch;
-    const size_t first = prompts ? b->n_steps : 0, max_pages = s->cache->pages->max_pages;
+    const kvd_paged_cache *const c = s->cache;
+    const kvd_step_batch *const b = c->batch;
+    const kvd_attn_map *const map = &c->layer[layer].map;
+    const size_t first = prompts ? b->n_steps : 0, max_pages = c->pages->max_pages;
     return (kvd_latent_slices){.n = (int32_t)n,
                                .max_pages = (int32_t)max_pages,
                                .most = prompts ? (int32_t)(b->n_tokens - b->n_steps) : 1,
                                .start = prompts ? b->device.start + first : b->count,
                                .q_len = prompts ? b->device.q_len + first : b->one,
-                               .kv_len = b->device.kv_len + first,
-                               .page_table = s->cache->pages->device + first * max_pages};
+                               .kv_len = kvd_paged_lens_of(map, &b->device) + first,
+                               .page_table =
+                                   kvd_paged_pages_of(c, map)->device + first * max_pages};
 }
 
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer)
@@ -166,8 +175,11 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
 {
     const kvd_paged_cache *const c = s->cache;
     const kvd_latent_layer *const l = &s->layer[layer];
-    const kvd_latent_slices at = kvd_latent_store_slices(s, prompts, n);
-    const size_t first = prompts ? c->batch->n_steps : 0;
+    const kvd_latent_slices at = kvd_latent_store_slices(s, layer, prompts, n);
+    const size_t first = prompts ? c->batch->n_steps : 0,
+                 table = kvd_batch_rope_layer(c->config, c->max_len, layer) *
+                         ((size_t)c->config->d_head / 2);
+    const bool turns = l->applies_rope && c->cosine;
     return (kvd_latent_restore_args){.n = at.n,
                                      .max_pages = at.max_pages,
                                      .n_kv_heads = c->share->n_kv_heads,
@@ -176,6 +188,8 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                      .kv_len = at.kv_len,
                                      .page_table = at.page_table,
                                      .positions = l->positions,
+                                     .window = c->layer[layer].map.window,
+                                     .q_len = at.q_len,
                                      .slot = s->of_slots ? c->batch->device.slot + first : NULL,
                                      .matrix_slot = s->matrix_slot,
                                      .head = s->head + (size_t)layer * (size_t)c->share->n_kv_heads,
@@ -184,8 +198,8 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                      .columns = l->columns,
                                      .latent_page = l->page,
                                      .page = (size_t)c->layer[layer].map.page_elements,
-                                     .cosine = l->applies_rope ? c->cosine : NULL,
-                                     .sine = l->applies_rope ? c->sine : NULL,
+                                     .cosine = turns ? c->cosine + table : NULL,
+                                     .sine = turns ? c->sine + table : NULL,
                                      .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
                                      .pages = kvd_paged_cache_pool(c, layer),
                                      .n_sms = c->n_sms};
@@ -262,6 +276,8 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
     for (size_t i = 0; i < s->n_slots; i++) {
         const uint32_t n = s->tokens[i], sink = n < s->n_sink ? n : s->n_sink;
         s->held += sink * s->sink_bytes + (n - sink) * s->token_bytes;
+        s->held += (double)(n < s->cache->window ? n : s->cache->window) *
+                   (double)s->near_page_bytes / KVD_PAGE_TOKENS;
         s->held += n ? (double)s->slot_bytes : 0;
         s->held += n && s->apart ? (double)s->apart[i] * sizeof *s->apart : 0;
     }
@@ -504,7 +520,7 @@ static kvd_latent_code_args codes_of(const kvd_latent_codes *c, int layer, bool 
 {
     const kvd_step_batch *const b = c->store->cache->batch;
     kvd_latent_code_args a = layer_codes(c, layer);
-    a.s = kvd_latent_store_slices(c->store, prompts, n);
+    a.s = kvd_latent_store_slices(c->store, layer, prompts, n);
     a.slot = b->device.slot + (prompts ? b->n_steps : 0);
     a.prompts = prompts;
     a.recounts = layer == 0;

@@ -7,7 +7,13 @@
 namespace
 {
 
-enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_WHOLE = 768, RANK_PART = 192 };
+enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_PART = 192 };
+
+/* Returns the largest rank of a projection B that shared memory holds as a whole. */
+constexpr int rank_whole(int d_head)
+{
+    return d_head > KVD_WIDTH_NARROW ? 384 : 768;
+}
 
 __device__ __forceinline__ size_t latent_at(int t)
 {
@@ -75,12 +81,6 @@ __host__ __device__ constexpr int pitch_of(int rank)
     return rank + 8;
 }
 
-/* Number of rows of the projection that are in shared memory at the same time. */
-__host__ __device__ constexpr int part_of(int max_rank)
-{
-    return max_rank > RANK_WHOLE ? RANK_PART : max_rank;
-}
-
 enum { AHEAD = 4 /* blocks of 16 ranks loaded at once */ };
 
 /* Loads mma operands from rank k on. Operands after the last one are zero. */
@@ -131,7 +131,7 @@ template <int LATER> __device__ __forceinline__ void wait_for_part()
 
 /* Restores K or V from latent vectors. PARTS: the projection exceeds shared memory. */
 template <int W16, bool PARTS>
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
 {
     extern __shared__ __align__(16) uint16_t b_smem[];
@@ -139,47 +139,56 @@ __global__ void __launch_bounds__(THREADS, 2)
     const int b = (int)blockIdx.y, side = (int)blockIdx.z % 2, d = 16 * W16;
     const kvd_latent_head h = a.head[blockIdx.z / 2];
     const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
-              units = (length + 15) / 16, part = PARTS ? part_of(a.max_rank) : rank;
+              units = (length + 15) / 16, part = PARTS ? RANK_PART : rank;
+    /* First unit of 16 tokens, in the first page with a token that a new token sees. */
+    const int seen = a.window ? max(__ldg(a.kv_len + b) - __ldg(a.q_len + b) + 1 - a.window, 0) : 0,
+              first_unit = seen / KVD_PAGE_TOKENS * (KVD_PAGE_TOKENS / 16);
+    /* True if latent vectors are the rows themselves. */
+    const bool whole = h.matrix[side] < 0;
     const bool applies_rope = side == 0 && a.cosine, zeroes = !a.newest && !a.position;
     const int pitch = pitch_of(part);
     const uint16_t *const matrix = static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
                                    (a.slot ? (size_t)__ldg(a.slot + b) * a.matrix_slot : 0);
-    if ((int)blockIdx.x * WARPS >= units)
+    /* A side of rank 0 has no latent vectors; its rows are not written. */
+    if (first_unit + (int)blockIdx.x * WARPS >= units || rank == 0)
         return;
-    if (!PARTS && h.matrix[side] >= 0) {
+    if (!PARTS && !whole) {
         load_part(matrix, d, rank, 0, rank, pitch, b_smem);
         __syncthreads();
     }
     const int jump = WARPS * (int)gridDim.x, steps = rank / 16;
     /* Index (0 or 1) of the half of shared memory that is in use. */
     int stage = 1;
-    if (PARTS) {
+    if (PARTS && !whole) {
         begin_part(matrix, d, rank, 0, b_smem);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(b_smem) +
                           (uint32_t)(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
-    for (int group = (int)blockIdx.x * WARPS; group < units; group += jump) {
+    for (int group = first_unit + (int)blockIdx.x * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
-        /* Without PARTS, the loop has no barrier, so a warp may leave it. */
-        if (!PARTS && u >= units)
+        /* Without parts of B, the loop has no barrier, so a warp may leave it. */
+        if ((!PARTS || whole) && u >= units)
             break;
-        const size_t page = page_of(a.page_table, a.max_pages, b, min(token, length - 1));
-        const uint32_t *const from =
-            reinterpret_cast<const uint32_t *>(static_cast<const uint16_t *>(a.latents) +
-                                               page * a.latent_page + h.latent[side] + octet * 64) +
-            lane;
-        const int width = h.matrix[side] >= 0 ? d : rank;
+        const int last = min(token, length - 1);
+        const size_t page = page_of(a.page_table, a.max_pages, b, last),
+                     latents =
+                         a.latent_table ? page_of(a.latent_table, a.max_pages, b, last) : page;
+        const uint32_t *const from = reinterpret_cast<const uint32_t *>(
+                                         static_cast<const uint16_t *>(a.latents) +
+                                         latents * a.latent_page + h.latent[side] + octet * 64) +
+                                     lane;
+        const int width = whole ? rank : d;
         uint32_t *const to =
             reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.pages) + page * a.page +
                                          h.page[side] + octet * 8 * width) +
             lane;
         const int row = token + lane / 4;
-        const int position[2] = {position_of(a, page, min(row, length - 1)),
-                                 position_of(a, page, min(row + 8, length - 1))};
+        const int position[2] = {position_of(a, latents, min(row, length - 1)),
+                                 position_of(a, latents, min(row + 8, length - 1))};
         const bool there[2] = {row < length && position[0] >= 0,
                                row + 8 < length && position[1] >= 0};
-        if (!PARTS && h.matrix[side] < 0) {
+        if (whole) {
 #pragma unroll 4
             for (int r = 0; r < rank / 8; r++) {
                 const uint32_t x = __ldg(from + r * 256), y = __ldg(from + r * 256 + 32);
@@ -501,12 +510,12 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     if (a->columns)
         return kvd_latent_restore_joint(a, stream);
     if (a->n < 1 || a->n > 65535 || a->n_kv_heads < 1 || a->d_head % 16 || w16 < 1 ||
-        w16 > KVD_WIDTH_NARROW / 16 || a->max_rank > KVD_LATENT_RANK_MAX || a->n_sms < 1 ||
-        a->newest < 0)
+        w16 > KVD_WIDTH_MAX / 16 || a->max_rank > KVD_LATENT_RANK_MAX || a->n_sms < 1 ||
+        a->newest < 0 || a->window < 0 || (a->window && !a->q_len))
         return cudaErrorInvalidValue;
-    const restore_kernel kernel = restore_of<KVD_WIDTH_NARROW / 16>(w16, a->max_rank > RANK_WHOLE);
-    const bool parts = a->max_rank > RANK_WHOLE;
-    const int bytes = (parts ? 2 : 1) * a->d_head * pitch_of(part_of(a->max_rank)) * 2;
+    const bool parts = a->max_rank > rank_whole(a->d_head);
+    const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16, parts);
+    const int bytes = (parts ? 2 * pitch_of(RANK_PART) : pitch_of(a->max_rank)) * a->d_head * 2;
     /*
      * Number of thread blocks in x. If the projection is loaded in parts, all should run at once.
      */

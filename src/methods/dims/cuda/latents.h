@@ -89,8 +89,20 @@ typedef struct {
     /* On the device: tokens of each request kv_len [n], and page_table [n][max_pages]. */
     const int32_t *kv_len, *page_table;
     /*
-     * [n][max_pages * KVD_PAGE_TOKENS] in device memory: position of each token. Tokens with a
-     * negative position stay unchanged. NULL means 0, 1, 2 ...
+     * [n][max_pages] Numbers of the pages with latent vectors, in device memory. NULL: those of
+     * page_table. Requires that `columns` is 0.
+     */
+    const int32_t *latent_table;
+    /*
+     * Size of a sliding window in tokens, or 0. Pages before the window of the first of the
+     * q_len[b] newest tokens of a request are not touched. q_len [n] is in device memory. A window
+     * requires that `columns` is 0.
+     */
+    int32_t window;
+    const int32_t *q_len;
+    /*
+     * [n][max_pages * KVD_PAGE_TOKENS] Position of each row in device memory; a negative one means
+     * that the row stays unchanged. NULL means 0, 1, 2 ...
      */
     const int32_t *position;
     /* Element of a page at which the positions of its tokens begin. 0: `position` has them. */
@@ -348,9 +360,15 @@ typedef struct {
     /* [n_layers][n_runs] Position in a token of each 8 elements; NULL if `wide` is 0. */
     int32_t *source;
     uint16_t *pool;
-    /* Bytes of a page in all layers together or, with one_layer, in the largest layer. */
-    size_t page_bytes;
-    /* Bytes of a token in all layers: one of the first n_sink tokens, and a later one. */
+    /*
+     * Bytes of a page in all layers together or, with one_layer, in the largest layer: layers
+     * without a sliding window, and layers with one.
+     */
+    size_t page_bytes, near_page_bytes;
+    /*
+     * Bytes that a token takes in all layers without a sliding window: one of the first n_sink
+     * tokens, and a later one.
+     */
     double sink_bytes, token_bytes;
     uint32_t n_sink;
     /* True if each request has projections of its own. */
@@ -373,9 +391,13 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
                           kvd_err *err);
 void kvd_latent_store_release(kvd_latent_store *s);
 
-/* Returns the new tokens of the first n decode steps or, with `prompts`, of the first n prompts. */
-kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n);
-/* Sets the tables and the pages in *a for a layer. The caller sets the queries. */
+/*
+ * Returns which tokens of a layer are new in the first n decode steps or, with `prompts`, in the
+ * first n prompts.
+ */
+kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, int layer, bool prompts,
+                                          size_t n);
+/* Sets the tables and the pool in *a for a layer. The caller sets the queries. */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
 /* Returns the arguments with which kvd_latent_restore restores K and V of a layer. */
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,

@@ -365,7 +365,8 @@ cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStrea
 {
     const int bytes = STAGES * STAGE_BYTES;
     if (a->n < 1 || a->d_head != D || a->n_kv_heads % (COLUMNS / D) || a->n_sms < CTAS ||
-        a->newest < 0 || a->columns % COLUMNS || a->position || a->positions)
+        a->newest < 0 || a->columns % COLUMNS || a->position || a->positions || a->window ||
+        a->latent_table)
         return cudaErrorInvalidValue;
     return kvd_launch(a->bias || a->gain ? restore_joint<true> : restore_joint<false>,
                       a->n_sms / CTAS * CTAS, THREADS, (size_t)bytes, stream, *a);

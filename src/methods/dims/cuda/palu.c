@@ -1,4 +1,8 @@
-/* Method palu on the GPU: latent vectors from which attention rebuilds keys. */
+/*
+ * Method palu on the GPU: latent vectors from which attention rebuilds keys. Layers with a sliding
+ * window keep and restore the latents of the window.
+ */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +11,7 @@
 #include "methods/dims/cuda/latents.h"
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/tokens.h"
+#include "model/pass/batch.h"
 
 static const char what[] = "latents of palu", matrices[] = "matrices of palu";
 
@@ -239,11 +244,17 @@ static int padded(int rank)
     return (rank + 15) / 16 * 16;
 }
 
-/* Returns true if RoPE's angles are linear in the position, as kvd_palu_decode requires. */
+/*
+ * Returns true if kvd_palu_decode computes the model's attention. It requires RoPE's angles to be
+ * linear in the position.
+ */
 static bool fuses(const kvd_palu *p)
 {
     const kvd_paged_cache *const c = p->method.cache;
     const kvd_config *const m = c->config;
+    if (c->window || m->sinks || m->rope_local_theta > 0 ||
+        fabsf(kvd_config_scores(m).scale * sqrtf((float)m->d_head) - 1) > 1e-6f)
+        return false;
     if (c->attention == KVD_ATTENTION_STOCK || !c->hopper || m->d_head != KVD_PALU_D_HEAD ||
         p->dims.heads != KVD_PALU_GROUP || m->positions != KVD_POSITIONS_ROPE ||
         m->rope_layout != KVD_ROPE_HALF || m->rope_scaling == KVD_ROPE_LONGROPE ||
@@ -321,7 +332,9 @@ static int resolve(kvd_palu *p, kvd_err *err)
     const int kv = c->share->n_kv_heads, heads = p->dims.heads, d = c->config->d_head;
     for (int l = 0; l < c->config->n_layers; l++) {
         kvd_latent_layer *const to = &p->store.layer[l];
-        kvd_attn_heads widths = {c->share->n_heads, kv, d, {0}, {0}, 0};
+        kvd_attn_map *const map = &c->layer[l].map;
+        kvd_attn_heads widths = {c->share->n_heads, kv, d, {0}, {0}, map->window};
+        const float scale = map->scale;
         bool direct = !c->exact_method;
         for (int g = 0; g < kv / heads; g++) {
             to->rank[KVD_KEYS][g] = padded(kvd_palu_head(p, l, g * heads)->d_qk);
@@ -329,14 +342,15 @@ static int resolve(kvd_palu *p, kvd_err *err)
             direct = direct && to->rank[KVD_VALUES][g] <= d;
         }
         p->layer[l].direct = direct;
-        to->columns = !direct && kvd_latent_joins(heads, d) ? heads * d : 0;
+        to->columns = !direct && !map->window && kvd_latent_joins(heads, d) ? heads * d : 0;
         for (int h = 0; h < kv; h++) {
             widths.d_qk[h] = d;
             widths.d_v[h] = direct ? to->rank[KVD_VALUES][h / heads] : d;
         }
         to->applies_rope = c->config->positions == KVD_POSITIONS_ROPE;
-        if (kvd_attn_map_make(&widths, &c->layer[l].map))
+        if (kvd_attn_map_make(&widths, map))
             return kvd_fail(err, "layer %d: widths of palu that the kernels do not take", l);
+        map->scale = scale;
     }
     return 0;
 }
@@ -463,18 +477,20 @@ static int put(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, kvd_err
     const kvd_paged_cache *const c = p->method.cache;
     const kvd_step_batch *const b = c->batch;
     const size_t first = prompts ? r->steps : 0,
+                 table = kvd_batch_rope_layer(c->config, c->max_len, r->layer) *
+                         ((size_t)c->config->d_head / 2),
                  width = (size_t)c->share->n_heads * (size_t)c->config->d_head;
     const uint16_t *const x = (const uint16_t *)r->x + first * r->ld;
     const size_t pitch = p->folded ? r->ld : p->store.layer[r->layer].latent_pitch;
     const bool applies_rope = p->folded && p->store.layer[r->layer].applies_rope;
     kvd_latent_put_args a = {
-        .s = kvd_latent_store_slices(&p->store, prompts, prompts ? r->prompts : r->steps),
+        .s = kvd_latent_store_slices(&p->store, r->layer, prompts, prompts ? r->prompts : r->steps),
         .n_heads = prompts && c->exact_method ? 0 : c->share->n_heads,
         .d_head = c->config->d_head,
         .q = x,
         .ld_q = r->ld,
-        .cosine = applies_rope ? c->cosine : NULL,
-        .sine = applies_rope ? c->sine : NULL,
+        .cosine = applies_rope ? c->cosine + table : NULL,
+        .sine = applies_rope ? c->sine + table : NULL,
         .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
         .position = prompts ? NULL : b->device.step_at,
         .q_start = prompts ? b->device.q_start + r->steps : NULL,
@@ -494,7 +510,8 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const size_t n = r->prompts ? c->batch->n_tokens : r->steps;
     if (kvd_clock_end(clock, kvd_paged_cache_behind(c), r->stream, err) ||
         (c->exact_method && r->prompts &&
-         kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer), c->pages->device, err)))
+         kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer),
+                                kvd_paged_pages_of(c, &c->layer[r->layer].map)->device, err)))
         return -1;
     if (!p->folded &&
         (multiply(p, r, n, err) ||
@@ -642,6 +659,7 @@ static int open_palu(kvd_palu *p, kvd_err *err)
          kvd_latent_store_host(&p->store, &p->method, &p->dims, p->rows_pitch, err)))
         return -1;
     p->method.page_bytes = p->store.page_bytes + p->codes.page_bytes;
+    p->method.near_page_bytes = p->store.near_page_bytes;
     p->method.slot_bytes = p->codes.slot_bytes;
     if (p->method.plan->tokens && open_evict(p, err))
         return -1;
@@ -699,7 +717,14 @@ static bool generates(const kvd_plan *plan)
            fits(plan->dims->heads, plan->dims->d_head);
 }
 
-const kvd_gpu_kind kvd_gpu_palu = {.joins_heads = kvd_gpu_heads_apart,
+static unsigned computes(const kvd_plan *plan)
+{
+    const unsigned attention = KVD_GPU_SINKS | KVD_GPU_SCALE;
+    return plan->tokens ? 0 : plan->bits ? attention : attention | KVD_GPU_WINDOWS | KVD_GPU_WIDE;
+}
+
+const kvd_gpu_kind kvd_gpu_palu = {.computes = computes,
+                                   .joins_heads = kvd_gpu_heads_apart,
                                    .runs = runs,
                                    .generates = generates,
                                    .codes_on_host = codes_on_host,

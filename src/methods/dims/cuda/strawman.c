@@ -153,7 +153,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const kvd_paged_cache *const c = m->cache;
     if (!r->prompts)
         return 0;
-    const kvd_latent_slices at = kvd_latent_store_slices(&s->store, true, r->prompts);
+    const kvd_latent_slices at = kvd_latent_store_slices(&s->store, r->layer, true, r->prompts);
     kvd_latent_put_args put = {.s = at,
                                .latent = s->cut,
                                .ld_latent = (size_t)s->n * (size_t)s->wide,

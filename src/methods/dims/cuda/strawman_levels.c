@@ -82,7 +82,7 @@ int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = s->method.cache;
-    const kvd_latent_slices at = kvd_latent_store_slices(&s->store, true, r->prompts);
+    const kvd_latent_slices at = kvd_latent_store_slices(&s->store, r->layer, true, r->prompts);
     const kvd_latent_narrow_args a = {.s = at,
                                       .q_start = c->batch->device.q_start + r->steps,
                                       .level = s->levels.of.level,
