@@ -319,7 +319,7 @@ static void refused_method(const kvd_checkpoint *c, const char *text, const kvd_
 
 static void test_refused_wide(void)
 {
-    static const char *const text[] = {"turboquant", "expectedattention", "alisa"};
+    static const char *const text[] = {"turboquant", "leankv", "strawman"};
     const kvd_engine_spec s = spec_on_gpus(&three, 60);
     kvd_checkpoint *const c = shape_or_end(&wide_shape[1], 5);
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)

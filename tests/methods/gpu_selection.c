@@ -40,16 +40,19 @@ static const selection_case cases[] = {
     {"a2ats,size=32,rows=200,budget=20,sink=3,local=9", 8, 2, 64, 64, {2, 9, 41, 65, 130, 300}, 6},
     {"a2ats,size=50,rows=100,budget=0.1,local=4", 6, 2, 32, 32, {200, 33, 129}, 3},
     {"a2ats,size=33,rows=60,budget=5000,relative=0", 4, 4, 16, 16, {200, 39, 700}, 3},
+    {"a2ats,size=40,rows=200,budget=0.2,local=4", 4, 2, 256, 256, {200, 33, 129}, 3},
     {"mpcache,budget=64", 8, 2, 64, 48, {1, 16, 17, 65, 130, 300}, 6},
     {"mpcache,budget=0.25,large=64,small=8,first=0.3", 6, 2, 16, 128, {700, 33, 129}, 3},
     {"mpcache,budget=0.4,large=128,small=64,alpha=1", 4, 4, 128, 128, {1000, 63, 129}, 3},
     {"mpcache,budget=5000,large=4,small=1", 32, 8, 128, 128, {9, 333}, 2},
     {"mpcache,budget=0.01,large=16,first=0", 16, 1, 96, 96, {2000, 40}, 2},
+    {"mpcache,budget=0.3,large=32,small=8", 4, 2, 256, 144, {700, 33, 129}, 3},
     {"alisa,budget=40", 8, 2, 64, 48, {2, 9, 41, 65, 130, 300}, 6},
     {"alisa,budget=0.2,history=3", 6, 2, 16, 128, {200, 33, 129}, 3},
     {"alisa,budget=0.3,local=0,history=1", 4, 4, 128, 128, {200, 39, 3}, 3},
     {"alisa,budget=100,local=1,history=64", 32, 8, 128, 128, {16, 333}, 2},
     {"alisa,budget=5000,history=20", 16, 1, 96, 32, {100, 3, 1000}, 3},
+    {"alisa,budget=0.25,history=5", 24, 2, 208, 256, {200, 39, 300}, 3},
 };
 
 typedef struct {
@@ -679,7 +682,7 @@ int main(int argc, char **argv)
     if (!gpu_devices("selection", 1))
         return 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (!quick || i < 3 || i == 10 || i == 13 || i == 18)
+        if (!quick || i < 3 || i == 10 || i == 14 || i == 20)
             run_case(&cases[i]);
     return failures ? 1 : 0;
 }

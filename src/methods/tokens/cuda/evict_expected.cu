@@ -9,15 +9,18 @@
 namespace
 {
 
-enum {
-    SPLITS = 8,
-    TOGETHER = 4,
-    THREADS = 256,
-    ROWS = 64,
-    PITCH = KVD_WIDTH_NARROW + 4,
-    SLAB = 16, /* number of rows of a [d][d] matrix in shared memory at once */
-    WEIGH = 512,
-    BLOCKS = KVD_WIDTH_NARROW / 32
+enum { SPLITS = 8, TOGETHER = 4, THREADS = 256, WEIGH = 512, BLOCKS = KVD_WIDTH_MAX / 32 };
+
+/*
+ * Geometry of kernels whose 16 x 16 threads have 8 columns each. WIDTH is the largest width of K.
+ */
+template <int WIDTH> struct tiling {
+    enum {
+        SIDES = WIDTH / KVD_WIDTH_NARROW, /* blocks of 128 columns in a row */
+        ROWS = 64 / SIDES,                /* rows in shared memory at once */
+        PITCH = WIDTH + 4,
+        SLAB = 16 / SIDES /* rows of a [d][d] matrix in shared memory at once */
+    };
 };
 
 /*
@@ -36,8 +39,9 @@ __device__ __forceinline__ float *part_of(const kvd_evict_prompts_args &a, int b
 }
 
 /* Copies queries with RoPE undone to shared memory. All threads must call it, then sync. */
+template <int ROWS, int PITCH>
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
-                              int rows, float (*x)[PITCH])
+                              int rows, float (&x)[ROWS][PITCH])
 {
     for (int i = (int)threadIdx.x; i < ROWS * (d / 8); i += THREADS) {
         const int r = i % ROWS, block = i / ROWS, token = t + r;
@@ -62,18 +66,27 @@ __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, in
     }
 }
 
+/*
+ * Sums part `split` of the queries of a head. A CTA sums the products of 128 rows and 128 columns
+ * of [d][d]; the first CTA of a part also sums the queries.
+ */
+template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
     moments_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
 {
-    __shared__ float x[ROWS][PITCH], origin[KVD_WIDTH_NARROW];
-    const int split = (int)blockIdx.x, h = (int)blockIdx.y, b = first_prompt + (int)blockIdx.z,
+    constexpr int SIDES = tiling<WIDTH>::SIDES, ROWS = tiling<WIDTH>::ROWS;
+    __shared__ __align__(16) float x[ROWS][tiling<WIDTH>::PITCH];
+    __shared__ float origin[WIDTH];
+    const int split = (int)blockIdx.x % SPLITS, block = (int)blockIdx.x / SPLITS,
+              h = (int)blockIdx.y, b = first_prompt + (int)blockIdx.z,
               d = a.map.d_qk[h / a.map.group], n = a.q_len[b], sink = a.rule.sink;
     if (n <= sink)
         return;
     const uint16_t *const q = queries_of(a, h, b, d);
     const int each = ((n - sink + SPLITS - 1) / SPLITS + ROWS - 1) / ROWS * ROWS,
               from = sink + split * each, to = min(n, from + each);
-    const int row = (int)threadIdx.x / 16 * 8, column = (int)threadIdx.x % 16 * 8;
+    const int row = block / SIDES * KVD_WIDTH_NARROW + (int)threadIdx.x / 16 * 8,
+              column = block % SIDES * KVD_WIDTH_NARROW + (int)threadIdx.x % 16 * 8;
     float sum = 0, product[8][8] = {};
     fetch_queries(a.expected, q, d, sink, 1, x);
     __syncthreads();
@@ -114,7 +127,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         for (int i = 0; i < 8; i++)
             for (int j = 0; j < 8; j++)
                 part[(row + i) * d + column + j] = product[i][j];
-    if ((int)threadIdx.x < d) {
+    if (block == 0 && (int)threadIdx.x < d) {
         part[d * d + (int)threadIdx.x] = sum;
         part[d * d + d + (int)threadIdx.x] = origin[threadIdx.x];
     }
@@ -141,7 +154,7 @@ __device__ __forceinline__ turn turn_of(const kvd_evict_expected &e, int n, int 
 __global__ void __launch_bounds__(THREADS)
     combine_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
 {
-    __shared__ float off[KVD_WIDTH_NARROW], mean[KVD_WIDTH_NARROW];
+    __shared__ float off[KVD_WIDTH_MAX], mean[KVD_WIDTH_MAX];
     const int h = (int)blockIdx.x, b = first_prompt + (int)blockIdx.y,
               d = a.map.d_qk[h / a.map.group], n = a.q_len[b];
     if (n <= a.rule.sink)
@@ -185,56 +198,68 @@ __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args
            a.map.kv_offset[g] + after + piece(t, block, d);
 }
 
+/* Computes z of ROWS keys. A thread has ROWS / 16 keys and 8 columns of each block of 128. */
+template <int WIDTH>
 __global__ void __launch_bounds__(THREADS)
     logits_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
 {
-    __shared__ float k[KVD_PAGE_TOKENS][PITCH], slab[SLAB][PITCH];
+    constexpr int SIDES = tiling<WIDTH>::SIDES, ROWS = tiling<WIDTH>::ROWS, EACH = ROWS / 16,
+                  SLAB = tiling<WIDTH>::SLAB;
+    __shared__ __align__(16) float k[ROWS][tiling<WIDTH>::PITCH], slab[SLAB][tiling<WIDTH>::PITCH];
     const int h = (int)blockIdx.y, g = h / a.map.group, b = first_prompt + (int)blockIdx.z,
-              d = a.map.d_qk[g], n = a.q_len[b], first = (int)blockIdx.x * KVD_PAGE_TOKENS;
+              d = a.map.d_qk[g], n = a.q_len[b], first = (int)blockIdx.x * ROWS;
     if (n <= a.rule.sink || first >= n)
         return;
     const float *const matrix = part_of(a, (int)blockIdx.z, h, 1), *const mean = matrix + d * d;
-    const int keys = min(KVD_PAGE_TOKENS, n - first), mine = (int)threadIdx.x / 16 * 4,
+    const int keys = min(ROWS, n - first), mine = (int)threadIdx.x / 16 * EACH,
               column = (int)threadIdx.x % 16 * 8;
-    for (int i = (int)threadIdx.x; i < KVD_PAGE_TOKENS * (d / 8); i += THREADS) {
-        const int r = i % KVD_PAGE_TOKENS, block = i / KVD_PAGE_TOKENS;
+    for (int i = (int)threadIdx.x; i < ROWS * (d / 8); i += THREADS) {
+        const int r = i % ROWS, block = i / ROWS;
         uint4 w = make_uint4(0, 0, 0, 0);
         if (r < keys)
             w = *reinterpret_cast<const uint4 *>(piece_of(a, b, g, 0, d, first + r, block));
         unpack8(w, &k[r][8 * block]);
     }
-    float y[4][8] = {};
+    float y[EACH][SIDES][8] = {};
     for (int c0 = 0; c0 < d && a.rule.covariance; c0 += SLAB) {
         __syncthreads();
         for (int i = (int)threadIdx.x; i < SLAB * d; i += THREADS)
             slab[i / d][i % d] = matrix[c0 * d + i];
         __syncthreads();
-        if (column >= d)
-            continue;
+#pragma unroll
+        for (int side = 0; side < SIDES; side++) {
+            const int from = column + side * KVD_WIDTH_NARROW;
+            if (from >= d)
+                continue;
 #pragma unroll 4
-        for (int c = 0; c < SLAB; c++) {
-            float v[8];
+            for (int c = 0; c < SLAB; c++) {
+                float v[8];
 #pragma unroll
-            for (int j = 0; j < 8; j += 4)
-                *reinterpret_cast<float4 *>(v + j) =
-                    *reinterpret_cast<const float4 *>(&slab[c][column + j]);
+                for (int j = 0; j < 8; j += 4)
+                    *reinterpret_cast<float4 *>(v + j) =
+                        *reinterpret_cast<const float4 *>(&slab[c][from + j]);
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+                for (int i = 0; i < EACH; i++)
 #pragma unroll
-                for (int j = 0; j < 8; j++)
-                    y[i][j] = fmaf(k[mine + i][c0 + c], v[j], y[i][j]);
+                    for (int j = 0; j < 8; j++)
+                        y[i][side][j] = fmaf(k[mine + i][c0 + c], v[j], y[i][side][j]);
+            }
         }
     }
     __syncthreads();
     const float scale = a.map.scale;
-    for (int i = 0; i < 4; i++) {
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
         float linear = 0, quadratic = 0;
-        if (column < d)
-            for (int j = 0; j < 8; j++) {
-                const float key = k[mine + i][column + j];
-                linear = fmaf(key, mean[column + j], linear);
-                quadratic = fmaf(key, y[i][j], quadratic);
+#pragma unroll
+        for (int side = 0; side < SIDES; side++) {
+            const int from = column + side * KVD_WIDTH_NARROW;
+            for (int j = 0; j < 8 && from < d; j++) {
+                const float key = k[mine + i][from + j];
+                linear = fmaf(key, mean[from + j], linear);
+                quadratic = fmaf(key, y[i][side][j], quadratic);
             }
+        }
         for (int step = 1; step < 16; step *= 2) {
             linear += __shfl_xor_sync(0xffffffffu, linear, step);
             quadratic += __shfl_xor_sync(0xffffffffu, quadratic, step);
@@ -449,6 +474,18 @@ template <int BLOCKS> cudaError_t launch(const kvd_evict_prompts_args &a, cudaSt
     return cudaGetLastError();
 }
 
+template <int WIDTH>
+void score_expected(const kvd_evict_prompts_args &a, int first, unsigned n, cudaStream_t stream)
+{
+    constexpr int SIDES = tiling<WIDTH>::SIDES, ROWS = tiling<WIDTH>::ROWS;
+    const int heads = a.map.n_heads;
+    moments_kernel<WIDTH><<<dim3(SPLITS * SIDES * SIDES, heads, n), THREADS, 0, stream>>>(a, first);
+    combine_kernel<<<dim3(heads, n), THREADS, 0, stream>>>(a, first);
+    logits_kernel<WIDTH>
+        <<<dim3((a.longest + ROWS - 1) / ROWS, heads, n), THREADS, 0, stream>>>(a, first);
+    weigh_kernel<<<dim3(a.map.n_kv_heads, n), WEIGH, 0, stream>>>(a, first);
+}
+
 } // namespace
 
 extern "C" size_t kvd_evict_expected_bytes(int n_heads, int d_head)
@@ -459,8 +496,6 @@ extern "C" size_t kvd_evict_expected_bytes(int n_heads, int d_head)
 extern "C" cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *a,
                                                 cudaStream_t stream)
 {
-    const unsigned heads = (unsigned)a->map.n_heads,
-                   pages = ((unsigned)a->longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->mass || !a->score ||
         !a->expected.work || a->rule.ranking != KVD_EVICT_EXPECTED ||
         (a->expected.cosine && (!a->expected.sine || !a->expected.future)))
@@ -471,10 +506,10 @@ extern "C" cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *a,
     for (int first = 0; first < a->batch; first += TOGETHER) {
         const int rest = a->batch - first;
         const unsigned n = (unsigned)(rest < TOGETHER ? rest : (int)TOGETHER);
-        moments_kernel<<<dim3(SPLITS, heads, n), THREADS, 0, stream>>>(*a, first);
-        combine_kernel<<<dim3(heads, n), THREADS, 0, stream>>>(*a, first);
-        logits_kernel<<<dim3(pages, heads, n), THREADS, 0, stream>>>(*a, first);
-        weigh_kernel<<<dim3(a->map.n_kv_heads, n), WEIGH, 0, stream>>>(*a, first);
+        if (kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW)
+            score_expected<KVD_WIDTH_MAX>(*a, first, n, stream);
+        else
+            score_expected<KVD_WIDTH_NARROW>(*a, first, n, stream);
     }
     return cudaGetLastError();
 }

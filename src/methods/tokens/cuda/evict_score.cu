@@ -5,7 +5,10 @@
 namespace
 {
 
-enum { HELD = 128, THREADS = 128, MARKED = KVD_PAGE_TOKENS };
+enum { HELD = 128, THREADS = 128 };
+/* Number of tokens of a tile. WIDTH: largest width of Q and K. */
+template <int WIDTH>
+constexpr int tile_of = WIDTH > KVD_WIDTH_NARROW ? KVD_PAGE_TOKENS / 2 : KVD_PAGE_TOKENS;
 
 __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
 {
@@ -119,8 +122,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)
 {
     constexpr bool TO_MASS = KIND != LOGS;
-    constexpr int TILE = WIDTH > KVD_WIDTH_NARROW ? KVD_PAGE_TOKENS / 2 : KVD_PAGE_TOKENS,
-                  STEPS = WIDTH / 16;
+    constexpr int TILE = tile_of<WIDTH>, STEPS = WIDTH / 16;
     /* ldmatrix reads up to 128 elements beyond the end of the tile. */
     __shared__ __align__(128) uint16_t tiles[2][TILE * WIDTH + 128];
     __shared__ float column[2][TILE];
@@ -215,12 +217,16 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/* Sums the probabilities of all query heads for 128 keys, over the prompt's last `rows` queries. */
+/*
+ * Sums the probabilities of all query heads for 128 keys, over the prompt's last `rows` queries.
+ * WIDTH: largest width of Q and K.
+ */
+template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
     mark_kernel(const __grid_constant__ score_params p, double last, float threshold)
 {
-    enum { TILE = MARKED, STEPS = KVD_WIDTH_NARROW / 16 };
-    __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_NARROW + 128];
+    constexpr int TILE = tile_of<WIDTH>, STEPS = WIDTH / 16;
+    __shared__ __align__(128) uint16_t tiles[2][TILE * WIDTH + 128];
     __shared__ float column[2][TILE];
     const kvd_evict_prompts_args &a = p.a;
     const int b = (int)blockIdx.z, n = a.q_len[b], heads = a.map.n_heads,
@@ -304,21 +310,30 @@ template <int WIDTH> cudaError_t launch(const score_params &p, cudaStream_t stre
     return cudaGetLastError();
 }
 
+template <int WIDTH>
+cudaError_t mark(const score_params &p, double rows, double threshold, cudaStream_t stream)
+{
+    const unsigned most = (unsigned)ceil(rows * (double)p.a.longest) / tile_of<WIDTH> + 2;
+    mark_kernel<WIDTH>
+        <<<dim3((p.a.longest + HELD - 1) / HELD, most, p.a.batch), THREADS, 0, stream>>>(
+            p, rows, (float)threshold);
+    return cudaGetLastError();
+}
+
 } // namespace
 
 extern "C" cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *a, double rows,
                                       double threshold, cudaStream_t stream)
 {
-    if (score_args_bad(a) || rows < 0 || rows > 1 || kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW)
+    if (score_args_bad(a) || rows < 0 || rows > 1)
         return cudaErrorInvalidValue;
     const score_params p = {*a, a->map.scale * LOG2E, 0, LOG2E};
-    const unsigned most = (unsigned)ceil(rows * (double)a->longest) / MARKED + 2;
     const cudaError_t e = cudaMemsetAsync(a->mass, 0, (size_t)a->n_q8 * sizeof *a->mass, stream);
     if (e != cudaSuccess)
         return e;
-    mark_kernel<<<dim3((a->longest + HELD - 1) / HELD, most, a->batch), THREADS, 0, stream>>>(
-        p, rows, (float)threshold);
-    return cudaGetLastError();
+    return kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW
+               ? mark<KVD_WIDTH_MAX>(p, rows, threshold, stream)
+               : mark<KVD_WIDTH_NARROW>(p, rows, threshold, stream);
 }
 
 extern "C" cudaError_t kvd_evict_score(const kvd_evict_prompts_args *a, cudaStream_t stream)

@@ -502,8 +502,8 @@ static bool generates(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE |
-           (plan->tokens == &kvd_tokens_quest ? KVD_GPU_WIDE : 0);
+    (void)plan;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
 static bool before_rope(const kvd_plan *plan)

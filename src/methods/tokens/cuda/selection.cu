@@ -14,8 +14,7 @@ enum {
     SUM = 256,
     CHOOSE = 512,
     RECALL = 128,
-    KEYS = KVD_PAGE_TOKENS,
-    ROWS = 16
+    KEYS = KVD_PAGE_TOKENS
 };
 
 /* Numbers of selection pages of a request: all, newest, chosen. */
@@ -329,13 +328,18 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
     return (size_t)(t / 8 * 8 * d + c / 8 * 64 + t % 8 * 8 + c % 8);
 }
 
-/* Fills `recent`, one key per thread. Element r is of the newest query t with t % history = r. */
+/*
+ * Fills `recent`, one key per thread. Element r is of the newest query t with t % history = r.
+ * WIDTH is the largest width of keys.
+ */
+template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_rows rows)
 {
-    __shared__ uint16_t key[KVD_WIDTH_NARROW][KEYS];
-    __shared__ __align__(16) float query[KVD_WIDTH_NARROW][ROWS];
+    constexpr int ROWS = WIDTH > KVD_WIDTH_NARROW ? 8 : 16;
+    __shared__ uint16_t key[WIDTH][KEYS];
+    __shared__ __align__(16) float query[WIDTH][ROWS];
     __shared__ float lse[ROWS];
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, me = (int)threadIdx.x,
               i = (int)blockIdx.x * KEYS + me, d = s.map.d_qk[0], group = s.map.group,
@@ -397,8 +401,11 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-/* Writes the step's probabilities to `recent`. A warp has 16 of the tokens that were read. */
-template <int HALVES>
+/*
+ * Writes the step's probabilities to `recent`. A warp has 16 of the tokens that were read. WIDTH is
+ * the largest width of keys.
+ */
+template <int HALVES, int WIDTH>
 __global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,
                   const float *lse)
@@ -414,9 +421,9 @@ __global__ void __launch_bounds__(RECALL)
     if (first >= m)
         return;
     const int32_t token = quad < 2 && i < m ? to.chosen[row * most_of(s) + i] : -1;
-    const step_queries<HALVES, KVD_WIDTH_NARROW / 32> q(static_cast<const uint16_t *>(to.q) +
-                                                            (size_t)b * s.map.q_pitch,
-                                                        s.map.q_offset + g * group, group, d);
+    const step_queries<HALVES, WIDTH / 32> q(static_cast<const uint16_t *>(to.q) +
+                                                 (size_t)b * s.map.q_pitch,
+                                             s.map.q_offset + g * group, group, d);
     const int32_t *const table = to.table + row * most_of(s);
     const auto key = [&](int place) {
         const int t = table[min(place, m - 1)];
@@ -518,8 +525,7 @@ extern "C" cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_
 static bool recalls(const kvd_selection *s)
 {
     return fits(s) && s->rule.ranking == KVD_READ_RECENT && s->rule.page == 1 &&
-           s->rule.history > 0 && s->page_table && s->pool && s->recent &&
-           s->map.d_qk[0] <= KVD_WIDTH_NARROW;
+           s->rule.history > 0 && s->page_table && s->pool && s->recent;
 }
 
 extern "C" cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *r,
@@ -527,9 +533,23 @@ extern "C" cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_se
 {
     if (!recalls(s) || !r->q || !r->lse || !r->q_start || !r->q_len || r->longest < 1)
         return cudaErrorInvalidValue;
-    const unsigned pages = ((unsigned)r->longest + KEYS - 1) / KEYS;
-    recent_kernel<<<dim3(pages, s->map.n_kv_heads, s->batch), KEYS, 0, stream>>>(*s, *r);
+    const dim3 pages((r->longest + KEYS - 1) / KEYS, s->map.n_kv_heads, s->batch);
+    if (s->map.d_qk[0] > KVD_WIDTH_NARROW)
+        recent_kernel<KVD_WIDTH_MAX><<<pages, KEYS, 0, stream>>>(*s, *r);
+    else
+        recent_kernel<KVD_WIDTH_NARROW><<<pages, KEYS, 0, stream>>>(*s, *r);
     return cudaGetLastError();
+}
+
+template <int WIDTH>
+static void recall(const kvd_selection &s, const kvd_selected &to, const float *lse,
+                   cudaStream_t stream)
+{
+    const dim3 pages(to.row_pages, s.map.n_kv_heads, s.batch);
+    if (s.map.group > 8)
+        recall_kernel<2, WIDTH><<<pages, RECALL, 0, stream>>>(s, to, lse);
+    else
+        recall_kernel<1, WIDTH><<<pages, RECALL, 0, stream>>>(s, to, lse);
 }
 
 extern "C" cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to,
@@ -539,10 +559,9 @@ extern "C" cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_se
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch;
     forget_kernel<<<dim3(s->max_pages, kv, batch), KEYS, 0, stream>>>(*s);
-    const dim3 pages(to->row_pages, kv, batch);
-    if (s->map.group > 8)
-        recall_kernel<2><<<pages, RECALL, 0, stream>>>(*s, *to, lse);
+    if (s->map.d_qk[0] > KVD_WIDTH_NARROW)
+        recall<KVD_WIDTH_MAX>(*s, *to, lse, stream);
     else
-        recall_kernel<1><<<pages, RECALL, 0, stream>>>(*s, *to, lse);
+        recall<KVD_WIDTH_NARROW>(*s, *to, lse, stream);
     return cudaGetLastError();
 }

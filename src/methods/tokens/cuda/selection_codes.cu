@@ -9,7 +9,6 @@ namespace
 {
 
 enum { TOKENS = 32, ENCODE = 256, AT_ONCE = 4, PRODUCT = 256, SCORE = 256, CHOOSE = 512 };
-enum { WIDE = KVD_WIDTH_NARROW + 1 }; /* the odd row length WIDE avoids bank conflicts */
 typedef unsigned long long u64;
 
 /* Returns the smaller of the two dimensions of RoPE rotation p. */
@@ -64,23 +63,36 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
         turn(c, p, -(double)t, x);
 }
 
-/* Multiplies the keys x of the CTA's tokens by the Cholesky factor. */
-__device__ void times_factor(const float *factor, int d, const float (*x)[WIDE], float (*y)[WIDE])
+/*
+ * Multiplies the keys x of the CTA's tokens by the Cholesky factor. All threads must call it. PITCH
+ * is WIDTH + 1, an odd number that avoids bank conflicts.
+ */
+template <int PITCH> __device__ void times_factor(const float *factor, int d, float (*x)[PITCH])
 {
-    enum { EACH = 8 };
-    for (int i = (int)threadIdx.x; i < TOKENS / EACH * d; i += ENCODE) {
-        const int j = i % d, first = i / d * EACH;
-        float sum[EACH] = {};
+    constexpr int EACH = 8, TURNS = TOKENS / EACH * (PITCH - 1) / ENCODE;
+    float sum[TURNS][EACH] = {};
+#pragma unroll
+    for (int u = 0; u < TURNS; u++) {
+        const int i = (int)threadIdx.x + u * ENCODE, j = i % d, first = i / d * EACH;
+        if (i >= TOKENS / EACH * d)
+            break;
         for (int a = j; a < d; a++) { /* L is zero above its diagonal */
             const float f = factor[(size_t)a * d + j];
 #pragma unroll
             for (int t = 0; t < EACH; t++)
-                sum[t] = fmaf(x[first + t][a], f, sum[t]);
+                sum[u][t] = fmaf(x[first + t][a], f, sum[u][t]);
         }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < TURNS; u++) {
+        const int i = (int)threadIdx.x + u * ENCODE;
 #pragma unroll
         for (int t = 0; t < EACH; t++)
-            y[first + t][j] = sum[t];
+            if (i < TOKENS / EACH * d)
+                x[i / d * EACH + t][i % d] = sum[u][t];
     }
+    __syncthreads();
 }
 
 /* Finds, among this warp's centroids, the one nearest to the lane's token. */
@@ -109,11 +121,13 @@ __device__ void nearest(const float *moved, int size, int d, const float *y, flo
     }
 }
 
+/* Finds the nearest centroid of the newest q_len[b] keys. WIDTH is the largest width of keys. */
+template <int WIDTH>
 __global__ void __launch_bounds__(ENCODE)
     encode_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_codes c, const int32_t *q_len)
 {
-    __shared__ float x[TOKENS][WIDE], y[TOKENS][WIDE], least[ENCODE / 32][TOKENS];
+    __shared__ float x[TOKENS][WIDTH + 1], least[ENCODE / 32][TOKENS];
     __shared__ int best[ENCODE / 32][TOKENS];
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, d = s.map.d_qk[0],
               lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -129,9 +143,8 @@ __global__ void __launch_bounds__(ENCODE)
             x[i][k] = 0;
     }
     __syncthreads();
-    times_factor(c.factor + (size_t)g * d * d, d, x, y);
-    __syncthreads();
-    nearest(c.moved + (size_t)g * c.size * d, c.size, d, y[lane], &least[warp][lane],
+    times_factor(c.factor + (size_t)g * d * d, d, x);
+    nearest(c.moved + (size_t)g * c.size * d, c.size, d, x[lane], &least[warp][lane],
             &best[warp][lane]);
     __syncthreads();
     const int t = first + lane;
@@ -146,13 +159,14 @@ __global__ void __launch_bounds__(ENCODE)
         (uint16_t)best[found][lane];
 }
 
-/* Multiplies centroids by queries, one warp per centroid. */
+/* Multiplies centroids by queries, one warp per centroid. WIDTH is the largest width of either. */
+template <int WIDTH>
 __global__ void __launch_bounds__(PRODUCT)
     product_kernel(const __grid_constant__ kvd_selection s,
                    const __grid_constant__ kvd_selection_codes c, const uint16_t *queries)
 {
-    enum { EACH = KVD_WIDTH_NARROW / 32 };
-    __shared__ float q[KVD_GROUP_MAX][KVD_WIDTH_NARROW];
+    constexpr int EACH = WIDTH / 32;
+    __shared__ float q[KVD_GROUP_MAX][WIDTH];
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, d = s.map.d_qk[0], group = s.map.group,
               lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     if (s.slot[b] >= s.n_slots)
@@ -246,9 +260,9 @@ bool looks_up(const kvd_selection *s, const kvd_selection_codes *c)
 {
     return s->batch > 0 && s->batch <= 65535 && s->rule.ranking == KVD_READ_CODES &&
            s->rule.page == 1 && s->max_pages > 0 && s->kv_len && s->slot && s->page_table &&
-           s->pool && s->map.d_qk[0] <= KVD_WIDTH_NARROW && s->map.group <= KVD_GROUP_MAX &&
-           c->size > 0 && c->size <= 65536 && c->dims <= s->map.d_qk[0] && c->dims % 2 == 0 &&
-           c->frequency && c->factor && c->moved && c->centroid && c->code;
+           s->pool && s->map.group <= KVD_GROUP_MAX && c->size > 0 && c->size <= 65536 &&
+           c->dims <= s->map.d_qk[0] && c->dims % 2 == 0 && c->frequency && c->factor && c->moved &&
+           c->centroid && c->code;
 }
 
 } // namespace
@@ -259,8 +273,11 @@ extern "C" cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_se
 {
     if (!looks_up(s, c) || !q_len || longest < 1)
         return cudaErrorInvalidValue;
-    encode_kernel<<<dim3((longest + TOKENS - 1) / TOKENS, s->map.n_kv_heads, s->batch), ENCODE, 0,
-                    stream>>>(*s, *c, q_len);
+    const dim3 tokens((longest + TOKENS - 1) / TOKENS, s->map.n_kv_heads, s->batch);
+    if (s->map.d_qk[0] > KVD_WIDTH_NARROW)
+        encode_kernel<KVD_WIDTH_MAX><<<tokens, ENCODE, 0, stream>>>(*s, *c, q_len);
+    else
+        encode_kernel<KVD_WIDTH_NARROW><<<tokens, ENCODE, 0, stream>>>(*s, *c, q_len);
     return cudaGetLastError();
 }
 
@@ -272,8 +289,12 @@ extern "C" cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_se
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
                    ctas = ((unsigned)c->size + PRODUCT - 1) / PRODUCT;
-    product_kernel<<<dim3(ctas, kv, batch), PRODUCT, 0, stream>>>(
-        *s, *c, static_cast<const uint16_t *>(to->q));
+    const dim3 centroids(ctas, kv, batch);
+    const uint16_t *const q = static_cast<const uint16_t *>(to->q);
+    if (s->map.d_qk[0] > KVD_WIDTH_NARROW)
+        product_kernel<KVD_WIDTH_MAX><<<centroids, PRODUCT, 0, stream>>>(*s, *c, q);
+    else
+        product_kernel<KVD_WIDTH_NARROW><<<centroids, PRODUCT, 0, stream>>>(*s, *c, q);
     score_kernel<<<dim3((s->max_pages * KVD_PAGE_TOKENS + SCORE - 1) / SCORE, kv, batch), SCORE, 0,
                    stream>>>(*s, *c, *to);
     choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *c, *to);

@@ -11,12 +11,7 @@ namespace
 enum { SCORE = 256, CHOOSE = 512, STORE = 256 };
 typedef unsigned long long u64;
 
-enum { WARPS = 8, LANES = 32, EACH_LANE = KVD_WIDTH_NARROW / LANES, PAGES_OF_WARP = 8 };
-
-__device__ __forceinline__ float2 unpacked(uint32_t pair)
-{
-    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}
+enum { WARPS = 8, LANES = 32, PAGES_OF_WARP = 8 };
 
 __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
                                                         const kvd_selection_shadow &x, int b)
@@ -85,10 +80,12 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
 }
 
 /* Computes mean keys of pages. `score`: minus the smallest cosine of a key with the mean. */
+template <int WIDTH>
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
                 const __grid_constant__ kvd_selection_shadow x, float *score)
 {
+    constexpr int EACH_LANE = WIDTH / LANES;
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, d = s.map.d_qk[0],
               lane = (int)threadIdx.x % LANES, page = (int)s.rule.page,
               i = (int)blockIdx.x * WARPS + (int)threadIdx.x / LANES;
@@ -186,14 +183,18 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/* Multiplies queries by the mean keys of pages. Pages with exact keys get -INFINITY. */
+/*
+ * Multiplies queries by the mean keys of pages. Pages with exact keys get -INFINITY. A lane has
+ * four adjacent dimensions of every 128.
+ */
+template <int WIDTH>
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
                           const __grid_constant__ kvd_selection_shadow x,
                           const __grid_constant__ kvd_selected to)
 {
-    static_assert(EACH_LANE == 4, "a lane loads 8 bytes");
-    __shared__ __align__(16) float q[KVD_GROUP_MAX][KVD_WIDTH_NARROW];
+    constexpr int PARTS = WIDTH / (4 * LANES);
+    __shared__ __align__(16) float q[KVD_GROUP_MAX][WIDTH];
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, d = s.map.d_qk[0], group = s.map.group,
               lane = (int)threadIdx.x % LANES,
               first = ((int)blockIdx.x * WARPS + (int)threadIdx.x / LANES) * PAGES_OF_WARP;
@@ -208,25 +209,36 @@ __global__ void __launch_bounds__(LANES *WARPS)
         for (int j = (int)threadIdx.x; j < d; j += LANES * WARPS)
             q[h][j] = wide(queries[s.map.q_offset[g * group + h] + j]);
     __syncthreads();
-    uint2 mean[PAGES_OF_WARP] = {};
+    uint2 mean[PAGES_OF_WARP][PARTS] = {};
     bool exact[PAGES_OF_WARP];
 #pragma unroll
     for (int k = 0; k < PAGES_OF_WARP; k++) {
         const int i = min(first + k, all - 1);
-        if (4 * lane < d)
-            mean[k] = reinterpret_cast<const uint2 *>(mean_of(s, x, b, g, i))[lane];
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+            if (4 * (lane + LANES * p) < d)
+                mean[k][p] =
+                    reinterpret_cast<const uint2 *>(mean_of(s, x, b, g, i))[lane + LANES * p];
         exact[k] = *flag_of(s, x, b, g, i);
     }
     const size_t row = ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)group,
                  room = room_of(s);
     for (int h = 0; h < group; h++) {
-        const float4 y = 4 * lane < d ? *reinterpret_cast<const float4 *>(&q[h][4 * lane])
-                                      : make_float4(0, 0, 0, 0);
+        float sums[PAGES_OF_WARP] = {};
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            const int at = 4 * (lane + LANES * p);
+            const float4 y =
+                at < d ? *reinterpret_cast<const float4 *>(&q[h][at]) : make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int k = 0; k < PAGES_OF_WARP; k++) {
+                const float2 low = unpack<true>(mean[k][p].x), high = unpack<true>(mean[k][p].y);
+                sums[k] += fmaf(y.x, low.x, fmaf(y.y, low.y, fmaf(y.z, high.x, y.w * high.y)));
+            }
+        }
 #pragma unroll
         for (int k = 0; k < PAGES_OF_WARP; k++) {
-            const float2 low = unpacked(mean[k].x), high = unpacked(mean[k].y);
-            const float sum =
-                over_warp(fmaf(y.x, low.x, fmaf(y.y, low.y, fmaf(y.z, high.x, y.w * high.y))));
+            const float sum = over_warp(sums[k]);
             if (lane == 0 && first + k < all)
                 to.score[(row + (size_t)h) * room + (size_t)(first + k)] =
                     exact[k] ? -INFINITY : sum * s.map.scale;
@@ -468,8 +480,8 @@ bool has_landmarks(const kvd_selection *s, const kvd_selection_shadow *x)
     return s->batch > 0 && s->batch <= 65535 && s->rule.ranking == KVD_READ_LANDMARKS &&
            s->rule.page > 0 && s->rule.page < KVD_PAGE_TOKENS &&
            KVD_PAGE_TOKENS % s->rule.page == 0 && s->max_pages > 0 && s->kv_len && s->slot &&
-           s->page_table && s->pool && s->bounds && s->map.d_qk[0] <= KVD_WIDTH_NARROW &&
-           s->map.group <= KVD_GROUP_MAX && x->prompt && x->rank % 16 == 0;
+           s->page_table && s->pool && s->bounds && s->map.group <= KVD_GROUP_MAX && x->prompt &&
+           x->rank % 16 == 0;
 }
 
 bool stores(const kvd_selection_shadow *x)
@@ -487,8 +499,11 @@ extern "C" cudaError_t kvd_selection_landmarks(const kvd_selection *s,
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
                    pages = (unsigned)longest / (unsigned)s->rule.page + 1;
-    mean_kernel<<<dim3((pages + WARPS - 1) / WARPS, kv, batch), LANES * WARPS, 0, stream>>>(*s, *x,
-                                                                                            score);
+    const dim3 means((pages + WARPS - 1) / WARPS, kv, batch);
+    if (s->map.d_qk[0] > KVD_WIDTH_NARROW)
+        mean_kernel<KVD_WIDTH_MAX><<<means, LANES * WARPS, 0, stream>>>(*s, *x, score);
+    else
+        mean_kernel<KVD_WIDTH_NARROW><<<means, LANES * WARPS, 0, stream>>>(*s, *x, score);
     outlier_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *x, score);
     return cudaGetLastError();
 }
@@ -515,8 +530,11 @@ extern "C" cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s,
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
                    most = (unsigned)s->max_pages * (unsigned)(KVD_PAGE_TOKENS / s->rule.page);
     constexpr unsigned each = WARPS * PAGES_OF_WARP;
-    landmark_score_kernel<<<dim3((most + each - 1) / each, kv, batch), LANES * WARPS, 0, stream>>>(
-        *s, *x, *to);
+    const dim3 pages((most + each - 1) / each, kv, batch);
+    if (s->map.d_qk[0] > KVD_WIDTH_NARROW)
+        landmark_score_kernel<KVD_WIDTH_MAX><<<pages, LANES * WARPS, 0, stream>>>(*s, *x, *to);
+    else
+        landmark_score_kernel<KVD_WIDTH_NARROW><<<pages, LANES * WARPS, 0, stream>>>(*s, *x, *to);
     landmark_choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *x, *to);
     read_kernel<<<dim3(kv, (unsigned)to->row_pages, batch), STORE, 0, stream>>>(*s, *x, *to);
     latent_kernel<<<dim3(kv, (unsigned)to->row_pages, batch), SCORE, 0, stream>>>(*s, *x, *to);
