@@ -124,7 +124,8 @@ typedef struct {
     double *received;
 } head_step;
 
-static void attend_in_double(const fixture *f, head_step *h, int j, double *out, double *lse)
+/* Computes the attention of query head j of KV head g. */
+static void attend_in_double(const fixture *f, head_step *h, int g, int j, double *out, double *lse)
 {
     const int d = f->s->d, n = h->x.n;
     double *const p = need((size_t)(n + 1) * sizeof *p), most = -INFINITY, sum = 0;
@@ -138,6 +139,8 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
     }
     for (int i = 0; i <= n; i++)
         sum += p[i] = exp(p[i] - most);
+    if (f->t.sinks)
+        sum += exp((double)f->sinks[g * f->s->group + j] - most);
     for (int e = 0; e < d; e++)
         out[e] = 0;
     for (int i = 0; i <= n; i++) {
@@ -269,22 +272,26 @@ static void make_steps(fixture *f)
         .partial = on_device(NULL, rows * kv * 32 * 8 * (size_t)(s->d + 2) * 4),
         .arrived = on_device(NULL, rows * kv * 4),
         .window = s->window};
+    for (int h = 0; h < s->kv * s->group; h++)
+        f->sinks[h] = (float)(3 * kvd_rng_normal(&f->rng));
+    if (s->group > 2)
+        f->t.sinks = on_device(f->sinks, sizeof f->sinks);
     fill_bytes(f->t.arrived, 0, rows * kv * 4);
 }
 
 static void free_steps(const kvd_leankv_steps *t)
 {
     device_free(t->slot, t->at, t->page_table, t->fresh, t->q, t->o, t->score, t->lse2, t->partial,
-                t->arrived);
+                t->arrived, t->sinks);
 }
 
-static void compare_out(const fixture *f, head_step *h, const float *got, const float *lse2,
+static void compare_out(const fixture *f, head_step *h, int g, const float *got, const float *lse2,
                         step_result *r)
 {
     double out[D_MAX], lse;
     for (int j = 0; j < f->s->group; j++) {
         double worst = 0, largest = 0;
-        attend_in_double(f, h, j, out, &lse);
+        attend_in_double(f, h, g, j, out, &lse);
         for (int e = 0; e < f->s->d; e++) {
             const double x = fabs((double)got[j * f->s->d + e] - out[e]);
             worst = worse(worst, x);
@@ -343,7 +350,7 @@ static void one_step(fixture *f, int step, char *page, step_result *r)
         for (size_t g = 0; g < kv; g++) {
             head_step *const x = &h[(size_t)row * kv + g];
             const size_t i = (size_t)row * kv + g;
-            compare_out(f, x, o + i * group * d, lse2 + i * 8, r);
+            compare_out(f, x, (int)g, o + i * group * d, lse2 + i * 8, r);
             const section after = read_head(f, row, (int)g, page);
             check_update(f, x, (int)at[row], &after, r);
             host_free(after.item, x->x.item, x->received, (void *)x->q);

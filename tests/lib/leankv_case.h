@@ -49,6 +49,8 @@ typedef struct {
     uint16_t *fresh; /* device pages with K and V before quantisation */
     kvd_leankv_prompts p;
     kvd_leankv_steps t;
+    /* Logits of attention sinks, if a KV head has more than two query heads. */
+    float sinks[KVD_HEADS_MAX];
 } fixture;
 
 /*

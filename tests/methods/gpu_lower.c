@@ -338,6 +338,51 @@ static void test(const lower_case *c)
     release(&p);
 }
 
+/* Tests that the newest tokens become what high precision decodes to, and that others stay. */
+static void test_round(const lower_case *c)
+{
+    enum { NEWEST = 30 };
+    static problem p;
+    double off = 0;
+    size_t changed = 0;
+    make(&p, c);
+    for (int b = 0; b < c->n; b++) {
+        p.len[b] = c->prompt[b];
+        for (int t = 0; t < p.len[b]; t++)
+            draw_token(&p, b, t);
+    }
+    send_lengths(&p);
+    copy_rows(&p, false);
+    const size_t bytes = (size_t)(PAGES * p.args.map.page_elements) * sizeof *p.rows;
+    uint16_t *const before = need(bytes);
+    memcpy(before, p.rows, bytes);
+    check(kvd_lower_round(&p.args, p.kv_len, NEWEST, NULL), "rounding");
+    copy_rows(&p, true);
+    for (int b = 0; b < c->n; b++)
+        for (int g = 0; g < c->kv; g++)
+            for (int t = 0; t < p.len[b]; t++) {
+                head *const h = head_of(&p, b, g);
+                const bool newest = t + NEWEST >= p.len[b];
+                if (newest)
+                    code_token(&p, h, t, KVD_LOWER_HIGH);
+                for (int i = 0; i < 2 * c->d; i++) {
+                    const size_t at = at_of(&p, b, g, i / c->d, t, i % c->d);
+                    const float *const want = h->x[i / c->d][t];
+                    if (newest)
+                        off = worse(off,
+                                    fabs((double)bf16_wide(p.rows[at]) - (double)want[i % c->d]) /
+                                        (1e-3 + largest(want, 1, c->d)));
+                    else
+                        changed += p.rows[at] != before[at];
+                }
+            }
+    test_result(off < 0x1p-7 && !changed, c->name,
+                "newest tokens rounded, off by %.3g of %.3g, %zu other numbers changed", off,
+                0x1p-7, changed);
+    free(before);
+    release(&p);
+}
+
 /* usage: gpu_lower [quick]; quick: small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -345,7 +390,9 @@ int main(int argc, char **argv)
     if (!gpu_devices("lower", 1))
         return 0;
     kvd_rng_seed(&rng, 9, 0);
-    for (size_t i = 0; i < (quick ? 2 : sizeof cases / sizeof *cases); i++)
+    for (size_t i = 0; i < (quick ? 2 : sizeof cases / sizeof *cases); i++) {
         test(&cases[i]);
+        test_round(&cases[i]);
+    }
     return failures ? 1 : 0;
 }

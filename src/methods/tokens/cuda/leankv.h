@@ -172,6 +172,8 @@ typedef struct {
     /* [n][n_kv_heads] Number of finished CTAs; 0 before and after each launch. */
     uint32_t *arrived;
     int32_t window; /* number of newest tokens that stay at high precision */
+    /* Logits of attention sinks, [n_kv_heads * group] in device memory, or NULL. */
+    const float *sinks;
 } kvd_leankv_steps;
 
 /* Computes attention of decode steps over pages of both precisions and the new token. */

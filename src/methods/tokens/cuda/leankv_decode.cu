@@ -18,6 +18,7 @@ enum {
     STAGES = 3, /* number of tiles per warp in shared memory */
     LAZY = 8    /* sums are rescaled only if a term would exceed 2^LAZY */
 };
+constexpr float LOG2E = 1.44269504088896340736f;
 
 __device__ __forceinline__ uint32_t transpose(uint32_t x)
 {
@@ -402,17 +403,21 @@ __device__ __forceinline__ void add_fresh(const __nv_bfloat16 *k, const __nv_bfl
     all->most = most;
 }
 
+/* Writes the output of query head j. Its sink adds to the denominator. */
 template <int F>
 __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, int g, int j,
                                           int lane, const part &all, const float (&out)[F / 32])
 {
+    const float sink = s.sinks ? s.sinks[g * s.group + j] * LOG2E : -INFINITY,
+                most = fmaxf(all.most, sink), share = kvd_exp2(all.most - most),
+                sum = share * all.sum + kvd_exp2(sink - most);
     __nv_bfloat16 *const o = static_cast<__nv_bfloat16 *>(s.o) +
                              ((size_t)(row * s.pool.n_kv_heads + g) * s.group + j) * F;
 #pragma unroll
     for (int i = 0; i < F / 32; i++)
-        o[lane + 32 * i] = __float2bfloat16_rn(out[i] / all.sum);
+        o[lane + 32 * i] = __float2bfloat16_rn(share * out[i] / sum);
     if (lane == 0)
-        s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + j] = all.most + log2f(all.sum);
+        s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + j] = most + log2f(sum);
 }
 
 /* Writes this CTA's partial output. Returns true in the CTA that finishes last. */
@@ -496,7 +501,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     float mine[F / 32];
     const __nv_bfloat16 *const query =
         static_cast<const __nv_bfloat16 *>(s.q) + (at * (size_t)s.group + warp) * F;
-    const float scale_log2 = s.scale * 1.44269504088896340736f;
+    const float scale_log2 = s.scale * LOG2E;
     prepare_query<F>(warp < s.group ? query : NULL, scale_log2, lane, q[warp], &factor[warp],
                      &q_sum[warp], mine);
     __syncthreads();

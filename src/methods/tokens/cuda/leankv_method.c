@@ -1,10 +1,14 @@
-/* Method leankv (sparsity with hetero) on the GPU. */
+/*
+ * Method leankv (sparsity with hetero) on the GPU. Layers with a sliding window keep their tokens
+ * in bf16 pages, rounded to high precision.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/leankv.h"
+#include "methods/tokens/cuda/lower.h"
 
 static const char what[] = "leankv";
 
@@ -14,7 +18,8 @@ typedef struct {
     kvd_device_memory memory;
     cudaStream_t stream;
     double th, tl;
-    size_t room; /* largest number of cached tokens of a KV head */
+    size_t room;                       /* largest number of cached tokens of a KV head */
+    int32_t bits[2][KVD_LOWER_LEVELS]; /* bits per number of K and V, high and low precision */
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
@@ -124,18 +129,37 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/* Returns the bits of a request: quantised numbers, and 16-bit step and zero point. */
+/* Returns the bits of a token in a KV head: quantised numbers, and 16-bit steps and zero points. */
+static double token_bits(const leankv *k, int level)
+{
+    return k->pool.layout.d * (k->bits[0][level] + k->bits[1][level]) + 64.0;
+}
+
+/* Returns the bits of a request's window of n tokens' newest ones, in all layers with a window. */
+static double near_bits(const leankv *k, size_t n)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const double heads = (double)(c->config->n_layers - c->n_full) * k->pool.n_kv_heads;
+    return c->window ? heads * (double)(n < c->window ? n : c->window) * token_bits(k, 0) : 0;
+}
+
+/* Returns the bits of a running request (slot), counted as in method hetero. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)m;
-    double n[KVD_LEANKV_LEVELS], sum = 0;
+    double n[KVD_LEANKV_LEVELS], sum = near_bits(k, k->known[slot]);
     if (!count(k, slot, n))
         return (double)NAN;
-    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
-        const kvd_leankv_precision *const p = &k->pool.layout.level[l];
-        sum += n[l] * (k->pool.layout.d * (p->k_bits + p->v_bits) + 64.0);
-    }
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
+        sum += n[l] * token_bits(k, l);
     return sum;
+}
+
+/* Returns the bits of the token that left the windows in the latest step. */
+static double unseen(const kvd_gpu_method *m, size_t slot)
+{
+    const leankv *const k = (const leankv *)m;
+    return m->cache->window && k->known[slot] > m->cache->window ? near_bits(k, 1) : 0;
 }
 
 static size_t lowered(const kvd_gpu_method *m, size_t slot)
@@ -149,7 +173,7 @@ static kvd_leankv_steps steps_of(const leankv *k, const kvd_paged_rows *r)
     const kvd_paged_cache *const c = k->method.cache;
     const kvd_attn_map *const map = &c->layer[r->layer].map;
     return (kvd_leankv_steps){.pool = k->pool,
-                              .layer = r->layer,
+                              .layer = c->kind_index[r->layer],
                               .n = (int32_t)r->steps,
                               .group = map->group,
                               .room = (int32_t)k->room,
@@ -165,7 +189,8 @@ static kvd_leankv_steps steps_of(const leankv *k, const kvd_paged_rows *r)
                               .lse2 = k->lse2,
                               .partial = k->partial,
                               .arrived = k->arrived,
-                              .window = k->window};
+                              .window = k->window,
+                              .sinks = kvd_paged_cache_sinks(c, r->layer)};
 }
 
 static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err)
@@ -189,7 +214,7 @@ static int compress_prompts(const leankv *k, const kvd_paged_rows *r, kvd_err *e
     const kvd_step_batch *const b = c->batch;
     const kvd_attn_map *const map = &c->layer[r->layer].map;
     const kvd_leankv_prompts p = {.pool = k->pool,
-                                  .layer = r->layer,
+                                  .layer = c->kind_index[r->layer],
                                   .n = (int32_t)r->prompts,
                                   .group = map->group,
                                   .n_q8 = (int32_t)b->n_q8,
@@ -222,9 +247,14 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         if (kvd_cuda_check(kvd_leankv_update(&s, r->stream), what, err))
             return -1;
     }
-    if (r->layer < k->pool.n_layers - 1)
+    if (m->cache->kind_index[r->layer] < k->pool.n_layers - 1)
         return 0;
     return kvd_queue_get(k->seen, k->pool.state, sizeof *k->seen, r->stream, what, err);
+}
+
+static int round_window(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    return kvd_lower_round_window(m->cache, r, ((const leankv *)m)->bits, err);
 }
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
@@ -331,7 +361,10 @@ static int set_up(leankv *k, kvd_err *err)
             "8 or 4 bits, values of 8, 4 or 2, no more at the low level, heads of 32, 64 or 128, up "
             "to 8 to a KV head",
             of[0][0], of[1][0], of[0][1], of[1][1], c->config->d_head, c->layer[0].map.group);
-    p->n_layers = c->config->n_layers;
+    p->n_layers = c->n_full;
+    for (int side = 0; side < 2; side++)
+        for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
+            k->bits[side][l] = of[side][l];
     p->n_kv_heads = c->layer[0].map.n_kv_heads;
     k->room = c->max_len;
     p->table_length = (int32_t)(c->max_len / KVD_LEANKV_PAGE_TOKENS + KVD_LEANKV_SPARE_PAGES);
@@ -355,6 +388,7 @@ static int open_method(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_
     k->method = (kvd_gpu_method){.cache = cache,
                                  .plan = plan,
                                  .one_layer = true,
+                                 .skips_windows = true,
                                  .whole_prompts = true,
                                  .kernels = "steps on unified pages",
                                  .make = make,
@@ -364,10 +398,12 @@ static int open_method(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_
                                  .mean = mean,
                                  .lowered = lowered,
                                  .bits = bits,
+                                 .unseen = unseen,
                                  .held = held,
                                  .plan_steps = plan_steps,
                                  .attend_steps = attend_steps,
                                  .attended = attended,
+                                 .attended_window = round_window,
                                  .free = release};
     *m = &k->method; /* the caller's cache frees *m, even after a failure */
     return set_up(k, err);
@@ -387,7 +423,14 @@ static bool fits(const kvd_plan *plan, const kvd_config *c)
            c->n_heads / c->n_kv_heads <= 8;
 }
 
-const kvd_gpu_kind kvd_gpu_leankv = {.joins_heads = kvd_gpu_heads_apart,
+static unsigned computes(const kvd_plan *plan)
+{
+    (void)plan;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE;
+}
+
+const kvd_gpu_kind kvd_gpu_leankv = {.computes = computes,
+                                     .joins_heads = kvd_gpu_heads_apart,
                                      .runs = runs,
                                      .generates = generates,
                                      .fits = fits,

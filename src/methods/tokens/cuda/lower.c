@@ -1,4 +1,7 @@
-/* Method lower with hetero on the GPU: less important tokens keep fewer bits. */
+/*
+ * Method lower with hetero on the GPU: less important tokens keep fewer bits. Layers with a sliding
+ * window keep all tokens in bf16 pages, rounded to high precision.
+ */
 #include "methods/tokens/cuda/lower.h"
 
 #include <stdlib.h>
@@ -15,7 +18,8 @@ enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE /* parameter indices, as in hetero.
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    kvd_lower_args *layer; /* [n_layers] constant kernel arguments */
+    /* [n_layers] Constant kernel arguments, without codes in layers with a sliding window. */
+    kvd_lower_args *layer;
     /* Bytes of a KV head in a page: quantised K and V, precision levels and scores. */
     size_t head_bytes;
     /* Number of channel factors of a request in a layer, or 0. */
@@ -34,9 +38,17 @@ static double value_of(const lower *k, int i)
     return k->method.plan->bits_values.value[i];
 }
 
+/* Returns the number of KV heads in all layers without a sliding window. */
 static double heads_of(const lower *k)
 {
-    return (double)k->method.cache->config->n_layers * k->layer[0].map.n_kv_heads;
+    return (double)k->method.cache->n_full * k->layer[0].map.n_kv_heads;
+}
+
+/* Returns the number of KV heads in all layers with a sliding window. */
+static double near_heads(const lower *k)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    return (double)(c->config->n_layers - c->n_full) * k->layer[0].map.n_kv_heads;
 }
 
 static kvd_lower_args args_of(const lower *k, const kvd_paged_rows *r, bool prompts)
@@ -89,6 +101,35 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                           what, err);
 }
 
+int kvd_lower_round_window(const kvd_paged_cache *c, const kvd_paged_rows *r,
+                           const int32_t bits[2][KVD_LOWER_LEVELS], kvd_err *err)
+{
+    const kvd_step_batch *const b = c->batch;
+    kvd_lower_args a = {.map = c->layer[r->layer].map,
+                        .d_head = c->config->d_head,
+                        .max_pages = (int32_t)c->pages->max_pages,
+                        .n_sms = c->n_sms,
+                        .rows = kvd_paged_cache_pool(c, r->layer)};
+    memcpy(a.bits, bits, sizeof a.bits);
+    for (int prompts = 0; prompts < 2; prompts++) {
+        const size_t from = prompts ? r->steps : 0;
+        a.n = (int32_t)(prompts ? r->prompts : r->steps);
+        a.kv_len = kvd_paged_lens_of(&a.map, &b->device) + from;
+        a.page_table = kvd_paged_pages_of(c, &a.map)->device + from * c->pages->max_pages;
+        if (a.n && kvd_cuda_check(kvd_lower_round(&a, prompts ? b->device.q_len + from : b->one,
+                                                  prompts ? a.map.window : 1, r->stream),
+                                  what, err))
+            return -1;
+    }
+    return 0;
+}
+
+static int round_window(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_lower_args *const a = &((const lower *)m)->layer[r->layer];
+    return kvd_lower_round_window(m->cache, r, a->bits, err);
+}
+
 /* Sets the budgets of requests that are new, or that begin with a decode step (timing runs). */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -124,15 +165,38 @@ static double token_bits(const lower *k, int bits_k, int bits_v)
            32.0 * ((value_of(k, bits_k) < 16) + (value_of(k, bits_v) < 16));
 }
 
-static double bits(const kvd_gpu_method *m, size_t slot)
+/* Returns the bits of a request's window of n tokens' newest ones, in all layers with a window. */
+static double near_bits(const lower *k, size_t n)
 {
-    const lower *const k = (const lower *)m;
+    const size_t window = k->method.cache->window;
+    return window
+               ? near_heads(k) * (double)(n < window ? n : window) * token_bits(k, HIGH_K, HIGH_V)
+               : 0;
+}
+
+/* Returns the bits of a running request (slot) in all layers without a window. */
+static double full_bits(const lower *k, size_t slot)
+{
     const double low = (double)low_of(k, slot), n = k->tokens[slot];
     if (!k->tokens[slot])
         return 0;
     return heads_of(k) *
            ((n - low) * token_bits(k, HIGH_K, HIGH_V) + low * token_bits(k, LOW_K, LOW_V) +
             (k->factors ? 16.0 * k->layer[0].d_head : 0));
+}
+
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const lower *const k = (const lower *)m;
+    return full_bits(k, slot) + near_bits(k, k->tokens[slot]);
+}
+
+/* Returns the bits of the token that left the windows in the latest step. */
+static double unseen(const kvd_gpu_method *m, size_t slot)
+{
+    const lower *const k = (const lower *)m;
+    const size_t window = m->cache->window, n = k->tokens[slot];
+    return window && n > window ? near_bits(k, 1) : 0;
 }
 
 static size_t lowered(const kvd_gpu_method *m, size_t slot)
@@ -154,7 +218,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         k->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
     k->held = 0;
     for (size_t i = 0; i < k->slots; i++)
-        k->held += bits(m, i) / 8 +
+        k->held += full_bits(k, i) / 8 +
                    k->tokens[i] * heads_of(k) * (double)(sizeof *a->level + sizeof *a->score);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -165,7 +229,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 /* Allocates the pages of all layers, filled with valid low-precision tokens for timing. */
 static int make_layers(lower *k, size_t pages, size_t slots, kvd_err *err)
 {
-    const size_t layers = (size_t)k->method.cache->config->n_layers,
+    const kvd_paged_cache *const c = k->method.cache;
+    const size_t layers = (size_t)c->n_full,
                  heads = (pages + 1) * (size_t)k->layer[0].map.n_kv_heads,
                  places = heads * KVD_PAGE_TOKENS, words = k->head_bytes / sizeof(uint32_t) * heads,
                  factors = slots * k->factors;
@@ -179,7 +244,7 @@ static int make_layers(lower *k, size_t pages, size_t slots, kvd_err *err)
     if (m->status)
         return -1;
     for (size_t l = 0; l < layers; l++) {
-        kvd_lower_args *const a = &k->layer[l];
+        kvd_lower_args *const a = &k->layer[kvd_paged_full_layer(c, l)];
         a->codes = codes + l * words;
         a->score = score + l * places;
         a->level = level + l * places;
@@ -217,7 +282,7 @@ static void describe(lower *k)
         k->layer[l] = (kvd_lower_args){.map = c->layer[l].map, .d_head = c->config->d_head};
         memcpy(k->layer[l].bits, sides, sizeof sides);
     }
-    const size_t layers = (size_t)c->config->n_layers, kv = (size_t)k->layer[0].map.n_kv_heads,
+    const size_t layers = (size_t)c->n_full, kv = (size_t)k->layer[0].map.n_kv_heads,
                  d = (size_t)c->config->d_head;
     k->head_bytes = 0;
     for (int side = 0; side < 2; side++)
@@ -272,6 +337,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     k->method = (kvd_gpu_method){.cache = cache,
                                  .plan = plan,
                                  .one_layer = true,
+                                 .skips_windows = true,
                                  .whole_prompts = true,
                                  .make = make,
                                  .begin = begin,
@@ -279,8 +345,10 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .lowered = lowered,
                                  .held = held,
                                  .bits = bits,
+                                 .unseen = unseen,
                                  .appended = appended,
                                  .attended = attended,
+                                 .attended_window = round_window,
                                  .free = release};
     /* From here on, the caller's cache frees the method, even after a failure. */
     *m = &k->method;
@@ -294,7 +362,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 static unsigned computes(const kvd_plan *plan)
 {
     (void)plan;
-    return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
 const kvd_gpu_kind kvd_gpu_lower = {.joins_heads = kvd_gpu_heads_apart,

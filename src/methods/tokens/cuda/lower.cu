@@ -75,41 +75,67 @@ __device__ __forceinline__ float min_of_warp(float x)
     return x;
 }
 
-/* Quantises a vector of the pages a.rows. Called by one warp. */
-__device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int level)
+/* Numbers 32 k + lane of a vector, and the step and zero point of its codes. */
+struct numbers {
+    float x[CHUNKS], step, zero;
+};
+
+/* Loads a vector of the pages a.rows for quantisation. Called by one warp. */
+__device__ __forceinline__ numbers load_vector(const kvd_lower_args &a, const vector_of &v,
+                                               int level)
 {
-    const int lane = (int)threadIdx.x % 32, d = a.d_head, bits = a.bits[v.side][level],
-              chunks = (d + 31) / 32;
+    const int lane = (int)threadIdx.x % 32, d = a.d_head, bits = a.bits[v.side][level];
     const uint16_t *const row = rows_of(a, v), *const factor = factors_of(a, v, level);
-    uint32_t *const record = record_of(a, v);
-    float x[CHUNKS], low = INFINITY, high = -INFINITY;
+    numbers n;
+    float low = INFINITY, high = -INFINITY;
 #pragma unroll
     for (int k = 0; k < CHUNKS; k++) {
         const int i = 32 * k + lane;
         if (i >= d)
             break;
-        x[k] = unpack<true>(row[blocked(v.t % KVD_PAGE_TOKENS, i, d)]).x;
+        n.x[k] = unpack<true>(row[blocked(v.t % KVD_PAGE_TOKENS, i, d)]).x;
         if (factor)
-            x[k] = __fmul_rn(x[k], half_of(factor[i]));
-        low = fminf(low, x[k]);
-        high = fmaxf(high, x[k]);
+            n.x[k] = __fmul_rn(n.x[k], half_of(factor[i]));
+        low = fminf(low, n.x[k]);
+        high = fmaxf(high, n.x[k]);
     }
     low = min_of_warp(low);
     high = -min_of_warp(-high);
-    const float top = (float)((1 << bits) - 1), step = half_of(half_bits((high - low) / top)),
-                zero = half_of(half_bits(low));
+    n.step = half_of(half_bits((high - low) / (float)((1 << bits) - 1)));
+    n.zero = half_of(half_bits(low));
+    return n;
+}
+
+/* Returns the code of number 32 k + lane of a vector. */
+__device__ __forceinline__ uint32_t code_of(const numbers &n, int k, int bits)
+{
+    return bits == 16   ? half_bits(n.x[k])
+           : n.step > 0 ? (uint32_t)fminf(fmaxf(rintf((n.x[k] - n.zero) / n.step), 0),
+                                          (float)((1 << bits) - 1))
+                        : 0;
+}
+
+/* Decodes a number, without the division by its channel's factor. */
+__device__ __forceinline__ float number_of(uint32_t code, int bits, float step, float zero)
+{
+    return bits == 16 ? half_of(code) : __fadd_rn(__fmul_rn(step, (float)code), zero);
+}
+
+/* Quantises a vector of the pages a.rows. Called by one warp. */
+__device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int level)
+{
+    const int lane = (int)threadIdx.x % 32, d = a.d_head, bits = a.bits[v.side][level],
+              chunks = (d + 31) / 32;
+    uint32_t *const record = record_of(a, v);
+    const numbers n = load_vector(a, v, level);
     if (bits < 16 && lane == 0)
-        record[chunks * bits] = half_bits(step) | half_bits(zero) << 16;
+        record[chunks * bits] = half_bits(n.step) | half_bits(n.zero) << 16;
 #pragma unroll
     for (int k = 0; k < CHUNKS; k++) {
         const bool there = 32 * k + lane < d;
         if (32 * k >= d)
             break;
-        uint32_t code = 0;
-        if (there && bits == 16)
-            code = half_bits(x[k]);
-        else if (there && step > 0)
-            code = (uint32_t)fminf(fmaxf(rintf((x[k] - zero) / step), 0), top);
+        const uint32_t code = there ? code_of(n, k, bits) : 0;
         for (int j = 0; j < bits; j++) {
             const uint32_t plane = __ballot_sync(~0u, code >> j & 1);
             if (lane == j)
@@ -135,9 +161,7 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
     const uint32_t scale = bits < 16 ? record[(a.d_head + 31) / 32 * bits] : 0;
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-        x[e] = bits == 16
-                   ? half_of(code[e])
-                   : __fadd_rn(__fmul_rn(half_of(scale), (float)code[e]), half_of(scale >> 16));
+        x[e] = number_of(code[e], bits, half_of(scale), half_of(scale >> 16));
     }
     /* The fast division is off by up to 2 units in the last place, which bf16 hides. */
     if (factor) {
@@ -177,6 +201,27 @@ __global__ void __launch_bounds__(THREADS) code_prompts(const __grid_constant__ 
     for (int t = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; t < n;
          t += (int)gridDim.x * WARPS)
         code_vector(a, {b, g, side, t}, a.level[place_of(a, b, g, t)]);
+}
+
+__global__ void __launch_bounds__(THREADS)
+    round_rows(const __grid_constant__ kvd_lower_args a, const int32_t *q_len, int most)
+{
+    const int b = (int)blockIdx.y, g = (int)blockIdx.z / 2, side = (int)blockIdx.z % 2,
+              lane = (int)threadIdx.x % 32, n = __ldg(a.kv_len + b), d = a.d_head,
+              bits = a.bits[side][KVD_LOWER_HIGH];
+    for (int t = n - min(__ldg(q_len + b), most) + (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
+         t < n; t += (int)gridDim.x * WARPS) {
+        const vector_of v = {b, g, side, t};
+        const numbers x = load_vector(a, v, KVD_LOWER_HIGH);
+        uint16_t *const row = rows_of(a, v);
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            const int i = 32 * k + lane;
+            if (i < d)
+                row[blocked(t % KVD_PAGE_TOKENS, i, d)] =
+                    (uint16_t)pack<true>(number_of(code_of(x, k, bits), bits, x.step, x.zero), 0);
+        }
+    }
 }
 
 __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_lower_args a,
@@ -345,6 +390,18 @@ extern "C" cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lowe
     if (a->factor)
         balance<<<heads_of(a), THREADS, 0, stream>>>(*a, *p);
     code_prompts<<<grid_of(a, 2 * a->map.n_kv_heads), THREADS, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_lower_round(const kvd_lower_args *a, const int32_t *q_len, int32_t most,
+                                       cudaStream_t stream)
+{
+    if (a->n < 1 || a->n > 65535 || !q_len || most < 1 || !a->rows)
+        return cudaErrorInvalidValue;
+    const int vectors = (most + WARPS - 1) / WARPS;
+    dim3 grid = grid_of(a, 2 * a->map.n_kv_heads);
+    grid.x = (int)grid.x < vectors ? grid.x : (unsigned)vectors;
+    round_rows<<<grid, THREADS, 0, stream>>>(*a, q_len, most);
     return cudaGetLastError();
 }
 

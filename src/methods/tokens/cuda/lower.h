@@ -73,7 +73,14 @@ typedef struct {
 /* Chooses the precision of each prompt token, computes channel factors and quantises the tokens. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
-/* Decodes all tokens but the newest to bf16. Tokens after it become 0, up to a multiple of 8. */
+/*
+ * Rounds the newest min(q_len[i], `most`) tokens of each request i, in the bf16 pages a->rows, to
+ * the numbers that KVD_LOWER_HIGH decodes to. q_len [n] is on the device. Members of *a for codes,
+ * levels, scores, factors and budgets are not used.
+ */
+cudaError_t kvd_lower_round(const kvd_lower_args *a, const int32_t *q_len, int32_t most,
+                            cudaStream_t stream);
+/* Decodes all tokens but the newest to bf16. Rows after it become 0, up to a multiple of 8. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
  * Adds the steps' probabilities to scores and quantises the newest tokens. One token per KV head
@@ -85,5 +92,15 @@ cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float 
 
 #ifdef __cplusplus
 }
+#else
+#include "methods/cuda/gpu_method.h"
+
+/*
+ * Rounds K and V in a layer with a sliding window to what KVD_LOWER_HIGH of `bits` (kvd_lower_args)
+ * decodes to: the prompts' tokens in the window, and the tokens of decode steps. Must follow
+ * attention.
+ */
+int kvd_lower_round_window(const struct kvd_paged_cache *c, const kvd_paged_rows *r,
+                           const int32_t bits[2][KVD_LOWER_LEVELS], kvd_err *err);
 #endif
 #endif
