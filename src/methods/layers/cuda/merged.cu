@@ -21,7 +21,16 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
     return static_cast<size_t>(__ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/* Returns the norms of vector v, K or V of a KV head, in both layers. */
+/* Returns the number of page p of `rows` of request b. */
+__device__ __forceinline__ size_t rows_page_of(const kvd_merged_args &a, int b, int p)
+{
+    return static_cast<size_t>(__ldg(a.rows_table + static_cast<size_t>(b) * a.max_pages + p));
+}
+
+/*
+ * Returns where the norms of vector v of a page's 64 tokens are stored: a word per token, with the
+ * norms in both layers. v is K of KV head v / 2 if v is even, V if v is odd.
+ */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
     return reinterpret_cast<uint32_t *>(a.length) +
@@ -40,8 +49,8 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 
 /* Vectors of eight tokens of request b, as one warp reads them. */
 struct octet {
-    /* Page, and index in all pages of the first number that this lane reads. */
-    size_t page, at;
+    /* Stored page. Indices of this lane's first number in it and in `rows`. */
+    size_t page, at, at_rows;
     int token;
     int lane, n_runs;
 };
@@ -49,19 +58,23 @@ struct octet {
 __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v, int o)
 {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const size_t page = page_of(a, b, o / 8);
-    const size_t at = page * page_elements(a) +
-                      static_cast<size_t>(v * KVD_PAGE_TOKENS) * a.d_head +
+    const size_t page = page_of(a, b, o / 8), rows = rows_page_of(a, b, o / 8);
+    const size_t in = static_cast<size_t>(v * KVD_PAGE_TOKENS) * a.d_head +
                       static_cast<size_t>(o % 8 * 8) * a.d_head + lane / 8 * 64 + lane % 8 * 8;
-    return {page, at, 8 * o + lane % 8, lane, a.d_head / 8};
+    return {page,
+            page * page_elements(a) + in,
+            rows * page_elements(a) + in,
+            8 * o + lane % 8,
+            lane,
+            a.d_head / 8};
 }
 
-/* Calls f with the index of every 8 numbers that this lane reads. */
+/* Calls f with the indices, in stored pages and in `rows`, of every 8 numbers of the lane. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
-    size_t at = o.at;
+    size_t at = 0;
     for (int run = o.lane / 8; run < o.n_runs; run += 4, at += 4 * 64)
-        f(at);
+        f(o.at + at, o.at_rows + at);
 }
 
 /* Norms of a token's vector in two layers, and angle between the two vectors. */
@@ -78,8 +91,8 @@ __device__ __forceinline__ double sum_of_token(double x)
 __device__ measured measure_token(const kvd_merged_args &a, const octet &o)
 {
     double aa = 0, bb = 0, ab = 0;
-    for_runs(o, [&](size_t at) {
-        const uint4 x = load(a.first + at), y = load(a.rows + at);
+    for_runs(o, [&](size_t at, size_t at_rows) {
+        const uint4 x = load(a.first + at), y = load(a.rows + at_rows);
         const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -101,9 +114,10 @@ __global__ void __launch_bounds__(THREADS) keep(const __grid_constant__ kvd_merg
     const int b = static_cast<int>(blockIdx.y), n = __ldg(a.kv_len + b);
     for (int p = static_cast<int>(blockIdx.x); p * KVD_PAGE_TOKENS < n;
          p += static_cast<int>(gridDim.x)) {
-        const size_t from = page_of(a, b, p) * page_elements(a);
+        const size_t to = page_of(a, b, p) * page_elements(a),
+                     from = rows_page_of(a, b, p) * page_elements(a);
         for (size_t i = 8 * threadIdx.x; i < page_elements(a); i += 8 * THREADS)
-            store(a.first + from + i, load(a.rows + from + i));
+            store(a.first + to + i, load(a.rows + from + i));
     }
 }
 
@@ -153,8 +167,8 @@ __device__ void share_direction(const kvd_merged_args &a, const octet &o, const 
     const factors f = factors_of(m, t);
     const float from = m.length[0] > 0 ? static_cast<float>(f.from / m.length[0]) : 0,
                 to = m.length[1] > 0 ? static_cast<float>(f.to / m.length[1]) : 0;
-    for_runs(o, [&](size_t at) {
-        const uint4 x = load(a.first + at), y = load(a.rows + at);
+    for_runs(o, [&](size_t at, size_t at_rows) {
+        const uint4 x = load(a.first + at), y = load(a.rows + at_rows);
         const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
         uint32_t e[4];
 #pragma unroll
@@ -189,7 +203,8 @@ __global__ void __launch_bounds__(THREADS)
         if (there && merges)
             share_direction(a, at, m, t);
         if (there && !merges)
-            for_runs(at, [&](size_t i) { store(a.second + i, load(a.rows + i)); });
+            for_runs(at,
+                     [&](size_t to, size_t from) { store(a.second + to, load(a.rows + from)); });
         n_apart += __popc(__ballot_sync(~0u, there && !merges && at.lane < 8));
     }
     if (threadIdx.x % 32 == 0 && n_apart)
@@ -216,8 +231,9 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_m
     const uint16_t *const own = SECOND ? a.second : a.first;
     for (int p = static_cast<int>(blockIdx.x); p * KVD_PAGE_TOKENS < n;
          p += static_cast<int>(gridDim.x)) {
-        const size_t page = page_of(a, b, p);
-        const size_t base = page * page_elements(a) + static_cast<size_t>(v * KVD_PAGE_TOKENS) * d;
+        const size_t page = page_of(a, b, p), vector = static_cast<size_t>(v * KVD_PAGE_TOKENS) * d,
+                     base = page * page_elements(a) + vector;
+        uint16_t *const rows = a.rows + rows_page_of(a, b, p) * page_elements(a) + vector;
         uint32_t *const length = lengths_of(a, page, v);
         for (int i = static_cast<int>(threadIdx.x); i < 8 * d; i += THREADS) {
             const int t = i / d * 8 + i % 8, token = p * KVD_PAGE_TOKENS + t;
@@ -226,7 +242,7 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_m
                 break;
             uint4 x = make_uint4(0, 0, 0, 0);
             if (token < n) {
-                const bool newest = token == n - 1;
+                const bool newest = !a.prompts && token == n - 1;
                 const uint32_t two = newest ? APART : length[t];
                 const bool apart = static_cast<int32_t>(two) < 0;
                 if (newest && i % d < 8)
@@ -235,7 +251,7 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_m
                 if (!apart)
                     x = times(x, __uint_as_float(SECOND ? two & 0xffff0000u : two << 16));
             }
-            store(a.rows + at, x);
+            store(rows + 8 * i, x);
         }
     }
 }
@@ -247,15 +263,17 @@ __global__ void __launch_bounds__(THREADS)
               n = __ldg(a.kv_len + b), from = __ldg(prompt + b), d = a.d_head;
     for (int p = from / KVD_PAGE_TOKENS + static_cast<int>(blockIdx.x); p * KVD_PAGE_TOKENS < n;
          p += static_cast<int>(gridDim.x)) {
-        const size_t base =
-            page_of(a, b, p) * page_elements(a) + static_cast<size_t>(v * KVD_PAGE_TOKENS) * d;
+        const size_t vector = static_cast<size_t>(v * KVD_PAGE_TOKENS) * d,
+                     base = page_of(a, b, p) * page_elements(a) + vector,
+                     rows = rows_page_of(a, b, p) * page_elements(a) + vector;
         for (int i = static_cast<int>(threadIdx.x); i < 8 * d; i += THREADS) {
             const int token = p * KVD_PAGE_TOKENS + i / d * 8 + i % 8;
-            const size_t at = base + static_cast<size_t>(8 * i);
+            const size_t at = static_cast<size_t>(8 * i);
             if (token / 8 * 8 >= n)
                 break;
             if (token >= from)
-                store(a.rows + at, token < n ? load(a.first + at) : make_uint4(0, 0, 0, 0));
+                store(a.rows + rows + at,
+                      token < n ? load(a.first + base + at) : make_uint4(0, 0, 0, 0));
         }
     }
 }

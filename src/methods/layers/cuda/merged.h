@@ -25,10 +25,16 @@ typedef struct {
     int32_t n_kv_heads, d_head; /* d_head is the number of elements of K (and of V) per KV head */
     /* [n] Number of each request's cached tokens including new ones, and its slot. */
     const int32_t *kv_len, *slot;
-    const int32_t *page_table; /* [n][max_pages] */
-    /* Pages in bf16 that attention reads. */
+    const int32_t *page_table; /* [n][max_pages] Pages of `first`, `second` and `length`. */
+    /* Pages in bf16 that attention reads, and their numbers [n][max_pages]. */
     uint16_t *rows;
-    /* Pages with common directions and unmerged vectors: first layer, second layer. */
+    const int32_t *rows_table;
+    /* True if all tokens are those of prompts, so kvd_pair_restore finds no new token. */
+    bool prompts;
+    /*
+     * Pages like `rows`. `first` holds common directions and unmerged vectors of the first layer,
+     * `second` vectors of the second layer.
+     */
     uint16_t *first, *second;
     /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] Vector lengths; negative: unmerged. */
     uint16_t *length;
@@ -47,8 +53,9 @@ cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStre
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
- * Writes K and V of one of two merged layers to `rows`. The newest tokens must be in `first` or
- * `second`, marked unmerged.
+ * Writes to `rows` the keys and values that decode steps read in one of two layers whose prompts
+ * are merged: in the second layer if `second`, otherwise in the first. Without `prompts`, the
+ * newest tokens must be in `first` or `second`, and are marked unmerged.
  */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
@@ -83,8 +90,23 @@ int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
 /* Sets the lengths of prompts. Returns true if a running request's prompt changed. */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
-/* After an iteration, updates each request's number of tokens and the stored bytes s->held. */
-void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it);
+/*
+ * After an iteration, updates how many tokens each running request (slot) has and how many bytes
+ * are stored (s->held). bits_of returns the stored bits of a running request (slot).
+ */
+void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m,
+                          double (*bits_of)(const kvd_gpu_method *m, size_t slot),
+                          const kvd_iteration *it);
+/*
+ * Returns the share of a request's prompt that a sliding window of `window` tokens holds after n
+ * tokens; 0 without a window (0).
+ */
+static inline double kvd_merged_near(const kvd_merged_slots *s, size_t slot, size_t window,
+                                     size_t n)
+{
+    const size_t prompt = s->slot[slot].prompt, gone = n > window ? n - window : 0;
+    return window && prompt > gone ? (double)(prompt - gone) / (double)prompt : 0;
+}
 /* Returns device memory filled with random numbers, for timing, or NULL on failure. */
 uint16_t *kvd_merged_pool(kvd_device_memory *memory, size_t elements, float deviation,
                           cudaStream_t stream, kvd_err *err);

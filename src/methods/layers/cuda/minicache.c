@@ -1,4 +1,7 @@
-/* Method minicache on the GPU: K and V of two adjacent layers are merged after a prompt. */
+/*
+ * Method minicache on the GPU: K and V of two adjacent layers are merged after a prompt. A merged
+ * layer with a sliding window is then restored, once, to its own bf16 pages.
+ */
 #include "methods/layers/cuda/merged.h"
 
 #include <stdlib.h>
@@ -20,9 +23,9 @@ typedef struct {
     /* [n_layers] Vector lengths of two merged layers, stored for the first of them. */
     uint16_t **length;
     uint32_t *range; /* device, written by kvd_pair_measure */
-    /* Number of unmerged vectors in each request's prompt, on the device and pinned. */
+    /* [n_pairs][slots] Unmerged vectors in each request's prompt, on the device and pinned. */
     uint32_t *apart, *host_apart;
-    size_t *apart_of; /* [slots] copy of host_apart */
+    size_t *apart_of; /* [n_pairs][slots] copy of host_apart */
     kvd_merged_slots slots;
     kvd_device_memory memory;
 } merged;
@@ -53,13 +56,15 @@ bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it)
     return changed;
 }
 
-void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it)
+void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m,
+                          double (*bits_of)(const kvd_gpu_method *m, size_t slot),
+                          const kvd_iteration *it)
 {
     double bits = 0;
     for (size_t i = 0; i < it->n_slices; i++)
         s->slot[it->slice[i].slot].tokens = it->slice[i].before + it->slice[i].n;
     for (size_t i = 0; i < s->n; i++)
-        bits += s->slot[i].tokens ? m->bits(m, i) : 0;
+        bits += s->slot[i].tokens ? bits_of(m, i) : 0;
     s->held = bits / 8;
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -98,11 +103,22 @@ static size_t length_elements(const merged *k)
     return 2 * vectors(k) * KVD_PAGE_TOKENS;
 }
 
-static kvd_merged_args args_of(const merged *k, const kvd_paged_rows *r, bool prompts)
+static bool has_window(const merged *k, int layer)
+{
+    return k->method.cache->layer[layer].map.window > 0;
+}
+
+/* Returns the index in apart [n_pairs][slots] of the pair that begins with layer `first`. */
+static size_t apart_at(const merged *k, int first)
+{
+    return (size_t)(first - k->begin) / 2 * k->slots.n;
+}
+
+static kvd_merged_args args_of(const merged *k, int layer, const kvd_paged_rows *r, bool prompts)
 {
     const kvd_paged_cache *const c = k->method.cache;
     const size_t from = prompts ? r->steps : 0;
-    const int first = k->first[r->layer];
+    const int first = k->first[layer];
     return (kvd_merged_args){.n = (int32_t)(prompts ? r->prompts : r->steps),
                              .max_pages = (int32_t)c->pages->max_pages,
                              .n_sms = c->n_sms,
@@ -111,7 +127,10 @@ static kvd_merged_args args_of(const merged *k, const kvd_paged_rows *r, bool pr
                              .kv_len = c->batch->device.kv_len + from,
                              .slot = c->batch->device.slot + from,
                              .page_table = c->pages->device + from * c->pages->max_pages,
-                             .rows = kvd_paged_cache_pool(c, r->layer),
+                             .rows = kvd_paged_cache_pool(c, layer),
+                             .rows_table = kvd_paged_pages_of(c, &c->layer[layer].map)->device +
+                                           from * c->pages->max_pages,
+                             .prompts = prompts,
                              .first = k->stored[first],
                              .second = k->stored[first + 1],
                              .length = k->length[first]};
@@ -128,7 +147,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const merged *const k = of(m);
     if (!r->steps)
         return 0;
-    const kvd_merged_args a = args_of(k, r, false);
+    const kvd_merged_args a = args_of(k, r->layer, r, false);
     return kvd_cuda_check(kvd_pair_restore(&a, r->layer > k->first[r->layer], r->stream), what,
                           err) ||
                    kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
@@ -136,45 +155,52 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-static int forget(const merged *k, const kvd_paged_rows *r, kvd_err *err)
+/* Stores the prompts of the first layer of a pair. */
+static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
+    const kvd_merged_args a = args_of(k, r->layer, r, true);
+    uint32_t *const apart = k->apart + apart_at(k, r->layer);
     for (size_t i = 0; i < r->prompts; i++)
-        if (kvd_cuda_check(
-                cudaMemsetAsync(k->apart + k->method.cache->batch->host.slot[r->steps + i], 0,
-                                sizeof *k->apart, r->stream),
-                what, err))
+        if (kvd_cuda_check(cudaMemsetAsync(apart + k->method.cache->batch->host.slot[r->steps + i],
+                                           0, sizeof *apart, r->stream),
+                           what, err))
             return -1;
-    return 0;
+    return kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err);
 }
 
+/* Merges the prompts of a pair, and restores them in layers with a window. */
 static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const double *const v = k->method.plan->layers_values.value;
-    const kvd_merged_args a = args_of(k, r, true);
-    return kvd_cuda_check(kvd_pair_measure(&a, k->range, r->stream), what, err) ||
-                   kvd_cuda_check(kvd_pair_merge(&a, k->range, v[T], v[GAMMA], k->apart, r->stream),
-                                  what, err)
-               ? -1
-               : 0;
+    const kvd_merged_args a = args_of(k, r->layer, r, true);
+    const int first = k->first[r->layer];
+    if (kvd_cuda_check(kvd_pair_measure(&a, k->range, r->stream), what, err) ||
+        kvd_cuda_check(
+            kvd_pair_merge(&a, k->range, v[T], v[GAMMA], k->apart + apart_at(k, first), r->stream),
+            what, err))
+        return -1;
+    for (int l = first; l < first + 2; l++) {
+        const kvd_merged_args own = args_of(k, l, r, true);
+        if (has_window(k, l) &&
+            kvd_cuda_check(kvd_pair_restore(&own, l > first, r->stream), what, err))
+            return -1;
+    }
+    return 0;
 }
 
+/* Called after the attention of every layer, with or without a window. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const merged *const k = of(m);
-    if (!r->prompts)
+    if (!r->prompts || k->first[r->layer] < 0)
         return 0;
-    if (r->layer == k->first[r->layer]) {
-        const kvd_merged_args a = args_of(k, r, true);
-        return (r->layer == k->begin && forget(k, r, err)) ||
-                       kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err)
-                   ? -1
-                   : 0;
-    }
-    return merge(k, r, err) || (r->layer == k->last &&
-                                kvd_queue_get(k->host_apart, k->apart,
-                                              k->slots.n * sizeof *k->apart, r->stream, what, err))
-               ? -1
-               : 0;
+    if (r->layer == k->first[r->layer])
+        return keep(k, r, err);
+    return kvd_status(
+        merge(k, r, err) ||
+        (r->layer == k->last &&
+         kvd_queue_get(k->host_apart, k->apart, (size_t)k->n_pairs * k->slots.n * sizeof *k->apart,
+                       r->stream, what, err)));
 }
 
 static double held(const kvd_gpu_method *m)
@@ -182,23 +208,73 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-static double bits(const kvd_gpu_method *m, size_t slot)
+/* Returns the bits of K and V of a token in a layer without a method. */
+static double row_bits(const merged *k)
+{
+    return 8.0 * sizeof(uint16_t) * k->method.cache->config->d_head * (double)vectors(k);
+}
+
+/*
+ * Returns the bits of a request's prompt in one of the two layers that begin with `first`: half of
+ * those that minicache_merge in layers.c counts.
+ */
+static double prompt_bits(const merged *k, size_t slot, int first)
+{
+    const double d = k->method.cache->config->d_head, number = 8.0 * sizeof(uint16_t),
+                 pairs = (double)(k->slots.slot[slot].prompt * vectors(k)),
+                 apart = (double)k->apart_of[apart_at(k, first) + slot];
+    return (number * ((pairs - apart) * (d + 2) + apart * 2 * d) + pairs) / 2;
+}
+
+/* Returns the bits of a running request (slot) in the layers without a window. */
+static double full_bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
     const struct kvd_merged_slot *const s = &k->slots.slot[slot];
-    const double d = m->cache->config->d_head, number = 8.0 * sizeof(uint16_t),
-                 row = number * d * (double)vectors(k), layers = m->cache->config->n_layers,
-                 pairs = (double)(s->prompt * vectors(k)) * k->n_pairs,
-                 apart = (double)k->apart_of[slot];
-    return row * ((layers - 2.0 * k->n_pairs) * (double)s->tokens +
-                  2.0 * k->n_pairs * (double)(s->tokens - s->prompt)) +
-           number * ((pairs - apart) * (d + 2) + apart * 2 * d) + pairs;
+    double sum = 0;
+    for (int l = 0; l < m->cache->config->n_layers; l++)
+        if (!has_window(k, l))
+            sum += k->first[l] < 0 ? row_bits(k) * (double)s->tokens
+                                   : prompt_bits(k, slot, k->first[l]) +
+                                         row_bits(k) * (double)(s->tokens - s->prompt);
+    return sum;
+}
+
+/*
+ * Returns the bits that merging saves in the layers with a window, which hold the newest tokens of
+ * the first n of a request.
+ */
+static double saved_near(const merged *k, size_t slot, size_t n)
+{
+    const double prompt = (double)k->slots.slot[slot].prompt;
+    double sum = 0;
+    for (int l = 0; l < k->method.cache->config->n_layers; l++)
+        if (has_window(k, l) && k->first[l] >= 0)
+            sum += row_bits(k) * prompt - prompt_bits(k, slot, k->first[l]);
+    return sum * kvd_merged_near(&k->slots, slot, k->method.cache->window, n);
+}
+
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const merged *const k = of(m);
+    return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
+}
+
+/* Returns minus the bits that merging saved of the token that left the windows. */
+static double unseen(const kvd_gpu_method *m, size_t slot)
+{
+    const merged *const k = of(m);
+    const size_t n = k->slots.slot[slot].tokens;
+    return n ? saved_near(k, slot, n) - saved_near(k, slot, n - 1) : 0;
 }
 
 static size_t n_merged(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
-    return k->slots.slot[slot].prompt * vectors(k) * (size_t)k->n_pairs - k->apart_of[slot];
+    size_t sum = k->slots.slot[slot].prompt * vectors(k) * (size_t)k->n_pairs;
+    for (int i = 0; i < k->n_pairs; i++)
+        sum -= k->apart_of[(size_t)i * k->slots.n + slot];
+    return sum;
 }
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -213,22 +289,26 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);
     (void)err;
-    for (size_t i = 0; i < it->n_slices; i++)
-        if (!it->slice[i].before)
-            k->apart_of[it->slice[i].slot] = k->host_apart[it->slice[i].slot];
-    kvd_merged_slots_end(&k->slots, m, it);
-    for (size_t i = 0; i < it->n_slices; i++)
-        if (it->slice[i].last)
-            k->apart_of[it->slice[i].slot] = 0;
+    for (size_t i = 0; i < it->n_slices * (size_t)k->n_pairs; i++) {
+        const kvd_slice *const s = &it->slice[i % it->n_slices];
+        const size_t at = i / it->n_slices * k->slots.n + s->slot;
+        k->apart_of[at] = s->before ? k->apart_of[at] : k->host_apart[at];
+    }
+    kvd_merged_slots_end(&k->slots, m, full_bits, it);
+    for (size_t i = 0; i < it->n_slices * (size_t)k->n_pairs; i++) {
+        const kvd_slice *const s = &it->slice[i % it->n_slices];
+        if (s->last)
+            k->apart_of[i / it->n_slices * k->slots.n + s->slot] = 0;
+    }
     return 0;
 }
 
 static int make_slots(merged *k, size_t slots, kvd_err *err)
 {
-    const size_t bytes = slots * sizeof *k->apart,
+    const size_t counts = (size_t)k->n_pairs * slots, bytes = counts * sizeof *k->apart,
                  range = 4 * k->method.cache->batch->max_slices * sizeof *k->range;
-    if (!(k->apart_of = calloc(slots, sizeof *k->apart_of)))
-        return kvd_no_memory(err, what, slots * sizeof *k->apart_of);
+    if (!(k->apart_of = calloc(counts, sizeof *k->apart_of)))
+        return kvd_no_memory(err, what, counts * sizeof *k->apart_of);
     if (kvd_merged_slots_make(&k->slots, slots, err) ||
         !(k->range = kvd_device_new(&k->memory, range, what, err)) ||
         !(k->apart = kvd_device_new(&k->memory, bytes, what, err)) ||
@@ -314,6 +394,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     k->method = (kvd_gpu_method){.cache = cache,
                                  .plan = plan,
                                  .one_layer = true,
+                                 .skips_windows = true,
                                  .anywhere = true,
                                  .whole_prompts = true,
                                  .attended_prompts = true,
@@ -323,9 +404,11 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .merged = n_merged,
                                  .held = held,
                                  .bits = bits,
+                                 .unseen = unseen,
                                  .append = append,
                                  .appended = appended,
                                  .attended = attended,
+                                 .attended_window = attended,
                                  .free = release};
     /* From here on, the caller's cache owns the method and frees it, even after a failure. */
     *m = &k->method;
@@ -340,7 +423,7 @@ static bool runs(const kvd_plan *plan)
 static unsigned computes(const kvd_plan *plan)
 {
     (void)plan;
-    return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
 static const char *joins_heads(const kvd_plan *plan)

@@ -1,18 +1,22 @@
-/* Method xkv on the GPU: K and V of a group of layers become shared singular vectors. */
+/*
+ * Method xkv on the GPU: K and V of a group of layers become shared singular vectors. Layers with a
+ * sliding window are then restored, once, to their own bf16 pages.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "methods/dims/cuda/latent_span.h"
 #include "methods/dims/cuda/latents.h"
 #include "methods/layers/cuda/merged.h"
+#include "model/pass/batch.h"
 
 static const char what[] = "decomposition of layers";
 
 /* Group of layers that are stored together, with K [0] and V [1]. */
 typedef struct {
-    int first, n;
-    size_t wide;    /* elements of K or V of a token, in all layers of the group */
-    size_t rank[2]; /* largest rank of K and V, rounded up to a multiple of 16 */
+    int first, n, n_full; /* n_full: number of layers without a sliding window */
+    size_t wide;          /* elements of K or V of a token, in all layers of the group */
+    size_t rank[2];       /* largest rank of K and V, rounded up to a multiple of 16 */
     uint16_t *latents;
     /* Offset of the group's singular vectors in a slot: [wide][rank], or as 8-wide blocks. */
     size_t basis_at;
@@ -25,10 +29,11 @@ typedef struct {
     int n_groups;
     int *group_of; /* [n_layers] group of each layer, or -1 */
     bool *skips;   /* [n_layers] */
-    int begin;
+    int begin;     /* first layer that steps restore, or -1 */
     /* Largest values over all groups: columns of K or V, sum of the ranks of K and V, rank. */
     size_t wide, ranks, most_rank;
-    uint16_t **own;        /* [n_layers] device pages of tokens after the prompt */
+    /* [n_layers] Device pages of tokens after the prompt; NULL in layers with a window. */
+    uint16_t **own;
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
     int32_t *run;          /* for each group, page offset of every 8 latent elements */
     uint16_t *basis;       /* device [slots][basis_slot] */
@@ -81,10 +86,17 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_paged_cache_append(m->cache, r, of(m)->own[r->layer], m->cache->pages->device, err);
 }
 
-static kvd_latent_restore_args restore_args(const xkv *k, const kvd_paged_rows *r)
+static bool has_window(const xkv *k, int layer)
+{
+    return k->method.cache->layer[layer].map.window > 0;
+}
+
+static kvd_latent_restore_args restore_args(const xkv *k, int layer, const kvd_paged_rows *r)
 {
     const kvd_paged_cache *const c = k->method.cache;
-    const layer_group *const g = &k->group[k->group_of[r->layer]];
+    const layer_group *const g = &k->group[k->group_of[layer]];
+    const size_t table =
+        kvd_batch_rope_layer(c->config, c->max_len, layer) * ((size_t)c->config->d_head / 2);
     return (kvd_latent_restore_args){.n = (int32_t)r->steps,
                                      .max_pages = (int32_t)c->pages->max_pages,
                                      .n_kv_heads = c->config->n_kv_heads,
@@ -94,16 +106,16 @@ static kvd_latent_restore_args restore_args(const xkv *k, const kvd_paged_rows *
                                      .page_table = c->pages->device,
                                      .slot = c->batch->device.slot,
                                      .matrix_slot = k->basis_slot,
-                                     .head = k->head + r->layer * c->config->n_kv_heads,
+                                     .head = k->head + layer * c->config->n_kv_heads,
                                      .latents = g->latents,
                                      .matrix = k->basis + g->basis_at,
                                      .columns = k->joint ? (int32_t)g->wide : 0,
                                      .latent_page = KVD_PAGE_TOKENS * (g->rank[0] + g->rank[1]),
-                                     .page = (size_t)c->layer[r->layer].map.page_elements,
-                                     .cosine = c->cosine,
-                                     .sine = c->sine,
+                                     .page = (size_t)c->layer[layer].map.page_elements,
+                                     .cosine = c->cosine ? c->cosine + table : NULL,
+                                     .sine = c->sine ? c->sine + table : NULL,
                                      .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
-                                     .pages = kvd_paged_cache_pool(c, r->layer),
+                                     .pages = kvd_paged_cache_pool(c, layer),
                                      .n_sms = c->n_sms};
 }
 
@@ -113,7 +125,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const kvd_paged_cache *const c = m->cache;
     if (!r->steps)
         return 0;
-    const kvd_latent_restore_args a = restore_args(k, r);
+    const kvd_latent_restore_args a = restore_args(k, r->layer, r);
     const kvd_merged_args later = {.n = a.n,
                                    .max_pages = a.max_pages,
                                    .n_sms = a.n_sms,
@@ -123,6 +135,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                    .slot = a.slot,
                                    .page_table = a.page_table,
                                    .rows = a.pages,
+                                   .rows_table = a.page_table,
                                    .first = k->own[r->layer]};
     return (r->layer == k->begin &&
             kvd_cuda_check(kvd_merged_of_slots(k->prompt, a.slot, a.n, k->steps, r->stream), what,
@@ -231,12 +244,34 @@ static int put(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), what, err);
 }
 
+/* Writes the prompts' restored K and V to the pages of the group's layers with a window. */
+static int restore_windows(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const layer_group *const g = &k->group[k->group_of[r->layer]];
+    const size_t pages = r->steps * c->pages->max_pages;
+    for (int l = g->first; l < g->first + g->n; l++) {
+        kvd_latent_restore_args a = restore_args(k, l, r);
+        if (!has_window(k, l))
+            continue;
+        a.n = (int32_t)r->prompts;
+        a.kv_len = c->batch->device.kv_len + r->steps;
+        a.slot = c->batch->device.slot + r->steps;
+        a.page_table = c->near->device + pages;
+        a.latent_table = c->pages->device + pages;
+        if (kvd_cuda_check(kvd_latent_restore(&a, r->stream), what, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* Called after the attention of every layer, with or without a window. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const xkv *const k = of(m);
-    const layer_group *const g = &k->group[k->group_of[r->layer]];
-    if (!r->prompts)
+    if (!r->prompts || k->group_of[r->layer] < 0)
         return 0;
+    const layer_group *const g = &k->group[k->group_of[r->layer]];
     if (gather(k, r, err))
         return -1;
     if (r->layer + 1 < g->first + g->n)
@@ -250,7 +285,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
             return -1;
     }
     return kvd_status(kvd_gpu_queue_after(r->stream, k->stream_of_keys, k->decomposed, what, err) ||
-                      put(k, r, err));
+                      put(k, r, err) || restore_windows(k, r, err));
 }
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -265,6 +300,71 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                          what, err);
 }
 
+static double held(const kvd_gpu_method *m)
+{
+    return of(m)->slots.held;
+}
+
+/*
+ * Returns the bits of a request's prompt in one layer of a group: an equal share of those that
+ * xkv_merge in layers.c counts.
+ */
+static double prompt_bits(const xkv *k, size_t slot, const layer_group *g)
+{
+    const size_t prompt = k->slots.slot[slot].prompt;
+    size_t numbers = 0;
+    for (int side = 0; side < 2; side++)
+        numbers += (prompt + g->wide) * rank_of(k, g, side, prompt);
+    return 8.0 * sizeof(uint16_t) * (double)numbers / g->n;
+}
+
+/* Returns the bits of n tokens in a layer without a method. */
+static double rows_bits(const xkv *k, size_t n)
+{
+    return 8.0 * sizeof(uint16_t) * (double)(n * 2 * row_of(k));
+}
+
+/* Returns the bits of a running request (slot) in the layers without a window. */
+static double full_bits(const kvd_gpu_method *m, size_t slot)
+{
+    const xkv *const k = of(m);
+    const struct kvd_merged_slot *const s = &k->slots.slot[slot];
+    int layers = m->cache->n_full;
+    double sum = 0;
+    for (int i = 0; i < k->n_groups; i++) {
+        const layer_group *const g = &k->group[i];
+        layers -= g->n_full;
+        sum += g->n_full * (prompt_bits(k, slot, g) + rows_bits(k, s->tokens - s->prompt));
+    }
+    return sum + layers * rows_bits(k, s->tokens);
+}
+
+/* Returns the bits that the layers with a window save after the first n tokens of a request. */
+static double saved_near(const xkv *k, size_t slot, size_t n)
+{
+    double sum = 0;
+    for (int i = 0; i < k->n_groups; i++) {
+        const layer_group *const g = &k->group[i];
+        sum += (g->n - g->n_full) *
+               (rows_bits(k, k->slots.slot[slot].prompt) - prompt_bits(k, slot, g));
+    }
+    return sum * kvd_merged_near(&k->slots, slot, k->method.cache->window, n);
+}
+
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const xkv *const k = of(m);
+    return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
+}
+
+/* Returns minus the bits that the token that left the windows had saved. */
+static double unseen(const kvd_gpu_method *m, size_t slot)
+{
+    const xkv *const k = of(m);
+    const size_t n = k->slots.slot[slot].tokens;
+    return n ? saved_near(k, slot, n) - saved_near(k, slot, n - 1) : 0;
+}
+
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     xkv *const k = of(m);
@@ -274,28 +374,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             if (kvd_latent_span_check(k->captured[j * most + i], err))
                 return kvd_in(err, "layer %d, request %u", k->group[j / 2].first,
                               it->slice[it->n_steps + i].request);
-    kvd_merged_slots_end(&k->slots, m, it);
+    kvd_merged_slots_end(&k->slots, m, full_bits, it);
     return 0;
-}
-
-static double held(const kvd_gpu_method *m)
-{
-    return of(m)->slots.held;
-}
-
-static double bits(const kvd_gpu_method *m, size_t slot)
-{
-    const xkv *const k = of(m);
-    const struct kvd_merged_slot *const s = &k->slots.slot[slot];
-    size_t layers = (size_t)m->cache->config->n_layers, numbers = 0;
-    for (int i = 0; i < k->n_groups; i++) {
-        const layer_group *const g = &k->group[i];
-        layers -= (size_t)g->n;
-        numbers += (s->tokens - s->prompt) * 2 * g->wide;
-        for (int side = 0; side < 2; side++)
-            numbers += (s->prompt + g->wide) * rank_of(k, g, side, s->prompt);
-    }
-    return 8.0 * sizeof(uint16_t) * (double)(numbers + layers * s->tokens * 2 * row_of(k));
 }
 
 static size_t n_merged(const kvd_gpu_method *m, size_t slot)
@@ -333,9 +413,12 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         layer_group *const g = &k->group[i];
         g->latents = at;
         at += (pages + 1) * KVD_PAGE_TOKENS * (g->rank[0] + g->rank[1]);
-        for (int l = g->first; l < g->first + g->n;
-             l++, at += (pages + 1) * KVD_PAGE_TOKENS * 2 * row_of(k))
+        for (int l = g->first; l < g->first + g->n; l++) {
+            if (has_window(k, l))
+                continue;
             k->own[l] = at;
+            at += (pages + 1) * KVD_PAGE_TOKENS * 2 * row_of(k);
+        }
     }
     return make_slots(k, slots, stream, err);
 }
@@ -447,12 +530,16 @@ static int describe_group(xkv *k, int first, int n, kvd_err *err)
         k->most_rank = larger(k->most_rank, g->rank[side]);
     }
     const size_t ranks = g->rank[0] + g->rank[1];
+    for (int l = first; l < first + n; l++) {
+        k->begin = k->begin < 0 && !has_window(k, l) ? l : k->begin;
+        g->n_full += !has_window(k, l);
+    }
     k->basis_slot += g->wide * ranks;
     k->wide = larger(k->wide, g->wide);
     k->ranks = larger(k->ranks, ranks);
-    k->method.page_bytes += KVD_PAGE_TOKENS * (ranks + 2 * g->wide) * sizeof(uint16_t);
-    if (!k->n_groups++)
-        k->begin = first;
+    k->method.page_bytes +=
+        KVD_PAGE_TOKENS * (ranks + (size_t)g->n_full * 2 * row_of(k)) * sizeof(uint16_t);
+    k->n_groups++;
     return 0;
 }
 
@@ -461,7 +548,8 @@ static int describe(xkv *k, kvd_err *err)
     const kvd_config *const c = k->method.cache->config;
     const kvd_plan *const p = k->method.plan;
     const size_t layers = (size_t)c->n_layers;
-    k->joint = kvd_latent_joins(c->n_kv_heads, c->d_head);
+    k->begin = -1;
+    k->joint = !k->method.cache->window && kvd_latent_joins(c->n_kv_heads, c->d_head);
     k->group = calloc(layers, sizeof *k->group);
     k->group_of = calloc(layers, sizeof *k->group_of);
     k->skips = calloc(layers, sizeof *k->skips);
@@ -484,8 +572,6 @@ static int describe(xkv *k, kvd_err *err)
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->layers->info.name;
-    if (c->config->rope_local_theta > 0)
-        return kvd_fail(err, "'%s' in the CUDA engine: one RoPE base, the model has two", name);
     return c->cosine && !c->hook.wants_raw && c->config->rope_dims &&
                    c->config->rope_dims < c->config->d_head
                ? kvd_fail(
@@ -506,6 +592,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     k->method = (kvd_gpu_method){.cache = cache,
                                  .plan = plan,
                                  .one_layer = true,
+                                 .skips_windows = true,
                                  .anywhere = true,
                                  .whole_prompts = true,
                                  .attended_prompts = true,
@@ -515,9 +602,11 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .merged = n_merged,
                                  .held = held,
                                  .bits = bits,
+                                 .unseen = unseen,
                                  .append = append,
                                  .appended = appended,
                                  .attended = attended,
+                                 .attended_window = attended,
                                  .free = release};
     k->w = cache->worker;
     cache->hook.wants_pre = cache->cosine && !cache->hook.wants_raw;
@@ -545,7 +634,7 @@ static bool before_rope(const kvd_plan *plan)
 static unsigned computes(const kvd_plan *plan)
 {
     (void)plan;
-    return KVD_GPU_SINKS | KVD_GPU_SCALE;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
 const kvd_gpu_kind kvd_gpu_xkv = {.computes = computes,
