@@ -219,7 +219,9 @@ static int shorten_prompt(kvd_head *h, kvd_err *err)
         (h->p->channels->prune ? kvd_head_prune(h, err) : kvd_head_cut(h, err)))
         return -1;
     const kvd_bits_method *const bits = h->p->bits;
-    if (bits && bits->balances && bits->balances(&h->p->bits_values) && h->n0)
+    /* If a window keeps the tokens method from acting, no token is at the low level. */
+    const bool lowers = h->tokens || !h->p->tokens;
+    if (bits && bits->balances && bits->balances(&h->p->bits_values) && h->n0 && lowers)
         kvd_head_balance(h);
     return kvd_head_code_ready(h, true, err);
 }

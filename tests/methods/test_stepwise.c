@@ -102,6 +102,54 @@ TEST(a_window_is_all_that_is_held)
     assert_true(a.dropped > 0 && a.entries > 0);
 }
 
+/* Opens the plan of a method for the problem's model, runs it and closes it. */
+static void run_text(const char *text, size_t prompt, const problem *p, kvd_stepwise_account *a)
+{
+    kvd_method m;
+    kvd_err err = {""};
+    const kvd_method_setup setup = {.config = &p->config};
+    OK(kvd_method_parse(text, &m, &err));
+    m.plan.type = KVD_F32;
+    m.plan.prompt = prompt;
+    OK(kvd_plan_open(&m.plan, &setup, &err));
+    run(&m.plan, p, got, a);
+    kvd_plan_close(&m.plan);
+}
+
+/*
+ * In a layer with a window, mikv and leankv store the window's tokens at high precision. think
+ * prunes keys of the prompt's tokens in the window, less its newest 2.
+ */
+TEST(a_window_stores_compressed_tokens)
+{
+    enum { WINDOW = 5, NEWEST = 2 };
+    const problem *const p = make(WINDOW);
+    for (size_t i = 2; i < 5; i++) {
+        kvd_stepwise_account mikv, leankv, think;
+        size_t tokens = 0, pruned = 0, first = 0, steps = 0;
+        for (size_t s = 0; s < 2; s++) {
+            const size_t n = p->in.offset[s + 1] - p->in.offset[s],
+                         n0 = prompts[i] < n ? prompts[i] : n - 1;
+            first += WINDOW - NEWEST;
+            steps += n - n0;
+            for (size_t t = n0; t < n; t++) {
+                tokens += WINDOW;
+                pruned += n0 - NEWEST > t + 1 - WINDOW ? n0 - NEWEST - (t + 1 - WINDOW) : 0;
+            }
+        }
+        run_text("mikv", prompts[i], p, &mikv);
+        run_text("leankv", prompts[i], p, &leankv);
+        run_text("think,window=2,p=0.5", prompts[i], p, &think);
+        assert_true(mikv.payload == (double)(tokens * KV_HEADS * D * (8 + 8)));
+        assert_true(leankv.payload == (double)(tokens * KV_HEADS * D * (8 + 4)));
+        assert_true(mikv.side == (double)(tokens * KV_HEADS * 64) && leankv.side == mikv.side);
+        assert_true(mikv.lowered == 0 && leankv.dropped == 0 && mikv.entries == 0);
+        assert_true(think.payload == 32.0 * KV_HEADS * (double)(tokens * 2 * D - pruned * (D / 2)));
+        assert_true(think.side == (double)(steps * KV_HEADS * D));
+        assert_int_equal(think.pruned, first * KV_HEADS);
+    }
+}
+
 TEST(dropping_what_is_old_is_a_window)
 {
     const kvd_tokens_method method = {.info = {.name = "last", .needs = KVD_NEEDS_PROBABILITIES},
