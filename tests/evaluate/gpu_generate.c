@@ -702,9 +702,9 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
                            !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu", 4);
         /* Rounding decides how many tokens or outliers these methods keep, or how long codes are.
          */
-        static const char *const varying[] = {"kvmerger", "prefixkv", "cake",      "mpcache",
-                                              "a2ats",    "cachegen", "waterfill", "kvtc",
-                                              "kvquant",  "h2o+kivi", "tova+kivi", "zipcache"};
+        static const char *const varying[] = {
+            "kvmerger", "prefixkv", "cake",     "mpcache",   "a2ats",    "cachegen", "waterfill",
+            "kvtc",     "kvquant",  "h2o+kivi", "tova+kivi", "zipcache", "leankv",   "minicache"};
         bool varies = false;
         for (size_t k = 0; k < sizeof varying / sizeof *varying; k++)
             varies = varies || strstr(method[i], varying[k]);
@@ -783,7 +783,22 @@ static void compare_shapes(void)
         "adakv+fp8,window=8",
         "tova+kivi,bits=4,group=20,residual=40",
         "keyformer+kvquant",
-        "streaming+allot,bits=4,allot.sink=3"};
+        "streaming+allot,bits=4,allot.sink=3",
+        "think,window=8",
+        "think,window=8,p=0.8",
+        "zdc,p_i=0.1,p_u=0.5",
+        "zdc,p_i=0.1,p_u=0.4,g=0.2,rise=0.5,layers=2",
+        "importance+balanced,p=0.1,p_u=0.4,mean=1,overlap=1",
+        "received+zack,p=0.1,p_u=0.4,g=0.3,rise=0.4",
+        "palu,heads=2,p=0.25",
+        "palu,heads=1,p=0.3",
+        "minicache,start=0",
+        "minicache,gamma=0",
+        "xkv,layers=2,rank_k=300,rank_v=250",
+        "xkv,layers=3,rank_k=400,rank_v=400",
+        "mikv",
+        "lower+hetero,k=5,v=16,lk=3,lv=4,balance=1,heavy=9,recent=0",
+        "leankv,window=16,th=0.3,tl=0.05"};
     static const char *const of_gemma[] = {"none",
                                            "zack,p=0.5",
                                            "h2o",
@@ -815,15 +830,24 @@ static void compare_shapes(void)
                                            "hetero",
                                            "xquant,bits=4,group=16",
                                            "vidkv,group=16,residual=16,k=1.8,ternary=0",
-                                           "zipcache,high=8,low=4,block=20"};
+                                           "zipcache,high=8,low=4,block=20",
+                                           "expectedattention",
+                                           "alisa,budget=0.4",
+                                           "mpcache,threshold=0.004,budget=0.4,small=8",
+                                           "a2ats,size=64,rows=250,budget=0.1,sink=4,local=16",
+                                           "shadowkv,budget=0.2,rank=32,outliers=2,local=1",
+                                           "think,window=8",
+                                           "mikv",
+                                           "palu,heads=2,p=0.25",
+                                           "palu,heads=1,p=0.3",
+                                           "minicache,start=0",
+                                           "xkv,layers=2,rank_k=1000,rank_v=900",
+                                           "zdc,p_i=0.1,p_u=0.5",
+                                           "received+zack,p=0.1,p_u=0.4,g=0.3,rise=0.4"};
     static const char *const not_gpt_oss[][2] = {
-        {"minicache,start=0", "window"},
-        {"mikv", "window"},
-        {"xkv", "window"},
         {"zack,online=1,p=0.3", "window"},
         {"kivi,bits=4,residual=64", "a window of 40 tokens does not hold"}};
-    static const char *const not_gemma[][2] = {{"expectedattention", "heads of 256"},
-                                               {"alisa", "heads of 256"}};
+    static const char *const not_gemma[][2] = {{"strawman,p=0.25", "heads of 256"}};
     static const char *const of_wide_heads[] = {"none",
                                                 "xkv",
                                                 "xkv,layers=2,rank_k=300,rank_v=250",
