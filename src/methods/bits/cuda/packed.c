@@ -15,7 +15,8 @@ typedef struct {
     /* [max_slices][max_pages] on the device: page table of the newest tokens' ring buffers. */
     int32_t *table;
     /*
-     * [slots + 1] on the device: key outliers per request, then the most that did not fit a page.
+     * [slots + 1] on the device: number of key outliers of each request, then the largest number of
+     * outliers of a page that found no room.
      */
     uint32_t *counts;
     uint32_t *host_counts;
@@ -558,7 +559,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    /* Timing runs must not read blocks that were never written. */
+    /* Pages quantised in blocks must not be read by timing runs before they are written. */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&
          kvd_gpu_packed_salience_make(&k->method, &k->salience, &k->memory, err)) ||
@@ -575,7 +576,7 @@ static const char *joins_heads(const kvd_plan *plan)
     return plan->bits->all_heads ? "a code holds all KV heads of a layer" : NULL;
 }
 
-/* Returns the supported features. Sliding windows require pages that can be read one by one. */
+/* Returns the supported features of models. Some methods do not support sliding windows. */
 static unsigned computes(const kvd_plan *plan)
 {
     const bool whole = kvd_gpu_packed_value(plan, "outliers") > 0 ||

@@ -436,7 +436,7 @@ template <bool ATTEND> struct gear_page {
                 put_pairs(o.keys, lane + 32 * k, y[k], from, to);
     }
 
-    /* Returns the key scales of 8 tokens in shared memory, or NULL if they may be elsewhere. */
+    /* Returns the scales that 8 prompt keys share if they are in shared memory, else NULL. */
     __device__ __forceinline__ const uint32_t *near_scales(const octet &o) const
     {
         const int first = first_token(o), page = KVD_PAGE_TOKENS * o.p;

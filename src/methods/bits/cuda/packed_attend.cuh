@@ -74,7 +74,7 @@ __device__ __forceinline__ void put_channel(uint16_t *tile, int i, const float (
     put_pairs(tile, i, pairs, from, to);
 }
 
-/* Converts two bf16 numbers to float16. Numbers beyond the range become its largest numbers. */
+/* Converts two bf16 numbers to float16, clamped to the range of float16. */
 __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
 {
     constexpr float MOST = 65504;
@@ -114,7 +114,7 @@ __device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
 /* Attention of a warp. `max`, a base-2 logarithm, and `sum` are of query head lane / 4. */
 struct attention {
     float max, sum, o[D_MAX / 16][4];
-    /* Power of two by which queries are divided; output at the columns of a low-rank part. */
+    /* Divisor of the queries; sums of probabilities times the left low-rank factor of V. */
     float unit, more[4];
 };
 
@@ -340,8 +340,7 @@ __device__ __forceinline__ void copy_codes(const kvd_packed_args &a, int b, int 
  * Restores the pages of a KV head of a request. If ATTEND, attends to them, otherwise copies them
  * to bf16 pages.
  *
- * PAGE restores pages of one number format. All warps call PAGE.restore for the same page, even
- * with tokens after the last one.
+ * PAGE restores one number format. All warps call PAGE.restore together, even warps without tokens.
  */
 template <class PAGE, bool ATTEND>
 __global__ void __launch_bounds__(THREADS, ATTEND ? PAGE::CTAS : 3)

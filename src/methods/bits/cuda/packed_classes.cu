@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
 
 /* Scales of a block of tokens, in shared memory. */
 struct block_scales {
-    /* [class][channel] Step and zero point of keys, padded against bank conflicts. */
+    /* Step and zero point of key channels, for tokens with fewer [0] and more [1] bits. */
     float2 key[2][KVD_WIDTH_MAX + 4];
     float value[KVD_WIDTH_MAX]; /* factor of each channel of values */
 };

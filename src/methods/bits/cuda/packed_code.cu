@@ -152,7 +152,7 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Writes W bits, from bit `below` on, of the quantised numbers that `put` selects. */
+/* Writes W bits of each selected key number of the lane, and keeps the other numbers. */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -174,7 +174,7 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes the lane's quantised numbers of B bits that `put` selects, without gaps. */
+/* Writes the lane's selected numbers of B bits, without gaps, and keeps the other numbers. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -380,7 +380,7 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if there is at most one value and no key; with `levels`, one key. */
+    /* Returns true if at most one value and no key (with `levels`, one key) is quantised. */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));
@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ 
         code_token(a, (int)blockIdx.y, (int)blockIdx.x, now, middle);
 }
 
-/* Quantises the tokens of all requests or, if `others`, those that code_token_kernel leaves. */
+/* Quantises new tokens. Single tokens of requests can be left to code_token_kernel. */
 __global__ void __launch_bounds__(32 * WARPS)
     code_kernel(const __grid_constant__ kvd_packed_args a, bool others)
 {
@@ -578,9 +578,9 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         code_allotted_kernel<<<grid, 2 * KVD_WIDTH_NARROW, 0, stream>>>(*a);
         return cudaGetLastError();
     }
-    /* Methods that quantise each key at once have one token per decode step. */
+    /* Without delay before quantisation, a decode step quantises one token per request. */
     const bool all_single = !a->q_len && a->level && a->k_block == 1 && !a->v_newest;
-    /* A multiprocessor has registers for one CTA of code_kernel only. */
+    /* Only one CTA of code_kernel fits on an SM, so a smaller kernel takes single tokens. */
     const bool apart = all_single || (!a->q_len && grid.x * grid.y > FEW);
     if (apart)
         code_token_kernel<<<dim3(grid.x, grid.y), 64, 0, stream>>>(*a);

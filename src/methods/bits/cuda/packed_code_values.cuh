@@ -84,7 +84,7 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/* Stores W bits, from bit `below` on, of a lane's 8 quantised numbers. */
+/* Writes W bits of each selected value number of the lane, and keeps the other numbers. */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
                                            const uint32_t (&code)[8], uint32_t put)

@@ -41,7 +41,7 @@ typedef struct {
     size_t partial_room;
 } kvd_packed_gear;
 
-/* Number of floats of one CTA's sums in kvd_packed_gear.partial. */
+/* Number of floats that one CTA writes to kvd_packed_gear.partial in a step of the power method. */
 enum { KVD_GEAR_PART = (KVD_WIDTH_NARROW + 2 * KVD_GEAR_RANK) * KVD_GEAR_RANK };
 
 typedef struct {
@@ -59,8 +59,8 @@ typedef struct {
     /* [slots][n_kv_heads][64 * ring_pages] in device memory: attention that each token received. */
     float *received;
     /*
-     * Device memory for prompts: attention received, mass [n_heads][n_q8]; scratch, score
-     * [n_kv_heads][n_q8]; first row of each prompt, q_start [n].
+     * Prompts, in device memory. mass [n_heads][n_q8]: attention that each token received; score
+     * [n_kv_heads][n_q8]: scratch; q_start [n]: index of each prompt's first token.
      */
     const float *mass;
     float *score;
@@ -110,8 +110,8 @@ typedef struct {
     /* Number of CTAs among which the pages of a KV head of a request are divided. */
     int32_t pages_side_by_side;
     /*
-     * [2][2][2^bits] on the device: for K and for V, levels to compare with, then decoded numbers.
-     * NULL means equal steps.
+     * [2][2][2^bits] on the device, for K and V: levels to search for the nearest, then the numbers
+     * they decode to. NULL means equal steps.
      */
     const float *level;
     /* [n_kv_heads][2] in device memory: scales of floating-point keys and values. NULL means 1. */
@@ -139,7 +139,7 @@ typedef struct {
      * [d][d] Transposed matrices that rotate vectors before quantisation, and rotate outputs back.
      */
     const float *turn_rows, *turn_outputs;
-    /* [d][d] Random matrices that give turboquant's signs, and restore keys from them. */
+    /* [d][d] Random matrices: to sketch errors of keys by signs, and to restore the errors. */
     const float *sketch_rows, *sketch_back;
     /* Table of RoPE rotations made by kvd_packed_rope_table in device memory, or NULL. */
     const uint32_t *turn;
@@ -194,9 +194,9 @@ typedef struct {
     /* [n][q_pitch] in device memory: sketch of the bf16 queries, if form.sketch is set. */
     const void *sketched;
     void *o; /* device [n][o_pitch] bf16 */
-    /* [n + 1] on the device, from kvd_packed_decode_plan: pages of the earlier requests. */
+    /* [n + 1] Number of pages of all earlier requests, set by kvd_packed_decode_plan. */
     int32_t *pages_before;
-    /* In device memory: number of requests before the padding; NULL: all n requests. */
+    /* In device memory: number of requests, the others are padding. NULL: no padding. */
     const int32_t *live;
     /* [n_heads] in device memory: logits of attention sinks; NULL: no sinks. */
     const float *sinks;
@@ -207,7 +207,7 @@ typedef struct {
 /* Returns true if kvd_packed_decode supports `*a` on the current device. */
 bool kvd_packed_decodes(const kvd_packed_args *a);
 size_t kvd_packed_decode_bytes(int n_ctas);
-/* Fills d->pages_before. One call per iteration serves all layers with the same window. */
+/* Fills d->pages_before with prefix sums. One call serves all layers with the same window. */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
 /* Computes the attention of decode steps. The newest token must be in the ring buffer. */

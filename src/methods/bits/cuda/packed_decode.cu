@@ -129,7 +129,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
     if (!shares_of(&a->map) || a->form.allotted || kvd_packed_in_blocks(&a->form))
         return NULL;
-    /* packed_turn.cu rotates the queries of a KV head together. */
+    /* Turboquant rotates all query heads of a KV head together, so it cannot divide them. */
     if (a->form.norms && a->map.group > HEADS)
         return NULL;
     /* If keys have no scales (k_group 0), all tokens but the newest must be quantised. */

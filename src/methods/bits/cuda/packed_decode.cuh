@@ -101,7 +101,7 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor
     }
 }
 
-/* Raises the running maximum of the scores and rescales the state, if `top` exceeds it by LAZY. */
+/* Rescales the softmax state if a score in `top` is much larger than the running maximum. */
 template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, const float (&top)[2])
 {
     if (!__any_sync(~0u, !(top[0] - st.max[0] <= LAZY && top[1] - st.max[1] <= LAZY)))
@@ -120,7 +120,7 @@ template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, con
     }
 }
 
-/* Replaces scores by 2^(score - running maximum + TOP), and adds these to the softmax sum. */
+/* Replaces scores by softmax numerators, and adds these to the softmax sum. */
 template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[4][4])
 {
     float top[2];
@@ -334,7 +334,7 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
               [&](int i) { return !PAGE::UNEVEN || i < end ? bf16_of(v[i], 0) * over : 0; });
 }
 
-/* Adds one page of a KV head to the attention. All threads must call PAGE.ready. */
+/* Adds one page of a KV head to the attention. Needs the tables that PAGE.ready makes. */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
                                             const char *stage, typename PAGE::words &w,
@@ -372,7 +372,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
-    /* Tokens outside the attention window may not be quantised. */
+    /* Skips the quantised keys if all of them are older than the sliding window. */
     if (keys > unseen)
         page.scores(p, at, stage, w, codes, s, lane);
     else

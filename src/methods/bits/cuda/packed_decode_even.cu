@@ -39,7 +39,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : c
     /* Number of adjacent tiles of 16 tokens that have the same scales. */
     static constexpr int SHARE = FINE ? 1 : 2;
     static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /* CODE: value of float16 bit pattern 1. ROWS: factor by which rows 8 .. 15 are too large. */
+    /* CODE: float16 with bit pattern 1. ROWS: excess factor of rows 8 .. 15 of operands. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -121,7 +121,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : c
             }
     }
 
-    /* Adds V of 16 dimensions and SHARE tiles of 16 tokens to the output. */
+    /* Adds probabilities times V to the output, for 16 dimensions and SHARE tiles of 16 tokens. */
     static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,
                                                      int first, const uint32_t (&a)[4][4],
                                                      const uint32_t (&prob)[8],

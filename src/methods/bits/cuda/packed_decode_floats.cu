@@ -41,7 +41,7 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
                           : times_bf16_pair(two << 4, bf16_powers(120));
 }
 
-/* Number of warps per CTA; heads of any widths need more registers per thread. */
+/* Number of warps per CTA. Heads of different widths (ANY) need more registers per thread. */
 template <bool ANY> constexpr int n_warps = ANY ? 8 : FLOATS_WARPS;
 
 /* Reads pages of small floating-point numbers for heads of 16 N dimensions. */

@@ -133,7 +133,7 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return entry_of(key_place<N>(one >> 16), half_of(one, 0), lowest[(one >> 16) % D]);
     }
 
-    /* Returns the index of token t in the tile of outliers, and the byte offset of its scale. */
+    /* Returns token t's part of an outlier's index (upper half) and its scale's byte offset. */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
         return value_place_of_token((uint32_t)t) << 16 |

@@ -15,10 +15,10 @@ struct kvd_packed_decode_params {
     int32_t warps, slot_floats;
     /* Bytes of shared memory: a page, offset of the newest token, per warp, per CTA. */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
-    /* Log2 of groups of 8 tokens per key scale, and of blocks of 16 dimensions per value scale. */
+    /* Log2 of how many groups of 8 tokens (keys) or of 16 dimensions (values) share a scale. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
-    /* True if heads differ in width. `weights` is the sum of their pages' times. */
+    /* True if KV heads differ in width. `weights`: estimated cost of a page of all KV heads. */
     bool uneven;
     int32_t weights;
     /* Number of equal parts into which the query heads of a KV head are divided. */
@@ -40,7 +40,7 @@ kvd_packed_decode_kernel kvd_packed_rows_kernel(const kvd_packed_args *a);
 void kvd_packed_rows_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a, bool uneven);
 void kvd_packed_floats_lay_out(kvd_packed_decode_params *p);
-/* Attention on pages of methods allot and gear, which are restored in shared memory. */
+/* Returns true if kvd_packed_attend supports `*a` (methods allot and gear). */
 bool kvd_packed_attends(const kvd_packed_args *a);
 cudaError_t kvd_packed_attend(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
@@ -52,7 +52,7 @@ enum {
     WARPS_MOST = 12,
     HEADS = 8,
     SHORT = 8, /* warps with at most SHORT pages first load their bf16 tokens into L2 */
-    /* The largest probability is 2^TOP, or up to 2^(TOP + LAZY), which float16 can hold. */
+    /* The largest softmax numerator is 2^TOP to 2^(TOP + LAZY), which fits in float16. */
     TOP = 6,
     LAZY = 2,
     /* Fixed part of a page's time, in blocks of 16 dimensions. */
@@ -79,7 +79,7 @@ inline int most_shared()
                : 0;
 }
 
-/* Position of a warp in the list of all pages. `place`: cost of all earlier pages. */
+/* Position of a warp in the list of all pages. `place`: estimated cost of all earlier pages. */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;
     const char *head;
@@ -181,7 +181,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* Returns the first position before which the pages cost at least x, or the list's end. */
+/* Returns the first position with at least cost x before it, or the end of the list. */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     int lo = 0, hi = p.a.n - 1;
@@ -347,7 +347,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* Reloads the registers of block i, which has been used, with the next words. */
+    /* Loads the next words into the registers of block i, which are free again. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {
@@ -381,7 +381,7 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
     return query_in(p, p.d.q, b, g, lane);
 }
 
-/* Sets y to the numbers x of two query heads. Lane l passes the x of query head l / 4. */
+/* Sets y to the x of query heads 2 c and 2 c + 1, c = lane % 4. Lane l passes x of head l / 4. */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
     y[0] = __shfl_sync(~0u, x, lane % 4 * 8);

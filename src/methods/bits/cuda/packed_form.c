@@ -161,7 +161,7 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
     return bits;
 }
 
-/* Sets how many tokens of each class fit in a page: at most r m + 1/2 of m for share r. */
+/* Sets the number of tokens with fewer bits and with more bits for which a page has room. */
 static void set_class_room(kvd_packed_classes *c)
 {
     const double of_block = (double)kvd_packed_salient(c, c->block) / c->block,

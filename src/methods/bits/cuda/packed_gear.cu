@@ -26,7 +26,7 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
     return l.side ? number_at(l.o, 1, l.line, place) : number_at(l.o, 0, place, l.line);
 }
 
-/* Calls f(index, true if the index is in from .. to - 1, number) in every lane. */
+/* Calls f(index, valid, number) for a line's numbers. Lanes without a number pass false. */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
 {
@@ -69,7 +69,7 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/* Numbers below `low` or above `high` are outliers, and some of those that equal them. */
+/* Outliers are below `low`, above `high`, or among the numbers equal to one of them. */
 struct limits {
     int low, lows, high, highs;
 };
@@ -429,7 +429,7 @@ __device__ void put_right(const shared_factors &s, const head_of &o, int side, i
         right[i] = (uint16_t)half_bits(turned(s, s.sums, i / columns, i % columns, r));
 }
 
-/* Global memory in which the CTAs of a head exchange their sums. Halves alternate. */
+/* Global memory in which CTAs of a KV head exchange sums; two areas are used in turn. */
 struct exchange {
     float *right, *part;
     int n;

@@ -77,7 +77,7 @@ enum {
     PASS = 4096
 };
 
-/* Returns a key outlier's place in the tile. Bit 12 + j is set if pass j writes it. */
+/* Returns a key outlier's index in a tile of 64 dimensions. Bit 12 + j is set for tile j. */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
     const uint32_t low =
@@ -85,7 +85,7 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
     return PASS + (N == 8 ? low | (at << 5 & 0x800) | (at << 7 & 0x1000) : low | (at << 6 & 0x800));
 }
 
-/* Returns the part of a value outlier's place that depends on dimension i. */
+/* Returns the part of a value outlier's index in the tile that depends on dimension i. */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
     return PASS + ((i >> 2 & 2) | (i << 5 & 0xe0) | (i << 6 & 0x1c00));
@@ -102,7 +102,7 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float deco
     return half_bits(x - decoded) | place << 16;
 }
 
-/* Writes an outlier, or 0 if `away`, to the tile if it belongs to pass `pass`. */
+/* If an outlier is in tile number `pass`, writes it to shared memory or, if `away`, 0. */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
@@ -119,7 +119,7 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /* Writes the lane's outliers of a pass to the tile, or zeros if `away`. */
+    /* Writes the outliers in tile number `pass` to shared memory or, if `away`, zeros. */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -142,7 +142,7 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/* Writes the outliers for which few_outliers has no room to the tile, or zeros if `away`. */
+/* Writes the outliers that are not in registers to the tile in shared memory, or zeros. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)

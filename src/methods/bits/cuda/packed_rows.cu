@@ -195,12 +195,12 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Scale that restores quantised numbers: x = step ((RAISED + code) - zero) + add. */
+/* Scale that restores a quantised number n: x = step ((2^23 + n) - zero) + add. */
 struct scale_of {
     float step, zero, add;
 };
 
-/* Unpacks a stored scale. `add` is -0 if there is nothing to add, because x + -0 = x. */
+/* Unpacks a stored scale. Without a summand, `add` is -0, because x + -0 = x for every x. */
 __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
     const float step = half_of(word, 0);
@@ -353,7 +353,7 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
     }
 }
 
-/* Decodes values to bf16 pages, and keys unless all heads' keys are one vector. */
+/* Decodes values to bf16 pages, and keys unless all KV heads have one key vector. */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
     restore_heads_kernel(const __grid_constant__ kvd_packed_args a)
@@ -534,13 +534,13 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
     }
 }
 
-/* Returns the words between two keys in shared memory, 4 modulo 32 against bank conflicts. */
+/* Returns the distance in words between keys in shared memory, chosen against bank conflicts. */
 __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
 {
     return (a.map.n_kv_heads * a.d_head + 31) / 32 * 32 + 4;
 }
 
-/* Restores keys that are one vector over all KV heads. Grid: CTAs, requests. */
+/* Restores keys if all KV heads have one key vector. Grid: CTAs per request, requests. */
 __global__ void __launch_bounds__(THREADS, 3)
     restore_joint_kernel(const __grid_constant__ kvd_packed_args a, int tokens)
 {

@@ -1,4 +1,4 @@
-/* Records of tokens whose channels are in two parts (vidkv, turboquant with fractional bits). */
+/* Tokens with two kinds of channels, quantised in groups (vidkv, turboquant). */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 

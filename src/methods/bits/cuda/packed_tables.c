@@ -1,4 +1,4 @@
-/* Device data of quantisation methods outside the pages, such as tables. */
+/* Tables and scratch memory of quantisation methods on the GPU. */
 #include "methods/bits/cuda/packed.h"
 #include <stdlib.h>
 

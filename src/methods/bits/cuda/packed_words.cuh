@@ -193,13 +193,13 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
 /* Added to integers to make floats without a conversion instruction. */
 static constexpr float RAISED = 1 << 23;
 
-/* Returns RAISED + (byte e of x) as a float. The result is exact. */
+/* Returns RAISED (2^23) plus byte e of x as a float. The result is exact. */
 static __device__ __forceinline__ float raised_byte(uint32_t x, int e)
 {
     return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7540u + (uint32_t)e));
 }
 
-/* Returns RAISED + byte e of `low` + 256 * byte e of `high` as a float. The result is exact. */
+/* Returns RAISED (2^23) plus the number with byte e of `low` and byte e of `high`, exactly. */
 static __device__ __forceinline__ float raised_pair(uint32_t low, uint32_t high, int e)
 {
     const uint32_t both = __byte_perm(low, high, 0x40u + 0x11u * (uint32_t)e);

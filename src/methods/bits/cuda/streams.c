@@ -13,8 +13,8 @@ typedef struct {
     /* Transform of K or V to components, as a sum of two bf16 matrices [2][wide][pitch]. */
     const uint16_t *to[KVD_N_SIDES];
     /*
-     * Matrices in device memory that turn components back into K and V, [d_head][rank] per KV head;
-     * if `joint`, [rank / 8][wide][8] for K and for V.
+     * Matrices in device memory that turn components back into K and V: [d_head][rank] per KV head
+     * or, for all KV heads together, [rank / 8][wide][8].
      */
     const uint16_t *from;
     const kvd_latent_head *head;
@@ -25,7 +25,7 @@ typedef struct {
     kvd_gpu_method method;
     size_t wide, pitch; /* pitch: elements between adjacent rows of `to` and of y */
     int32_t n_sink;
-    /* True if tables are random, so that blocks may exceed their memory. For timing. */
+    /* True if tables are random, for timing. Blocks may then exceed their reserved memory. */
     bool drawn;
     bool joint; /* true: all KV heads share matrices B (kvd_latent_restore_args.columns) */
     size_t lookup_room;
@@ -504,7 +504,7 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/* Returns true if the parameters suit entropy-coded pages. */
+/* Returns true if the method's parameters give blocks that the kernels can code. */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc
@@ -537,7 +537,7 @@ static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_
     return 0;
 }
 
-/* Returns true if text generation counts the bits of one stream of all tokens (waterfill). */
+/* Returns true for waterfill with block=0: a request is one entropy-coded stream. */
 static bool whole(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_waterfill && !(kvd_stream_value(plan, "block") > 0);

@@ -241,7 +241,7 @@ __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *f
     return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
 }
 
-/* Returns channel j of token t minus the group's first token, in steps; 0 after the channels. */
+/* Returns channel j of token t minus that of the group's first token, in quantisation steps. */
 __device__ __forceinline__ int difference_of(const head_page &h, const uint16_t *from, int t, int j,
                                              float anchor)
 {
@@ -351,7 +351,7 @@ __device__ __forceinline__ float cost_of(const uint16_t *start, int s)
     return (float)KVD_STREAM_SHIFT - __log2f((float)(start[s + 1] - start[s]));
 }
 
-/* Replaces a group of tokens by decoded numbers. Returns the bits of this lane. */
+/* Replaces the tokens of a group by decoded numbers. Returns the bits of the lane's channels. */
 __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, int b, int t0,
                                int lane)
 {
@@ -377,7 +377,7 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
     return bits;
 }
 
-/* Adds sixteenths of a bit to a request's counters: whole 16-bit words, and the rest. */
+/* Adds bits, in units of 1/16 bit, to a request's counters of 16-bit words and of the rest. */
 __device__ __forceinline__ void add_bits(uint32_t *units, uint32_t *part, int slot, int sixteenths)
 {
     atomicAdd(units + slot, (uint32_t)sixteenths / (16 * KVD_STREAM_WORD_BITS));

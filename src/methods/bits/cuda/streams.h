@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* Room in a block: streams, words and exceptions (integers without a frequency) per stream. */
+/* Number of streams of a block; room per stream for words and for integers without a frequency. */
 typedef struct {
     int32_t n_streams, words, exceptions;
     int32_t scales; /* number of scales per token, one per group of components; 0: none */
@@ -65,7 +65,7 @@ typedef struct {
     const int32_t *q_len;
     /* [n] Index of each request's first new token. NULL: index b for request b. */
     const int32_t *start;
-    /* [1] Number of requests before the padding. NULL: all requests. */
+    /* [1] Number of requests, the others are padding. NULL: no padding. */
     const int32_t *live;
     const int32_t *page_table; /* [n][max_pages] */
     int32_t n_sms;
@@ -130,13 +130,13 @@ cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_laye
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
-/* One stream of all tokens of waterfill: K or V of one layer, in device memory. */
+/* Waterfill with one stream per request: K or V of one layer, in device memory. */
 typedef struct {
     int32_t wide;
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /* [wide] Sixteenths of a bit by which an integer without a frequency is longer than 0. */
+    /* [wide] Bits of an integer without a frequency beyond those of 0, in units of 1/16 bit. */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
@@ -149,7 +149,7 @@ typedef struct {
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);
-/* Copies `width` elements of new tokens among the first n_sink from x to `to`. */
+/* Copies `width` elements from x to `to` for new tokens among a request's first n_sink. */
 cudaError_t kvd_whole_stream_keep(const kvd_stream_batch *b, const uint16_t *x, size_t ld_x,
                                   uint16_t *to, size_t ld, size_t width, cudaStream_t stream);
 
@@ -168,7 +168,7 @@ typedef struct {
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld, most;       /* most: largest number of tokens of a prompt */
     size_t token_bytes, gap;
-    /* Quantised components. Prompt b begins at byte token_bytes start[b] + gap b. */
+    /* Quantised components. Prompt b begins at byte token_bytes * start[b] + gap * b. */
     uint8_t *packed;
 } kvd_kvtc_prompts;
 /* Quantises the components y: writes integers to `packed`, restored numbers to `decoded`. */
@@ -187,8 +187,8 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 
 typedef struct {
     /*
-     * [2 n + 1] in device memory for n requests: 16-bit words of each, then the most words of a
-     * stream that did not fit, then remaining sixteenths of a bit of each.
+     * [2 n + 1] in device memory for n requests: 16-bit words of each request; most words of a
+     * stream that did not fit; other bits of each request, in 1/16 bit.
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
@@ -221,7 +221,7 @@ typedef struct {
     uint16_t *to, *from;
     float *bias; /* [wide] mean times `to` */
 } kvd_transform;
-/* Arrays of transforms of `wide` dimensions in host memory. */
+/* Transforms of `wide` dimensions in host memory, before they are copied to the device. */
 typedef struct {
     size_t wide;
     uint16_t *to, *from;
@@ -236,13 +236,13 @@ void kvd_transform_tables_free(kvd_transform_tables *t);
  */
 int kvd_transform_make(kvd_transform *s, const float *to, const float *from, const float *mean,
                        const kvd_transform_tables *t, kvd_device_memory *memory, kvd_err *err);
-/* Computes x `to` [n][wide] for n vectors x, `ld` elements apart. The bias is not added. */
+/* Computes y [n][wide] = x * `to` for n vectors x, `ld` elements apart. Adds no bias. */
 int kvd_transform_apply(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                         const uint16_t *x, size_t ld, float *y, kvd_err *err);
 /* Computes n vectors x of K or V from decoded components [n][wide + KVD_TRANSFORM_PAD]. */
 int kvd_transform_invert(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                          const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err);
-/* Opens waterfill with block=0. Pages hold decoded numbers; bits are only counted. */
+/* Opens waterfill with block=0. Pages hold decoded numbers; compressed bits are only counted. */
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                           kvd_err *err);
 /* Compresses prompts of kvtc: quantised on the GPU, then DEFLATE in CPU threads. */
@@ -259,7 +259,7 @@ int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_row
 int kvd_kvtc_prompt_coder_ended(kvd_kvtc_prompt_coder *k, kvd_err *err);
 /* Waits for the threads. Must be called before kvd_kvtc_prompt_coder_bits. */
 int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err);
-/* Returns the bits of the latest prompt in the slot. */
+/* Returns the compressed size of the slot's latest prompt, in bits. */
 double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot);
 /* Returns device memory with random numbers, which serves as a cache for timing. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);

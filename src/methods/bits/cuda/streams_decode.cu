@@ -305,7 +305,7 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/* Writes the components of a page that the streams lack: the constant 1, zeros and exceptions. */
+/* Writes a page's components that are not entropy-coded: exceptions, the constant 1, zeros. */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;

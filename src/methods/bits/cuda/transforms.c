@@ -276,7 +276,7 @@ kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16
     return NULL;
 }
 
-/* Waits for the thread of a batch, and stores the bits of its prompts. */
+/* Waits for the thread of a batch, and stores the compressed sizes of its prompts in bits. */
 static int join(kvd_kvtc_prompt_coder *k, prompt_batch *b, kvd_err *err)
 {
     const size_t sides = sides_of(k);

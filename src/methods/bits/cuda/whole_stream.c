@@ -1,4 +1,4 @@
-/* Method waterfill with one entropy-coded stream of all tokens, for text generation. */
+/* Method waterfill on the GPU with one entropy-coded stream per request (block=0). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 static const char what[] = "codes of transforms";
 
-/* State of waterfill with one stream of all tokens, whose bits are only counted. */
+/* State of waterfill with block=0. Pages hold decoded numbers; bits are only counted. */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, ld, x_ld; /* elements from one decoded row, or one row of x, to the next */

@@ -13,28 +13,28 @@ static const char what[] = "coded inputs";
 
 typedef struct {
     kvd_gpu_method method;
-    /* Page tables of the decoded vectors Y. store.pool holds one layer at a time. */
+    /* Page tables of the restored latent vectors. store.pool holds one layer at a time. */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_xquant_form form;
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
     /*
-     * bf16 matrices of all layers: `down` [pitch][d_model] (none if layer inputs are stored), then
-     * `up` for K and V, [wide][rank], or [rank / 8][wide][8] if `joint`.
+     * bf16 matrices of all layers: `down` [pitch][d_model], absent if layer inputs are stored, then
+     * `up` for K and V, [wide][rank] or [rank / 8][wide][8].
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
-    /* True if decode steps attend to the quantised latent vectors of V. Requires `joint`. */
+    /* True if decode steps multiply probabilities by quantised latent vectors instead of V. */
     bool direct;
-    /* Workspace of kvd_xquant_attend, if `direct`. */
+    /* Workspace of kvd_xquant_attend, for attention to quantised latent vectors. */
     float *sums, *newest;
     float2 *ends;
     uint16_t *o;
     /* [n_layers][2 wide + d_head] on the device: biases of K and V and norm gains, or NULL. */
     float *finish;
-    /* [max_tokens][pitch] Vectors Y of new tokens; NULL if layer inputs are stored. */
+    /* [max_tokens][pitch] Latent vectors of new tokens; NULL if layer inputs are stored. */
     uint16_t *rows;
     int32_t *table;
     uint32_t *codes;
@@ -238,7 +238,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
     const float one = 1, zero = 0;
     if (kvd_cuda_check(kvd_xquant_attend(&a, r->stream), "attention of coded inputs", err))
         return -1;
-    /* cuBLAS is column-major and computes the transposes: out_h^T [d][n] = up_h o_h^T. */
+    /* cuBLAS is column-major, so its operands and its result are transposed here. */
     for (int i = 0; i < group; i++)
         if (kvd_cublas_check(lib->cublasGemmStridedBatchedEx(
                                  q->w->blas, CUBLAS_OP_T, CUBLAS_OP_N, d, (int)r->steps, rank, &one,
@@ -362,7 +362,7 @@ static int make_finish(xquant *q, kvd_err *err)
     return kvd_status(status);
 }
 
-/* Returns true if the kernels can attend to quantised V, which has no bias then. */
+/* Returns true if the kernels can attend to quantised latent vectors of V. */
 static bool attends(const xquant *q)
 {
     const kvd_paged_cache *const c = q->method.cache;

@@ -180,7 +180,7 @@ __device__ __forceinline__ float float_of(uint32_t x)
     return __uint_as_float(x | 0x4b000000u) - 0x1p23F;
 }
 
-/* Decodes the first 8 * runs numbers of a token. `alike` numbers share a scale. */
+/* Decodes adjacent numbers of one token to bf16, 8 at a time. */
 template <int BITS>
 __device__ __forceinline__ void decode_block(const uint32_t *from, const uint32_t *scales,
                                              int alike, int apart, int runs, uint4 *to)
@@ -395,7 +395,7 @@ struct softmax {
     float max[HEADS / WARPS], sum[HEADS / WARPS];
 };
 
-/* Replaces scores by softmax numerators and updates m. Includes the newest token. */
+/* Replaces scores by softmax numerators, and updates the running maxima and sums. */
 __device__ __forceinline__ void add_scores(const kvd_xquant_attend_args &a, const area &s,
                                            softmax &m, int newest, float *score, int warp, int lane)
 {
@@ -582,7 +582,7 @@ __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ kvd_xqu
     for (int k = 0; k < parts; k++) {
         const size_t at = first + (size_t)(k * a.n_heads);
         const float2 end = a.ends[at];
-        /* A part without tokens has no sums. */
+        /* CTAs without tokens have not written their part of the sums. */
         if (end.x == -INFINITY)
             continue;
         const float f = kvd_exp2(end.x - top);
