@@ -59,7 +59,7 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the weight of dimension j's error; 1 unless a dims method balances Q and K. */
+/* Returns the weight of errors in dimension j, 1 unless its singular value is known. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -173,7 +173,7 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/* Gives each dimension bits while one more lowers its error by `price`. Returns their sum. */
+/* Gives each dimension bits that each lower its error by at least `price`. Returns their number. */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,
@@ -191,7 +191,7 @@ static double give(allot *a, const making *m, size_t at, double price)
     return sum;
 }
 
-/* Finds the lowest cost per bit at which heads first .. last - 1 stay within their total bits. */
+/* Gives heads first .. last - 1 the bits that lower the error most within their total. */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {
     double most = 0, budget = 0, lo = -700, hi = 700;

@@ -34,23 +34,23 @@ typedef struct {
 typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     kvd_method_info info;
-    /* Name of a parameter whose default is 1, not 0, if squared gradients are given; or NULL. */
+    /* Name of a parameter whose default changes to 1 if squared gradients are given, or NULL. */
     const char *fisher_key;
     /* True if random numbers can replace the calibration data, for timing. */
     bool drawn;
     /* True if keys are quantised before RoPE. */
     bool keys_before_rope;
-    /* Returns true if tokens at low precision take fewer bits. NULL: never. */
+    /* Returns true if tokens at low precision get fewer bits than others. NULL: never. */
     bool (*two_levels)(const kvd_parameter_values *v);
     /* Name of the parameter with the number of first tokens that are stored exactly, or NULL. */
     const char *exact_key;
     /* Names of the parameters that apply to tokens at low precision, then NULL. */
     const char *low_key[4];
-    /* True if all KV heads are quantised together. Excludes methods on other axes. */
+    /* True if all KV heads are quantised together. Tokens and dimensions cannot be dropped then. */
     bool all_heads;
     /* True if decoding must start at the first token, so that no token may be dropped. */
     bool stream;
-    /* Returns the number of elements of kvd_bits_block.state. NULL: 1. */
+    /* Returns the number of elements of kvd_bits_block.state. If NULL, there is one element. */
     size_t (*states)(const void *self);
     bool draws; /* true: `open` draws random numbers from setup.seed */
     /* Returns true if the parameters require more calibration data than info.needs. NULL: never. */
@@ -136,7 +136,7 @@ int kvd_kvtc_deflate(const void *self, int layer, kvd_side side, uint8_t *packed
 /* Numbers that share a calibrated scale in fp8 and nvfp4: all, a layer's, or a KV head's. */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
-/* Private data of the open methods fp8 and nvfp4. */
+/* Private data of methods fp8 and nvfp4, created by kvd_scales_open. */
 typedef struct {
     const kvd_parameter_values *v;
     size_t n_kv_heads;
@@ -153,9 +153,9 @@ int kvd_scales_open(const kvd_parameter_values *v, int key, const kvd_method_set
 void kvd_scales_close(void *self);
 float kvd_scales_at(const kvd_scales *scales, kvd_side side, int layer, int kv_head);
 
-/* GPU code of methods with packed pages (kivi, kvquant, fp8, ...). Address NULL without CUDA. */
+/* GPU code of methods with packed pages (kivi, kvquant, fp8). Its address is NULL without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
-/* GPU code of waterfill, kvtc and cachegen. Address NULL without CUDA. */
+/* GPU code of waterfill, kvtc and cachegen. The addresses are NULL in a build without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_streams KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_cachegen KVD_IF_LINKED;
 /* GPU code that lets the CPU quantise after each iteration. Pages hold decoded bf16 numbers. */

@@ -35,12 +35,12 @@ typedef struct {
     int n_layers;
     size_t n_kv_heads, wide, group;
     bool drawn;
-    /* Quantisation steps [n_layers][n_kv_heads][KVD_N_SIDES][wide]; NULL if `own` is 1. */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Steps of quantisation; NULL if unused. */
     float *step;
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables; NULL if `own` is 1. */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables; NULL if unused. */
     kvd_rans_table *table;
     /*
-     * [wide] Tables for the first token of a group and for differences; NULL unless `lanes` is 1.
+     * [wide] Frequency tables of a group's first token and of differences from it; NULL if unused.
      */
     kvd_stream_component *anchor, *difference;
 } cachegen;
@@ -68,8 +68,9 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /*
- * Adds the squared differences of tokens from the first one of their group to square [d], or counts
- * them if `count` is not NULL. Returns the differences per channel.
+ * Adds the squared differences of tokens from their group's first token to square [d] or, if
+ * `count` is not NULL, counts quantised numbers. Returns the number of tokens that are not the
+ * first of their group.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],

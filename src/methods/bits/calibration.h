@@ -16,7 +16,10 @@ typedef struct {
 size_t kvd_calibration_tokens(const kvd_method_setup *s, double most);
 /* Fails unless the calibration data contain all layers and, if `pre`, keys before RoPE. */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
-/* Allocates memory for n tokens. kvd_calibration_rows_close must follow, even after a failure. */
+/*
+ * Allocates memory for n tokens, with keys before RoPE if `pre`. kvd_calibration_rows_close must
+ * follow, even after a failure.
+ */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
 /* Reads K or V of the first r->n tokens of a KV head into r->cut [n][*width]. */

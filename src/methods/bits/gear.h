@@ -3,7 +3,7 @@
  * is one block; tokens after the prompt form later blocks of `buffer` tokens.
  *
  * A page holds 64 tokens of one KV head. Codes are bit planes: bit j of 32 codes is one word.
- * Low-rank factors are float16.
+ * Low-rank factors are float16. Sizes such as v_groups are members of kvd_gear_page.
  *   keys           [d_qk][2][bits] words of 32 tokens of a channel
  *   values         [64][(d_v + 31) / 32][bits] words of 32 channels of a token
  *   scale          word: float16 step in the lower half, float16 zero point in the upper half
@@ -68,7 +68,7 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    /* Columns of low-rank factors: right of the prompt, right of later blocks, left. */
+    /* Columns of low-rank factors: right (prompt), right (later blocks), left. */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 

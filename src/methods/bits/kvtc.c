@@ -29,7 +29,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/* Groups have up to UNIT << k components. Errors are measured on SAMPLES calibration tokens. */
+/* Groups of size k have at most UNIT * 2^k components. SAMPLES tokens measure their errors. */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
@@ -51,11 +51,11 @@ typedef struct {
     coder *coder;
 } kvtc;
 
-/* Mean squared errors of all possible groups over calibration tokens. */
+/* Mean squared errors, over calibration tokens, of all possible groups of components. */
 typedef struct {
-    /* [units] Squared error of the group that begins at each unit, by group size and bits. */
+    /* Squared error of a group that begins at each unit of 8 components, by size and bits. */
     double (*coded)[N_SIZES][N_KINDS];
-    /* [units] Squared error of each unit if it is not stored. */
+    /* Squared error of each unit of 8 components if they are not stored. */
     double *variance;
     float *c; /* [n][wide] components of the calibration tokens */
     size_t n;
@@ -66,7 +66,7 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the number of components of a group of size k, fewer at the end. */
+/* Returns the number of components of a group: UNIT * 2^k, or those left of `wide`. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -131,7 +131,7 @@ static double divide(const costs *from, size_t wide, double price, double *least
     return bits;
 }
 
-/* Chooses the groups of K or V in all layers that give the least error within the bits. */
+/* Chooses the groups of components with the least squared error within the allowed bits. */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
     const double budget = t->v->value[BITS] * (double)t->wide * t->n_layers;
@@ -252,7 +252,7 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     l->n_starts += codes + 1;
 }
 
-/* Creates the entropy coder from calibration data, or with equal frequencies if NULL. */
+/* Creates the entropy coder from calibration data, or with equal frequencies without them. */
 static int make_lanes(kvtc *t, coder *c, const costs *cost, kvd_err *err)
 {
     const size_t wide = t->wide;

@@ -25,7 +25,7 @@ int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 };
 
-/* Tables of an open method allot, which owns the arrays. */
+/* Tables of method allot for GPU code. The method's data own the arrays. */
 typedef struct {
     size_t n_kv_heads, wide;
     size_t sink;
@@ -37,7 +37,7 @@ typedef struct {
 
 void kvd_allot_tables_of(const void *self, kvd_allot_tables *t);
 
-/* Tables of an open method rotatekv, which owns the array. */
+/* Tables of method rotatekv for GPU code. The method's data own the array. */
 typedef struct {
     size_t wide;
     size_t heads; /* number of adjacent KV heads whose keys are rotated together */
@@ -48,7 +48,7 @@ typedef struct {
 
 void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 
-/* Tables of an open method turboquant for vectors of d numbers. The method owns the arrays. */
+/* Tables of method turboquant for vectors of d numbers. The method's data own the arrays. */
 typedef struct {
     const float *rotation; /* matrix P [d][d]; x is stored as the code of P x / |x| */
     /* [d][d] Random matrix that multiplies errors of keys; NULL without parameter `qjl`. */
@@ -65,12 +65,12 @@ typedef struct {
 int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *t, kvd_err *err);
 int kvd_turboquant_d_head(const void *self);
 
-/* Calibrated tables of an open method kvquant, which owns the arrays. */
+/* Calibrated tables of method kvquant for GPU code. The method's data own the arrays. */
 typedef struct {
     /* [n_layers][n_kv_heads][range_width][2] Middle and half width of each key channel's range. */
     const float *range;
     size_t range_width;
-    /* [n_layers][KVD_N_SIDES][2][2^bits] Ascending levels: first to compare with, then decoded. */
+    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels to search, then the numbers they decode to. */
     const float *levels;
 } kvd_kvquant_tables;
 

@@ -93,10 +93,11 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 }
 
 /*
- * Page layout of single tokens (hetero, rotatekv). For each 32 numbers, word j has bit j of them;
- * words with scales follow.
+ * Page layout of tokens that are quantised one by one (hetero, rotatekv). Word j of each 32 numbers
+ * of a vector has bit j of them; words with scales follow.
  *
- * A page holds each vector for 64 tokens, vector after vector.
+ * For each KV head, a page holds the keys of 64 tokens, then the values. If `joint`, the keys of
+ * all KV heads come first.
  */
 typedef struct {
     /* Bits of keys and of values, at most 16. With 16, numbers are float16 without scales. */
@@ -158,7 +159,7 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
 
 /* Byte offsets of the parts of a zipcache page, multiples of 16, and words per token. */
 typedef struct {
-    /* [side][class] Offset of the quantised numbers, and words per token. */
+    /* [side][0: fewer bits, 1: more bits] Offset of the quantised numbers, and words per token. */
     int32_t codes[2][2], words[2][2];
     int32_t area, area_bytes, bytes;
 } kvd_packed_class_page;
@@ -213,7 +214,7 @@ typedef struct {
     bool sketch;
 } kvd_packed_split;
 
-/* Layout of a record, by [keys 0, values 1][channels with more bits 0, with fewer bits 1]. */
+/* Layout of a group of tokens, by [keys, values][channels with more bits, with fewer bits]. */
 typedef struct {
     int32_t channels[2][2], planes[2][2];
     int32_t v_mask; /* offset of the mask of chosen value channels */

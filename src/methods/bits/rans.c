@@ -343,7 +343,7 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Returns how many numbers need a search beyond the first two entries of their bucket. */
+/* Returns how many cumulative frequencies are beyond the first two entries of their bucket. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;

@@ -9,7 +9,7 @@
 #include "methods/bits/streams.h"
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
-/* Number of ranges of coder numbers, each with the symbol where a search begins. */
+/* Number of equal parts of the frequency range, each with the symbol where a search begins. */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
 /*
@@ -18,7 +18,7 @@ enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    /* First symbol of each range of coder numbers, where decoding begins to search. */
+    /* First symbol of each part of the frequency range, where a search begins. */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 

@@ -109,7 +109,7 @@ KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t 
     return f * (x >> KVD_STREAM_SHIFT) + (x & ((1u << KVD_STREAM_SHIFT) - 1)) - start;
 }
 
-/* Returns the index i of the integer (least + i) that coder state x encodes. */
+/* Returns the index of the integer that state x encodes, by n cumulative frequencies `start`. */
 KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 {
     const uint32_t number = x & ((1u << KVD_STREAM_SHIFT) - 1);
@@ -131,7 +131,7 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 typedef struct {
     /* Byte offset of the buckets, uint16_t [buckets][lanes]; 0 means no table. */
     uint32_t bucket;
-    /* Byte offset of the entries, uint32_t [entries][lanes]: start + 2^16 * end. */
+    /* Byte offset of the entries [entries][lanes], ranges of frequencies: start + 2^16 * end. */
     uint32_t row;
     /* Bits 0 .. 7: log2 of the bucket size. Higher bits: index of the last entry. */
     uint32_t shift;
@@ -172,7 +172,7 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #define KVD_STREAM_KEY(number) ((number) << 16 | 0xffff)
 #endif
 
-/* Returns the offset of the first entry, from `offset` on, with a word above `key`. */
+/* Returns the offset of the first entry of a lookup table that exceeds a key. */
 #ifdef __CUDACC__
 __noinline__
 #endif
@@ -183,7 +183,7 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* Every entry has at least one number, so at most `rows` entries follow. */
+    /* Each entry covers at least one number, so the result is at most `rows` entries away. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -199,12 +199,12 @@ __noinline__
     return high;
 }
 
-/* Returns start + 2^16 * end of the integer that owns coder number `number`, and its *offset. */
+/* Returns the entry (start + 2^16 * end) of the range that contains `number`, and its *offset. */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* An entry's word exceeds `key` if and only if its last number is at least `number`. */
+    /* An entry (start + 2^16 * end) exceeds `key` if and only if end > number. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -236,8 +236,8 @@ typedef struct {
 } kvd_stream_group;
 
 /*
- * Coder of K or V of one layer: y = (x - mean) * to is quantised, and x is restored as mean + y *
- * from. The open method owns the arrays.
+ * Entropy coder of K or V of one layer: y = (x - mean) * to is quantised, and x is restored as mean
+ * + y * from. The method's data own the arrays.
  *
  * Method waterfill rounds y to multiples of `step`; kvtc gives each group of components a scale and
  * a zero point.
@@ -253,7 +253,7 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
-    /* [wide] Additional bits, in sixteenths, of an integer without a frequency, or NULL. */
+    /* [wide] Bits of an integer without a frequency beyond those of 0, in 1/16 bit, or NULL. */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;

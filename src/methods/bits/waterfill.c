@@ -38,7 +38,7 @@ typedef struct {
     float *mean; /* [wide] mean of the calibration data */
     /* [wide][wide] Transforms to components, y = (x - mean) * to, and back, x = mean + y * from. */
     float *to, *from;
-    /* [wide + 1] Frequency table of each component, then of the bytes after ESCAPE. */
+    /* [wide + 1] Frequency table of each component, then of bytes of integers without one. */
     kvd_rans_table *table;
     /* Mean of |y| / step - |q| over calibration components that are rounded to q != 0. */
     double offset;
@@ -73,7 +73,7 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
                 (blasint)n);
 }
 
-/* Computes the transforms. moment [d][d] is the second moment of the gradients. */
+/* Computes the transform and its inverse. moment [d][d]: second moment of the gradients. */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
 {
@@ -122,7 +122,7 @@ static void make_component(coder *to, size_t j, uint64_t *count, int least, int 
         (kvd_stream_component){(uint32_t)to->n_starts, (int16_t)(least - ZERO), (uint16_t)n};
     memcpy(to->start + to->n_starts, to->table[j].start + least, (n + 1) * sizeof *to->start);
     to->n_starts += n + 1;
-    /* Bytes after ESCAPE have equal frequencies. */
+    /* The 4 bytes of an integer without a frequency take 8 bits each. */
     const uint16_t *const start = to->table[j].start;
     const double frequency = start[ESCAPE + 1] - start[ESCAPE],
                  of_zero = start[ZERO + 1] - start[ZERO];
@@ -139,7 +139,7 @@ static void begin_tables(coder *to, size_t d)
     to->n_starts = 0;
 }
 
-/* Makes frequency tables from calibration data. Multiples that do not occur become escapes. */
+/* Makes frequency tables from calibration data, for multiples of `step` in their range. */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
     double sum = 0, others = 0;
@@ -373,7 +373,7 @@ static size_t n_states(size_t kept)
     return (size_t)kvd_stream_count((int)kept) * KVD_LANES;
 }
 
-/* Rounds y to multiples of `step`, in place. to [c->kept] gets the multiples, 0 for exceptions. */
+/* Rounds y to multiples of `step`, in place. to [c->kept]: multiples, 0 without a frequency. */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)
 {

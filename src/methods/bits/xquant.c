@@ -102,7 +102,7 @@ static void set_unit(float *x, size_t n)
         x[i] = i % (n + 1) ? 0 : 1;
 }
 
-/* Replaces the weights by two random factors, for timing. */
+/* For timing, factors the weights into a unit matrix and themselves, without an SVD. */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide;
