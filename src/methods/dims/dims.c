@@ -155,7 +155,7 @@ static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, k
     return 0;
 }
 
-/* Makes the projections of one head. On failure releases all projections in *d. */
+/* Computes the projections of one KV head. On failure, releases all projections in *d. */
 static int cut_head(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                     int kv_head, kvd_err *err)
 {

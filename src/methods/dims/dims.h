@@ -20,7 +20,10 @@ typedef struct {
     float *a_q, *a_k;
     /* [d_qk][d_head] Matrix that rebuilds keys if kvd_dims.rebuild is set, otherwise NULL. */
     float *b_k;
-    /* [d_head][d_v] Projection of V; [heads * d_head][d_v] with kvd_dims.rebuild. */
+    /*
+     * [d_head][d_v] Projection of V. If kvd_dims.rebuild is set, KV heads share it, and it is
+     * [heads * d_head][d_v].
+     */
     float *a_v;
     /* [d_v][d_head] Matrix that projects the attention output back to d_head dimensions. */
     float *b_v;
@@ -45,7 +48,10 @@ typedef struct {
     kvd_method_info info; /* must be the first member */
     /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
-    /* Returns true if random projections have the sizes that the spectrum file gives. */
+    /*
+     * Returns true if the method takes the ranks of random projections, used for timing, from the
+     * singular values in a spectrum file.
+     */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
     int (*make)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d,
@@ -68,10 +74,13 @@ typedef struct {
 } kvd_channels_in;
 /* Keys or values of one KV head, for kvd_channels_method.project. */
 typedef struct {
-    /* [n][d] Keys or values of the n cached prompt tokens. */
+    /* Numbers of cached prompt tokens and of dimensions; x [n][d] has their keys or values. */
     size_t n, d;
     const float *x;
-    /* With `stacks`: queries [group][d] of n_q tokens, or second moment [d][d] of W_O; else 0. */
+    /*
+     * Set only if `stacks` is true: for K, queries [group][d] of n_q tokens, `ldq` floats apart;
+     * for V, the second moment [d][d] of W_O. Otherwise 0.
+     */
     size_t n_q, group, ldq;
     const float *q;
     const double *moment;
@@ -85,9 +94,10 @@ typedef struct {
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
     /*
-     * NULL if the method prunes. `width` returns the columns of the projection; if NULL,
-     * kvd_plan.widths has them. `project` (thread-safe) computes [d][width] from prompt tokens; if
-     * NULL, `shared` is set.
+     * `width` returns the number of columns of the projection. If `width` is NULL, kvd_plan.widths
+     * has the number. `project` computes the projection [d][width] from prompt tokens and must be
+     * thread-safe. If `project` is NULL, all requests share one. Both are NULL if the method
+     * prunes.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
@@ -105,11 +115,11 @@ double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Names of the matrices whose rotations are used, for Q and K, and for V. */
+    /* Matrices whose rotations the method uses: [0] for Q and K, [1] for V. */
     kvd_pair pair[2];
     /* True if all heads keep the same number of dimensions. */
     bool one_p;
-    /* True if the method has a matrix to project and another to restore, not a rotation. */
+    /* True if projecting and restoring take two matrices, false if they take one rotation. */
     bool biorthogonal;
 } kvd_dims_method;
 
@@ -124,7 +134,7 @@ int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);
 void kvd_dims_release(kvd_dims *d);
 
-/* Like kvd_dims_build, but only `side` (0: Q and K, 1: V) of one head is reduced. */
+/* Like kvd_dims_build, but only for Q and K (`side` 0) or V (`side` 1) of one head. */
 int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                  int kv_head, int side, int width, kvd_err *err);
 
@@ -136,7 +146,7 @@ void kvd_dims_leave(kvd_dims *d, int side);
 /* Removes the projections of the first `first` layers and the last `last` layers from *d. */
 void kvd_dims_leave_layers(kvd_dims *d, int first, int last);
 
-/* Fails if the projections do not fit the model, or if it has latent attention. */
+/* Fails if the projections do not fit the model, or if the model has latent attention. */
 int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
 
 /* Writes how many dimensions each head keeps to *w, which must have the shape of *d. */

@@ -57,7 +57,7 @@ static void complete(size_t d, size_t w, const double *sigma, double *R, double 
     }
 }
 
-/* Adds the second moments of *x, and of the queries stacked on it, to `gram`. */
+/* Adds the second moments of x->x, and of queries or W_O if *x has them, to `gram`. */
 static int add_rows(const kvd_channels_rows *x, double *gram, double *scratch, kvd_err *err)
 {
     const size_t d = x->d;

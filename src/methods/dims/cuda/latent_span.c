@@ -122,7 +122,10 @@ static const kvd_span_polynomial_of span_steps[SPAN_EXACT] = {
     {1.876385601227024F, -1.251538696600965F, 0.3751539029622895F, 1},
     {1.875F, -1.25F, 0.375F, 1}};
 
-/* Replaces s->gram by the matrix of step i for y, which brings y nearer to its polar factor. */
+/*
+ * Replaces s->gram by a polynomial of Y^T Y, Y being `y`. The product of Y and s->gram is then
+ * nearer to the polar factor of Y.
+ */
 static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, int i, span_matrix y,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -144,7 +147,10 @@ static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, in
                : 0;
 }
 
-/* Replaces s->basis by the polar factor of s->y, or nearly. `steps` is odd. Overwrites s->low. */
+/*
+ * Writes an approximation of the polar factor of s->y to s->basis, by `steps` polynomial steps.
+ * `steps` must be odd. Overwrites s->low.
+ */
 static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, int steps,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -231,7 +237,10 @@ static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, c
                : 0;
 }
 
-/* Runs a power step, which makes s->basis nearly orthonormal and then shifts it. */
+/*
+ * Runs one power iteration: multiplies s->basis by a polynomial of X^T X, X being the prompt's
+ * vectors, and makes its columns orthonormal.
+ */
 static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, size_t most,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -241,10 +250,7 @@ static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, s
         span_polar(s, r, SPAN_EXACT, stream, err))
         return -1;
     for (int i = 0; i < SPAN_SHIFTS; i++) {
-        /*
-         * Large and small roots of the Chebyshev polynomial alternate, so that rounding errors stay
-         * small.
-         */
+        /* Alternating large and small roots of the polynomial keep rounding errors small. */
         const int place = i % 2 ? SPAN_SHIFTS - 1 - i / 2 : i / 2;
         const double root = 1 + cos(acos(-1) * (place + 0.5) / SPAN_SHIFTS),
                      scale = 0.75 / (double)(most - r->width);

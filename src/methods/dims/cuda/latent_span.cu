@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS) span_start(T *to, uint32_t rows, uint
     }
 }
 
-/* Computes y -= root * (fraction of the squares outside the span of q) * q. */
+/* Computes y -= root * f * q, f being the fraction of the squares outside the span of q. */
 __global__ void __launch_bounds__(THREADS)
     span_shift(float *y, const uint16_t *q, uint32_t n, const float *part, float root)
 {
@@ -106,7 +106,10 @@ __global__ void __launch_bounds__(THREADS)
         y[i] -= shift * widen(q[i]);
 }
 
-/* Computes gram = a / s I + b / s^3 gram + c / s^5 square. */
+/*
+ * Computes gram = (a / s) * identity + (b / s^3) * gram + (c / s^5) * square. a, b, c and s are
+ * members of kvd_span_polynomial_of.
+ */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     span_polynomial(T *gram, const float *square, uint32_t n, const float *part,

@@ -16,7 +16,7 @@ extern "C" {
 
 /* Number of partial sums per matrix, part [batch][KVD_SPAN_PARTS]. */
 enum { KVD_SPAN_PARTS = 256 };
-/* Error of the sum of squares in a span whose basis is bf16. */
+/* Rounding error of the fraction of squares in the span, because the basis is bf16. */
 #define KVD_SPAN_NOISE 3e-3F
 /* Row-major matrices. Rows are `ld` elements apart, matrices `stride` elements. */
 typedef struct {
@@ -33,7 +33,10 @@ cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, v
 /* Writes [rows][columns] of 0, 1 and -1, with orthogonal columns if rows >= columns. */
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
-/* Subtracts `root` q max(1 - sum of `part` - KVD_SPAN_NOISE, 0) from y, both of n elements. */
+/*
+ * Computes y -= root * f * q for y and q [batch][n]. f = max(1 - sum of `part` - KVD_SPAN_NOISE, 0)
+ * is the fraction of the squares outside the span of q.
+ */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /*
@@ -112,7 +115,7 @@ typedef struct {
 } kvd_latent_span;
 
 enum { KVD_LATENT_SPAN_BATCH = 4 /* largest number of prompts of a call */ };
-/* Allocates the device arrays in `memory`. Products use the worker's cuBLAS and stream. */
+/* Allocates the device arrays of *s, owned by *memory. Products use the worker's stream. */
 int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tokens, size_t wide,
                          size_t width, kvd_device_memory *memory, kvd_err *err);
 /* Prompts of equal lengths whose singular vectors are computed together. */
@@ -123,7 +126,7 @@ typedef struct {
     size_t rank;  /* at least width */
     /* [wide][rank] Basis of each prompt in device memory: vectors, then columns of zeros. */
     uint16_t *basis[KVD_LATENT_SPAN_BATCH];
-    /* [batch] Fraction of the sum of squares that the singular vectors hold, in pinned memory. */
+    /* [batch] in pinned memory: fraction of the prompt's sum of squares that the basis captures. */
     float *captured;
 } kvd_latent_span_rows;
 /* Starts computing r->basis and r->captured on `stream`, which must be that of s->blas. */

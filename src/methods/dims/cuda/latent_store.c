@@ -50,7 +50,10 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /* New latent vectors have K of all groups, then V, unless K and V share them. */
+    /*
+     * A new token has the latent vectors of K of all groups, then those of V. If K and V share
+     * latent vectors (`joint`), there is only one set.
+     */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {
@@ -459,7 +462,7 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
     return status;
 }
 
-/* Returns the arguments of a layer's kernels without requests. */
+/* Returns a layer's kernel arguments. The caller sets those about requests. */
 static kvd_latent_code_args layer_codes(const kvd_latent_codes *c, int layer)
 {
     const kvd_latent_store *const s = c->store;

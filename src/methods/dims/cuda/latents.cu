@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
                           (uint32_t)(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
     for (int group = first_unit + (int)blockIdx.x * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
-        /* Without parts of B, the loop has no barrier, so a warp may leave it. */
+        /* Unless B is loaded in parts, no barrier is in the loop, so a warp may leave it. */
         if ((!PARTS || whole) && u >= units)
             break;
         const int last = min(token, length - 1);
@@ -330,7 +330,10 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
     *reinterpret_cast<uint4 *>(to + to_high) = high;
 }
 
-/* Stores 8 elements of new token t's latent vectors or, from r = a.n_runs on, its position. */
+/*
+ * Stores 8 elements of a new token's latent vectors or, if r is at least a.n_runs, its position in
+ * KV head r - a.n_runs.
+ */
 __device__ __forceinline__ void put_latent(const kvd_latent_put_args &a, int b, int old, int t,
                                            int r)
 {
@@ -484,7 +487,7 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
     return parts ? restore<W16, true> : restore<W16, false>;
 }
 
-/* Returns the thread blocks for the longest request, at most enough to fill the device. */
+/* Returns the thread blocks per request, one per 8 tokens, at most as many as fill the device. */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
@@ -499,7 +502,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs + (a->positions ? a->n_kv_heads : 0),
               each = (runs + RUNS - 1) / RUNS;
-    /* In decode steps, the columns of a token are divided among thread blocks, 8 columns each. */
+    /* In decode steps, several thread blocks divide the columns of a token. */
     put<<<dim3(octets(&a->s), a->s.n, (a->s.most == 1 ? each : 1)), THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
@@ -517,7 +520,8 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16, parts);
     const int bytes = (parts ? 2 * pitch_of(RANK_PART) : pitch_of(a->max_rank)) * a->d_head * 2;
     /*
-     * Number of thread blocks in x. If the projection is loaded in parts, all should run at once.
+     * Number of thread blocks in x. If blocks load the projection in parts, all should run at the
+     * same time.
      */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others

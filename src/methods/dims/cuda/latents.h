@@ -22,7 +22,10 @@ extern "C" {
 /* Positions of a KV head's K [0] and V [1] in latent pages and cache pages, in elements. */
 typedef struct {
     int32_t latent[2], page[2];
-    /* Offset of the projection [d_head][rank] that restores the head, or -1 if there is none. */
+    /*
+     * Offset of the projection [d_head][rank] that restores the head's K [0] or V [1]. -1: the
+     * latent vector is used as it is.
+     */
     int32_t matrix[2];
     int32_t rank[2];
 } kvd_latent_head;
@@ -31,7 +34,10 @@ typedef struct {
 typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of every q_len */
-    /* [n] on the device: first row, new tokens, all tokens; page_table [n][max_pages]. */
+    /*
+     * [n] on the device: index of the first row, number of new tokens, number of all tokens of each
+     * request. page_table is [n][max_pages].
+     */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
@@ -64,7 +70,10 @@ typedef struct {
     size_t ld_latent;
     /* [n_runs] in device memory: position in a page of each 8 elements. */
     const int32_t *run;
-    /* [n_runs] on the device: position in a token of each 8 elements. NULL: no gaps. */
+    /*
+     * [n_runs] on the device: for every 8 stored elements, their index in a new token's latent
+     * vectors. NULL: no gaps.
+     */
     const int32_t *source;
     int32_t n_runs;
     void *pool;
@@ -78,8 +87,9 @@ typedef struct {
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
 /*
- * Largest rank of kvd_latent_restore, which multiplies latent vectors by a projection and applies
- * RoPE to keys. Tokens after the last one become 0 up to a multiple of 8.
+ * Largest rank that kvd_latent_restore supports. kvd_latent_restore multiplies latent vectors by
+ * projections and applies RoPE to keys. After a request's last token it writes zeros, up to a
+ * multiple of 8 tokens.
  */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
@@ -122,9 +132,9 @@ typedef struct {
     const float *cosine, *sine;
     int32_t interleaved;
     /*
-     * 0: `matrix` has a projection [d_head][rank] for every KV head. Else adjacent heads share
-     * projections [rank / 8][columns][8]. This requires kvd_latent_joins, and that neither
-     * `position` nor `positions` is set.
+     * 0: every KV head has its own projection [d_head][rank] in `matrix`. Otherwise adjacent heads
+     * share a projection [rank / 8][columns][8]. Sharing requires kvd_latent_joins, and that
+     * neither `position` nor `positions` is set.
      */
     int32_t columns;
     bool keys_alone; /* V is not written; requires `columns` */
@@ -161,14 +171,14 @@ typedef struct {
     int32_t width, rank, at;
 } kvd_latent_basis;
 
-/* Tokens whose second moments of K and V were decomposed. */
+/* Numbers of tokens from which the second moments of K and of V were computed. */
 typedef struct {
     int32_t k, v;
 } kvd_latent_rows;
 /*
- * Replaces eigenvectors that are undetermined, because eigenvalues are too small, by vectors
- * orthonormal to the previous ones. vectors [n][d][d] are column-major with rising eigenvalues
- * [n][d]. n is even, K first.
+ * Replaces eigenvectors whose eigenvalues are only rounding noise by vectors orthonormal to the
+ * previous ones. vectors [n][d][d] are column-major, and their eigenvalues [n][d] rise. The first n
+ * / 2 matrices are of K, the others of V.
  */
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
@@ -202,7 +212,7 @@ typedef struct {
     /* First bit of the element in its token, and number of bits, which may be 0. */
     int32_t bit, bits;
     int32_t side; /* 0: K, 1: V */
-    /* Number of the group of KV heads that share the latent vector. */
+    /* Index of the group of KV heads whose latent vector has this element. */
     int32_t group;
     /* Element x is quantised to the level nearest to (x - mean) / deviation. */
     float mean, deviation;
@@ -213,11 +223,17 @@ typedef struct {
  * 32-bit word: bf16 number in the upper half, index in the lower half.
  */
 typedef struct {
-    /* Index of the first element among the token's, and number of elements without padding. */
+    /*
+     * Index of the vector's first element in a token, and number of its elements without padding,
+     * for K [0] and V [1].
+     */
     int32_t first[2], n[2];
     /* Number of outliers of V at each end of the range. */
     int32_t v_apart;
-    /* Index of the word with the range of V (half width, middle); its outliers follow. */
+    /*
+     * Index of the word with the range of V: half width and middle as float16. Outliers of V are in
+     * the words after it.
+     */
     int32_t v_at;
     /* Index in a page's words of the number of outliers of K. The outliers follow. */
     int32_t k_at;
@@ -228,12 +244,13 @@ enum { KVD_LATENT_APART = 1024 /* above the number of elements of a latent */ };
 typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
-    /* Numbers of quantised elements, of words per token, and of first tokens that stay exact. */
+    /* Numbers of quantised elements and 32-bit words of a token, and of exact first tokens. */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
     /*
-     * [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Quantisation levels for K and V and
-     * each number of bits: to compare with, and decoded.
+     * [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Quantisation levels of K and V for each
+     * number of bits. Encoding compares numbers with `level`, decoding returns numbers of
+     * `decoded`.
      */
     const float *level, *decoded;
     /* [pages][page_words] Quantised tokens [KVD_PAGE_TOKENS][words], then outliers of K. */
@@ -245,16 +262,19 @@ typedef struct {
     /* Number of groups of heads with kvquant, and their latent vectors [n_groups]. 0 with allot. */
     int32_t n_groups;
     const kvd_latent_vector *vector;
-    /* Most outliers of K of a group in a page. 0: K has no outliers. */
+    /* Most outliers of K that a page can store per group of heads. 0: K has no outliers. */
     int32_t room;
-    /* Slot of the requests that pad a batch, whose outliers of K are not stored. */
+    /* Slot of the padding requests of a batch. Outliers of their keys are not stored. */
     int32_t idle;
     /*
-     * `prompts`: the new tokens are whole prompts, so the lists of outliers are emptied first.
-     * `recounts`: the counts `apart` are zeroed too.
+     * `prompts`: the new tokens are whole prompts, so the outlier lists of their pages are emptied
+     * first. `recounts`: the outlier counts `apart` are zeroed, too.
      */
     bool prompts, recounts;
-    /* [slots] Number of outliers of K. [1] Most of them for which a page lacked room. */
+    /*
+     * apart [slots]: number of outliers of K of each request. beyond [1]: largest number of
+     * outliers that did not fit into one page.
+     */
     uint32_t *apart, *beyond;
 } kvd_latent_code_args;
 cudaError_t kvd_latent_code_put(const kvd_latent_code_args *a, cudaStream_t stream);
@@ -269,7 +289,7 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
 #endif
 
 #ifdef __CUDACC__
-/* Returns the index of the position of token t of KV head g in its page, as int32 numbers. */
+/* Returns the int32 index in a page at which the position of token t of KV head g is stored. */
 static __device__ __forceinline__ int kvd_latent_position(int32_t positions, int g, int t)
 {
     return positions / 2 + g * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
@@ -318,8 +338,8 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
 /* Latent vectors of all layers, for caches whose bf16 pages hold one layer at a time. */
 
 /*
- * Layout of the latent vectors of one layer, K [0] and V [1]. Set rank and matrix before
- * kvd_latent_store_init, up and applies_rope before the first launch.
+ * Layout of one layer's latent vectors of K [0] and V [1]. The caller sets rank and matrix before
+ * kvd_latent_store_init, and up and applies_rope before the first launch.
  */
 typedef struct {
     /* [n_groups] Number of elements of each group's latent vector, a multiple of 16. */
@@ -353,11 +373,14 @@ typedef struct {
     /* True if all layers use the same pages. Set before kvd_latent_store_init. */
     bool one_layer;
     /*
-     * True if pages also store the position of each KV head's tokens, of which some are dropped.
-     * Set before kvd_latent_store_init; excludes one_layer.
+     * True if pages also store the position of each KV head's tokens, which dropping tokens
+     * requires. Must be set before kvd_latent_store_init, and not together with one_layer.
      */
     bool positions;
-    /* [n_layers][n_runs] Position in a token of each 8 elements; NULL if `wide` is 0. */
+    /*
+     * [n_layers][n_runs] For every 8 stored latent elements, their index in a new token's padded
+     * latent vectors. NULL if these have no padding.
+     */
     int32_t *source;
     uint16_t *pool;
     /*
@@ -376,9 +399,9 @@ typedef struct {
     size_t matrix_slot; /* elements of a slot's projection matrices */
     uint32_t *tokens;   /* [n_slots] */
     size_t n_slots, slot_bytes;
-    /* [n_slots] Number of 32-bit words that a request stores in addition to its tokens. NULL: 0. */
+    /* [n_slots] Number of outliers of each request, which take one 32-bit word each. NULL: none. */
     const uint32_t *apart;
-    /* Bytes that all slots hold, including requests that have just finished. */
+    /* Cache bytes of all requests, including those that finished in the latest iteration. */
     double held;
 } kvd_latent_store;
 
@@ -436,17 +459,17 @@ typedef struct {
     uint32_t *words;
     uint16_t *exact;
     size_t page_bytes, slot_bytes; /* in all layers together */
-    /* Bits of a token in all layers: a first one, a later one. Without outliers of K. */
+    /* Bits of a first token, which stays exact, and of a later one, without outliers of K. */
     double sink_bits, token_bits;
     /* Number of groups of heads, and device array [n_layers][n_groups]. NULL with allot. */
     int n_groups;
     const kvd_latent_vector *vector;
-    /* Most outliers of K of a group in a page, and their expected fraction. */
+    /* Most outliers of K that a page can store per group of heads, and expected fraction. */
     int32_t room;
     double share;
     /*
-     * [slots + 1] in device memory: outliers of K of each request, then the most for which a page
-     * lacked room. host_apart is a pinned copy. NULL if room is 0.
+     * [slots + 1] in device memory: number of outliers of K of each request, and then the largest
+     * number that did not fit into one page. host_apart is a pinned copy. NULL if room is 0.
      */
     uint32_t *apart, *host_apart;
 } kvd_latent_codes;
@@ -457,11 +480,17 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
 /* Allocates memory for quantised latent vectors and fills it with random numbers, for timing. */
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
-/* kvd_latent_codes_put quantises new tokens, kvd_latent_codes_restore decodes the rest. */
+/*
+ * kvd_latent_codes_put quantises the new tokens of requests. kvd_latent_codes_restore decodes their
+ * earlier tokens.
+ */
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
-/* Returns the number of outliers for which a page lacked room in the latest iteration, or 0. */
+/*
+ * If a page had no room for its outliers of K in the latest iteration, returns how many outliers it
+ * had (the largest such number), otherwise 0.
+ */
 size_t kvd_latent_codes_lacking(const kvd_latent_codes *c);
 
 /* For tests only: returns the method that drops tokens, or NULL. Method palu owns it. */

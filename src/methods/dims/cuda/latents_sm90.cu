@@ -22,7 +22,7 @@ enum {
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
     RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
-    /* Bytes of 16 elements of all latent vectors of a page, and of the projection. */
+    /* Bytes of 16 ranks: of a page of latent vectors, and of the projection. */
     BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
@@ -77,9 +77,9 @@ struct task {
     int b, length, token, side, tile;
 };
 
-/* Tasks of a cluster: K or V of two heads and 256 tokens, in alternating order. */
+/* Iterator over a cluster's tasks. A task is K or V of two heads and 256 tokens. */
 struct tasks {
-    /* Number of the next task, its request, and number of tasks in earlier requests. */
+    /* Index of the next task, its request, and number of tasks of earlier requests. */
     int number, b, before;
 };
 
@@ -127,7 +127,7 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/* Starts the copies of latent vectors and projections for all tasks. One thread calls it. */
+/* Copies latent vectors and projections of all tasks in turn. One thread must call it. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -207,7 +207,10 @@ __device__ __forceinline__ void apply_rope(float (&x)[COLUMNS / 2], const turn &
     for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
-            /* Index of the first rotated number; the second is adjacent or half a head later. */
+            /*
+             * Index of the first element of a rotated pair. The second one is adjacent to `near`,
+             * or half a head after `far`.
+             */
             const int near = (h * (D / 8) + n) * 4 + 2 * i,
                       far = (h * (D / 8) + n / 2) * 4 + 2 * i + n % 2;
             if (interleaved) {
@@ -247,7 +250,7 @@ __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, 
     wgmma_commit();
 }
 
-/* Computes keys or values of two heads in one page per task. FINISHES: adds biases or gains. */
+/* Computes K or V of two heads per task. FINISHES: also adds biases, applies the RMS norm. */
 template <bool FINISHES>
 __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, uint32_t smem,
                                             barriers bar, int group)
@@ -260,7 +263,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
         const int rank = factors_of(a, t).rank, first = t.token + group * KVD_PAGE_TOKENS,
                   row = first + 16 * warp + lane / 4;
         const bool turns = t.side == 0 && a.cosine;
-        /* Barrier of the ring buffer element that the second-latest wgmma group reads. */
+        /* Barrier of the ring buffer slot that the wgmma group before the latest one reads. */
         uint32_t used = 0;
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
             const uint32_t from = smem + (uint32_t)(p.stage * STAGE_BYTES),
@@ -272,7 +275,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             else
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
-            /* The last group may contain several products, so all groups are awaited. */
+            /* With fewer ranks, the latest product is several wgmma groups, so all are awaited. */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
             else if (k)
@@ -281,7 +284,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 arrive_both(used);
             used = bar.empty + 8 * (uint32_t)p.stage;
         }
-        /* Loads during the last products. */
+        /* These loads overlap with the last products. */
         uint16_t *const page = static_cast<uint16_t *>(a.pages) + page_at(a, t, group) * a.page;
         const kvd_latent_head *const head = a.head + 2 * t.tile;
         uint32_t *const to[2] = {reinterpret_cast<uint32_t *>(page + __ldg(head[0].page + t.side)) +
@@ -314,7 +317,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
             if (turns)
                 apply_rope(x, by[i], i, a.interleaved);
-            /* Unless newest tokens are kept, tokens after the last one become 0. */
+            /* If no newest tokens must stay unchanged, rows after the last token become 0. */
             if (there || !a.newest)
                 write_row(to, x, i, there);
         }

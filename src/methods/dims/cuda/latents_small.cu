@@ -12,7 +12,7 @@ enum { THREADS = 256 };
 /* Smallest eigenvalue, relative to the largest, that is more than rounding noise. */
 constexpr float KNOWN = 1e-6F;
 
-/* Completes the eigenvectors of one matrix per thread block. */
+/* Replaces eigenvectors that are rounding noise by orthonormal ones, one matrix per block. */
 __global__ void __launch_bounds__(THREADS)
     complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
              const __grid_constant__ kvd_latent_rows rows)
@@ -178,7 +178,7 @@ __device__ void find_range(const kvd_latent_code_args &a, const kvd_latent_vecto
                        (uint32_t)__half_as_ushort(__float2half_rn((end[0] + end[1]) / 2)) << 16;
 }
 
-/* Adds element j of token t of K to the outliers of the token's page. */
+/* Appends element j of token t's key to the list of outliers of the token's page. */
 __device__ void put_apart(const kvd_latent_code_args &a, int b, int t, int j, int group, uint16_t x)
 {
     const kvd_latent_vector &v = a.vector[group];
@@ -350,7 +350,7 @@ int bad_codes(const kvd_latent_code_args *a)
            (a->room && (!a->apart || !a->beyond));
 }
 
-/* Each thread copies 8 ranks of a column. */
+/* Reorders a matrix from [columns][rank] to [rank / 8][columns][8]. A thread copies 8 ranks. */
 __global__ void __launch_bounds__(THREADS)
     join(const uint4 *from, uint32_t columns, uint32_t runs, uint4 *to)
 {

@@ -23,9 +23,12 @@ typedef struct {
      * Positions of the projections [heads * d_head][rank] to latent vectors, for K (0) and V (1).
      */
     size_t down[2];
-    /* Offsets of the projections that restore K and V, in the orders of two kernels. */
+    /*
+     * Offset of the projections that restore K and V for kvd_latent_restore, and of those that
+     * restore K for kvd_palu_decode.
+     */
     size_t up, up_pair;
-    /* Position of the projections [rank][d_head] that restore V. */
+    /* Offset of the projections [rank][d_head] that restore V, in elements. */
     size_t back;
 } kvd_palu_layer;
 
@@ -70,7 +73,7 @@ static kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
 
 /* bf16 numbers of all matrices, which are copied to the device at once. */
 typedef struct {
-    /* NULL when the numbers are only counted. */
+    /* NULL in the first pass, which only counts the numbers. */
     uint16_t *x;
     size_t n;
 } pile;
@@ -91,9 +94,7 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/*
- * Appends the projections that restore keys of all heads of layer l, as kvd_palu_decode reads them.
- */
+/* Appends the projections that restore the keys of layer l, in kvd_palu_decode's order. */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -114,7 +115,8 @@ static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 }
 
 /*
- * Appends the projection that restores K (side 0) or V (1) of the heads that share it with head g.
+ * Appends the projection that restores K (side 0) or V (side 1) of the group of heads that begins
+ * with head g.
  */
 static void add_group(kvd_palu *p, int l, int side, int g, pile *to)
 {
@@ -445,7 +447,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                             "values of latents", err);
 }
 
-/* Computes latent vectors by products with the projections, after the norms and biases of K. */
+/* Computes latent vectors: multiplies V, and K before RoPE, by the projections. */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_latent_layer *const l = &p->store.layer[r->layer];
@@ -569,7 +571,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                       (p->evict && p->evict->make(p->evict, pages, slots, stream, err)));
 }
 
-/* Fails for parts of prompts, or prompts with decode steps: only one layer is uncompressed. */
+/*
+ * If prompts attend to uncompressed K and V, fails for parts of prompts, and for prompts together
+ * with decode steps.
+ */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_gpu_method *const evict = ((kvd_palu *)m)->evict;

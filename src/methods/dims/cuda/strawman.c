@@ -49,7 +49,10 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
     return 0;
 }
 
-/* Decomposes the second moments of a prompt, whose tokens may not determine all directions. */
+/*
+ * Computes the eigenvectors of a prompt's second moments. If the prompt has fewer tokens than
+ * dimensions, other orthonormal vectors complete them.
+ */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -273,7 +276,10 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/* Returns the bits of a request: kept dimensions, and the request's matrices. */
+/*
+ * Returns the bits of a request: the kept dimensions of K and V, and the projections unless all
+ * requests share them.
+ */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)m;

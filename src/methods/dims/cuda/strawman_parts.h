@@ -26,15 +26,18 @@ typedef struct {
     bool shared;
     /* [n_layers][n] in device memory: projections of each layer. */
     kvd_latent_basis *basis;
-    /* [n_layers] Position of each layer's matrices in a request's, and elements per request. */
+    /* [n_layers] Offset of each layer in a request's matrices, which have `each` elements. */
     size_t *layer_at, each;
-    /* Elements without padding: of a request's matrices, and of a token in all layers. */
+    /* Elements, without padding, of a request's matrices and of a token in all layers. */
     size_t matrix_kept, token_kept;
     /* [slots][n_layers] in device memory: projections of all heads, K first. */
     uint16_t *matrix;
-    /* [n][d_head][wide] on the device: zero-padded projections, or NULL if ranks are equal. */
+    /* [n][d_head][wide] on the device: projections padded to equal ranks. NULL if already equal. */
     uint16_t *padded;
-    /* [max_tokens][n][d_head] in device memory: K and V of the prompts' tokens. */
+    /*
+     * [max_tokens][n][d_head] in device memory: K, then V of the prompts' tokens. n is twice the
+     * number of KV heads.
+     */
     uint16_t *rows;
     /* [max_tokens][n_heads][d_head] on the device: Q of the prompts' tokens, or NULL. */
     uint16_t *queries;
