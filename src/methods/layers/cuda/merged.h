@@ -47,8 +47,9 @@ cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
  */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
- * Merges prompts by spherical interpolation at `t` from `first` to `rows`, except the upper
- * fraction `gamma` of angles. Adds the number of unmerged vectors of a request to apart[slot].
+ * Merges the vectors of prompts in `first` and `rows` by spherical interpolation at `t`. Vectors
+ * stay unmerged if their angle is in the upper fraction `gamma` of the range of angles. Adds the
+ * number of unmerged vectors to apart[slot].
  */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
@@ -76,7 +77,7 @@ cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t *slot, int
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* Request in each cache slot, kept for methods that merge layers when a prompt ends. */
+/* Prompt length and number of tokens of the request in each cache slot. */
 typedef struct {
     struct kvd_merged_slot {
         size_t tokens; /* 0 if the slot has no request */

@@ -18,7 +18,10 @@ typedef struct {
     size_t wide;          /* elements of K or V of a token, in all layers of the group */
     size_t rank[2];       /* largest rank of K and V, rounded up to a multiple of 16 */
     uint16_t *latents;
-    /* Offset of the group's singular vectors in a slot: [wide][rank], or as 8-wide blocks. */
+    /*
+     * Offset of the group's singular vectors in a slot: [wide][rank] or, with `joint`, [rank /
+     * 8][wide][8].
+     */
     size_t basis_at;
 } layer_group;
 
@@ -39,7 +42,10 @@ typedef struct {
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
     bool joint; /* true: tensor cores restore the KV heads of a layer together */
-    /* Singular vectors of K and V of the prompts that are decomposed; NULL unless `joint`. */
+    /*
+     * With `joint`: singular vectors [wide][rank] of K and V of the prompts, before kvd_latent_join
+     * reorders them. Otherwise NULL.
+     */
     uint16_t *rows_of_basis[2];
     /*
      * K or V of prompts in a group of layers [max_tokens][wide], and latent vectors
