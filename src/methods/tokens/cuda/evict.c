@@ -15,10 +15,16 @@ typedef struct {
     /* Number of cached tokens of the request after the latest iteration. */
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before this request */
-    /* With rule.fixed: ring of the tokens that may be dropped, its oldest token, its size. */
+    /*
+     * With rule.fixed: ring buffer of the cache indices that decode steps overwrite in turn, its
+     * oldest element, and number of its elements.
+     */
     int32_t *place;
     size_t oldest, places;
-    /* With rule.fixed: position of the token at each place; prompt tokens are numbered. */
+    /*
+     * With rule.fixed: sequence position of the token at each cache index. The prompt tokens that
+     * stayed count as positions 0, 1, 2 ...
+     */
     uint32_t *position;
 } evict_slot;
 
@@ -33,7 +39,7 @@ typedef struct {
     evict_slot *slot;
     kvd_evict_budget *budget;
     kvd_evict_budget *there;
-    /* Device data of merging methods. `merged` [n_slots] is a pinned copy of merging.merged. */
+    /* Device data of methods that merge dropped tokens, and a pinned copy of merging.merged. */
     kvd_evict_merging merging;
     int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
@@ -92,7 +98,10 @@ static void list_places(const evict *e, size_t slot)
         s->position[i] = (uint32_t)i;
 }
 
-/* With rule.fixed, the newest token takes the place of the oldest one after the first `at`. */
+/*
+ * Chooses the index of the newest token: at the end or, if the budget is full, that of the oldest
+ * token that may be dropped.
+ */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];
@@ -123,7 +132,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             changed = changed || e->rule.fixed;
             continue;
         }
-        /* In timing runs, tokens that were never computed are counted as the prompt. */
+        /* Timing runs may begin with a decode step. Tokens before it count as the prompt. */
         if (set_budget(e, s, s->before ? s->before : s->n, err))
             return -1;
         *slot = (evict_slot){.tokens = s->before,
@@ -305,7 +314,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     a.latents = latents_of(e, r->layer);
     if (e->rule.ranking == KVD_EVICT_EXPECTED)
         a.expected = expected_of(e, r->layer);
-    /* Scores are computed from whole keys, but kvd_evict_choose moves the stored ones. */
+    /* Scores need unprojected keys (`whole`), but kvd_evict_choose moves stored keys (`a`). */
     kvd_evict_prompts_args whole = a;
     kvd_evict_prompts_whole(c, &whole);
     return kvd_status((e->rule.ranking == KVD_EVICT_TRAINED
@@ -537,7 +546,10 @@ static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int 
     return kvd_paged_cache_row(m->cache, slot, layer, kv_head, place);
 }
 
-/* Returns the position of a cached token if the last `recent` places are a ring. */
+/*
+ * Returns the sequence position of the token at index `place`, if decode steps overwrite the last
+ * `recent` indices in turn.
+ */
 static uint32_t streamed(const kvd_evict_budget *b, size_t tokens, size_t place)
 {
     const size_t limit = (size_t)b->limit, recent = (size_t)b->recent, prompt = (size_t)b->prompt,
@@ -621,7 +633,10 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         cache->hook.wants_pre |= cache->cosine && !cache->hook.wants_raw;
     if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
-    /* Rules with a temperature compute their own softmax denominators. */
+    /*
+     * These rankings need the softmax denominators of attention. With a temperature (tau0 > 0),
+     * kernels compute denominators of their own.
+     */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
                        (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));

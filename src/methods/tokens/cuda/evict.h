@@ -16,7 +16,10 @@
 extern "C" {
 #endif
 
-/* [n_slots][n_layers][kv_head][room] in device memory: scores and positions of cached tokens. */
+/*
+ * Scores and positions of cached tokens in device memory, [n_slots][n_layers][n_kv_heads][room].
+ * `room` is the largest number of tokens.
+ */
 typedef struct {
     float *score;
     uint32_t *position;
@@ -38,7 +41,10 @@ typedef struct {
 
 /* Device data of methods that merge dropped tokens into kept ones. */
 typedef struct {
-    /* Scratch [n_kv_heads][n_q8]: receiver of a dropped token, its weight, 1 / |key|. */
+    /*
+     * Scratch arrays [n_kv_heads][n_q8]: index of the token that receives a dropped one, its
+     * weight, and 1 / |key|.
+     */
     int32_t *into;
     float *weight, *length;
     /* [slot][layer][kv_head] Running mean of dropped tokens' cosines, NaN at first. */
@@ -51,7 +57,7 @@ typedef struct {
     void *near; /* scratch memory of kvd_evict_near_bytes bytes */
 } kvd_evict_merging;
 
-/* RoPE and scratch memory for KVD_EVICT_EXPECTED. */
+/* RoPE tables and scratch memory for the ranking KVD_EVICT_EXPECTED. */
 typedef struct {
     int32_t dims, half; /* number of dimensions that RoPE rotates, and d_head / 2 */
     int32_t interleaved;
@@ -80,7 +86,10 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t hopper;
-    /* Layer, number of prompts, rows of `q`, pages per prompt, longest prompt. */
+    /*
+     * Index of the layer, number of prompts, of rows of `q`, of page table entries per prompt, and
+     * of tokens of the longest prompt.
+     */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
      * [batch] in device memory: first row in `q`, number of tokens and slot of each prompt. With
@@ -92,16 +101,20 @@ typedef struct {
     /* Queries in device memory, in 8 x 8 blocks. */
     const void *q;
     void *pool; /* device pages with K and V of the layer */
-    /* If latents.pool is not NULL, latent vectors are moved instead of K and V. */
+    /* If latents.pool is not NULL, dropping tokens moves these in place of K and V. */
     kvd_evict_latents latents;
     /* [n_heads][n_q8] on the device: logs of softmax denominators. Overwritten if tau0 > 0. */
     float *lse;
     /* Scratch [n_heads][n_q8] in device memory: attention that each token received. */
     float *mass;
-    /* Scratch [n_q8] in device memory for rule.anchor: distance from the anchor. */
+    /*
+     * Scratch [n_q8] in device memory: Hamming distance of each token's bits from the anchor. Used
+     * only if rule.anchor is not 0.
+     */
     float *distance;
     /*
-     * `summed`: `mass` and `distance` are sums over all GPUs. `n_heads`: query heads of all GPUs.
+     * summed: 1 if `mass` and `distance` are sums over the heads of all GPUs. n_heads: number of
+     * query heads of all GPUs.
      */
     int32_t summed, n_heads;
     /* Output [n_kv_heads][n_q8] on the device: score of each token. */
@@ -123,7 +136,10 @@ cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_
 cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* Sums `mass` over query heads and fills `distance`. The caller adds both over GPUs. */
+/*
+ * Sums `mass` over this GPU's query heads and, if rule.anchor is not 0, computes `distance`. The
+ * caller adds both over all GPUs.
+ */
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
  * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last `rows` queries gives token t at
@@ -159,8 +175,8 @@ typedef struct {
     /* Scratch of kvd_evict_steps_bytes bytes if tau0 > 0, and for KVD_EVICT_PIVOTAL. */
     float *work;
     /*
-     * [batch][room] in device memory, or NULL: sums of scores if several GPUs divide the heads. The
-     * caller adds them over GPUs and then calls kvd_evict_steps_drop.
+     * [batch][room] in device memory: scores summed over this GPU's KV heads. The caller adds the
+     * sums of all GPUs and then calls kvd_evict_steps_drop. NULL if this GPU has all heads.
      */
     float *sums;
     kvd_evict_merging merging;
@@ -179,8 +195,9 @@ size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room)
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
- * Allocate memory of merging, owned by *m: scratch for prompts of n elements, or zeroed counts of
- * merged tokens per slot. *host [n_slots] is pinned.
+ * Allocate memory of *g, which *m owns. kvd_evict_merging_work allocates scratch memory for prompts
+ * of n elements. kvd_evict_merging_slots allocates zeroed counts of merged tokens per slot, and
+ * pinned memory for a copy, *host [n_slots].
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
@@ -198,7 +215,7 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 /* Returns the arguments of prompts that do not depend on the method. */
 kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                             int layer);
-/* Makes *a read unprojected keys and queries, if prompts attend to them. */
+/* If the cache keeps unprojected K of prompts, makes *a read them and unprojected queries. */
 void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a);
 
 /*
@@ -231,7 +248,10 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 
-/* Copies the pages that a KV head chose in a step to the host. *tokens: their tokens. */
+/*
+ * Copies the numbers of the selection pages that a KV head read in a decode step to page [*n] on
+ * the host. *tokens gets the number of tokens in these pages.
+ */
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err);
 #endif

@@ -106,7 +106,10 @@ __global__ void __launch_bounds__(CHOOSE)
     smooth<CHOOSE>(mass, old, a.rule.smooth, score);
 }
 
-/* Sets `distance` to the number of query heads whose choice differs from the anchor. */
+/*
+ * Sets each token's `distance` to the number of query heads whose choice to keep it differs from
+ * the anchor's (method kvcrush).
+ */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -130,7 +133,10 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
         a.kept[(size_t)g * a.n_q8 + at] = t;
 }
 
-/* Keeps the tokens of the largest scores, and every k-th remaining token by distance. */
+/*
+ * Method kvcrush: keeps the tokens with the largest scores and, of the others in order of distance,
+ * every k-th one.
+ */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -153,7 +159,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* Each thread counts the dropped tokens of its part and numbers them consecutively. */
+    /* Numbers the dropped tokens in order of distance d. Each thread counts those in its part. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
@@ -185,7 +191,7 @@ __global__ void __launch_bounds__(MOVE)
     if (m == n || slice * DIMS >= x.d)
         return;
     compact_rows<MOVE, RUN>(x, kept, m, slice);
-    /* The position of a prompt's token is its index. */
+    /* The position of a prompt token is its index in the prompt. */
     for (int i = (int)threadIdx.x; a.latents.pool && !slice && !side && i < m; i += MOVE)
         position_at(a, b, g, i) = kept[i];
 }
@@ -283,7 +289,10 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    /* With rule.whole_layer, every CTA reads `mass` of all heads, which must not be smoothed. */
+    /*
+     * With rule.whole_layer, every CTA reads `mass` of all heads. Smoothing would overwrite it, so
+     * smoothing is not supported.
+     */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))
         return cudaErrorInvalidValue;

@@ -38,7 +38,7 @@ __device__ __forceinline__ float *part_of(const kvd_evict_prompts_args &a, int b
     return a.expected.work + (((size_t)b * a.map.n_heads + h) * SPLITS + split) * part_size(d);
 }
 
-/* Copies queries with RoPE undone to shared memory. All threads must call it, then sync. */
+/* Copies queries with RoPE undone to shared memory. All threads must call it and then wait. */
 template <int ROWS, int PITCH>
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
                               int rows, float (&x)[ROWS][PITCH])
@@ -133,7 +133,10 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Row i of the mean RoPE rotation: (R x)[i] = own * x[i] + other * x[partner]. */
+/*
+ * Row i of the mean RoPE rotation R: (R x)[i] = own * x[i] + other * x[partner]. RoPE rotates
+ * dimensions i and `partner` together.
+ */
 struct turn {
     int partner;
     float own, other;

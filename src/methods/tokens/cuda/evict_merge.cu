@@ -10,7 +10,7 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* KV head of n tokens. `list` has the m tokens that stay, then the dropped ones. */
+/* Tokens of a KV head and prompt. `list` has the m tokens that stay, then the dropped ones. */
 struct entries {
     int n, m;
     size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/* Loads the keys of 32 tokens of the list as mma.sync fragments. */
+/* Loads the keys of 32 consecutive tokens of entries.list as mma.sync fragments. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
@@ -195,7 +195,10 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/* Chooses to merge the dropped tokens whose cosine reaches the KV head's mean (method d2o). */
+/*
+ * Method d2o: merges a dropped token if its largest key cosine reaches the mean of these cosines
+ * over the KV head's dropped tokens.
+ */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -304,7 +307,7 @@ struct run {
     int from, to, pivot, j, m;
 };
 
-/* Returns the index of token t of a run in the list of kept and merged tokens. */
+/* Returns the index of token t of run r in the list of kept, then merged tokens. */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
@@ -350,7 +353,10 @@ __global__ void __launch_bounds__(RANK)
         a.merging.count[a.slot[b] * a.map.n_kv_heads + g] = runs + n - old;
 }
 
-/* Writes merging weights exp(-x^2 / y^2) for the distance x from the kept key, y being its mean. */
+/*
+ * Writes merging weights exp(-(x / y)^2). x is the distance of a key from the key it merges into, y
+ * the mean of x over the run.
+ */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {

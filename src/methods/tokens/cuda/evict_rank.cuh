@@ -129,8 +129,8 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
 }
 
 /*
- * Copies up to 64 tokens of a list, from element `first` on, and fills up the last group of 8 with
- * zeros. at(i) returns token i of the list, keys(t) the address of K.
+ * Copies K and V of tokens first .. first + 63 of a list to one page. Fills up the last 8 tokens
+ * with zeros. at(i) returns token i of the list, keys(t) the address of its K.
  */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
     }
 }
 
-/* Returns the index in all pages of 8 dimensions of token t. */
+/* Returns the element index, in the pool of pages, of a block of 8 dimensions of token t. */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
 {
@@ -292,7 +292,7 @@ static inline bool score_args_bad(const kvd_evict_prompts_args *a)
 template <int HALVES, int BLOCKS> struct step_queries {
     uint4 q[HALVES][BLOCKS];
 
-    /* Loads d numbers per query head, from row + offset [group]. */
+    /* Loads d numbers per query head. Query head h begins at row + offset[h]. */
     __device__ __forceinline__ step_queries(const uint16_t *row, const int32_t *offset, int group,
                                             int d)
     {

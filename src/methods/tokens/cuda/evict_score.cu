@@ -61,7 +61,10 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
         kvd_copy_16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there ? 16 : 0);
 }
 
-/* LOGS: logs of softmax denominators. SUMS, COUNTS, LARGEST: of each key's probabilities. */
+/*
+ * LOGS: logs of softmax denominators. Per key, SUMS: sum of its probabilities, LARGEST: their
+ * maximum, COUNTS: minus the number of those below the mean.
+ */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
 /* Returns -1 if p is below the mean probability 1 / (t + 1), else 0. */

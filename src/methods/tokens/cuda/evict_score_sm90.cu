@@ -32,7 +32,7 @@ struct side {
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Returns the bytes of existing tokens among t .. t + 63, in groups of 8 tokens. */
+    /* Returns the bytes of tokens t .. t + 63 that the prompt has, rounded up to 8 tokens. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -61,7 +61,7 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
 /* Results: logs of softmax denominators; per key, sum or maximum of probabilities. */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
-/* Sums, maxima and noise for two tokens of a thread, 8 tokens apart. */
+/* Softmax sums, maxima and noise terms of a thread's two tokens, which are 8 tokens apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };

@@ -20,7 +20,10 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/* SUMS adds probabilities to scores, TEMPERED with noise; COUNTS appends history bits. */
+/*
+ * Ways to update scores: SUMS adds probabilities, TEMPERED adds those with temperature and noise,
+ * COUNTS appends a history bit, 1 for a probability below the mean.
+ */
 enum kind { SUMS, TEMPERED, COUNTS };
 
 /* Waits for all CTAs of a KV head. Their shared memory is visible afterwards. */
@@ -176,7 +179,10 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/* Adds p to the score of token i, which replaces `least` if it may be dropped and scores less. */
+/*
+ * Adds p to the score of token i. If the token may be dropped and its score is smaller than that of
+ * `least`, makes it `least`.
+ */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -229,7 +235,7 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
     }
 }
 
-/* Adds probabilities to scores, or history bits. Returns the thread's candidate to drop. */
+/* Updates the scores by the step's probabilities. Returns the thread's candidate to drop. */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
 {
@@ -456,9 +462,7 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /*
-     * In timing runs all positions may be equal, and too many tokens stay. This limits the copies.
-     */
+    /* In timing runs, all positions may be equal. The minimum keeps the copies in bounds. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)
@@ -480,7 +484,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* The last `recent` indices are a ring. `turns` counts the overwritten tokens. */
+    /* `turns` tokens were overwritten so far, in a ring buffer of the last `recent` indices. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < pieces_of(a, g); c += 32)

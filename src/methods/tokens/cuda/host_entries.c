@@ -30,7 +30,7 @@ typedef struct {
     double *bits[KVD_N_SIDES]; /* [room] bits of the codes */
     uint16_t *row;             /* [room - first][2 d] K and V, decoded where they are coded */
     uint32_t *state;           /* [KVD_N_SIDES][states] of the entropy coder */
-    /* Number of cached tokens to quantise now, and range of tokens that are written back. */
+    /* Number of tokens that are ready to be quantised, and range of tokens to write back. */
     size_t ready[KVD_N_SIDES], from, end;
     size_t at; /* first row of the head in kvd_host_entries.rows */
 } entries_of;
@@ -58,7 +58,10 @@ struct kvd_host_entries {
     uint16_t *taken;     /* pinned [ROWS][2 d] rows of new entries */
     uint16_t **k;        /* pinned [ROWS] addresses in the pages */
     uint16_t *device_rows, **device_k;
-    /* Parts of heads that the GPU quantises, in pinned and device memory, or NULL. */
+    /*
+     * [ROWS] Tokens of each head that the GPU quantises, in pinned and in device memory. NULL if
+     * the CPU quantises them.
+     */
     kvd_cache_codes *codes, *device_codes;
     kvd_packed_form form;           /* of codes on the GPU */
     size_t group;                   /* of integer codes on the GPU */
@@ -208,7 +211,7 @@ static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *posit
     return status;
 }
 
-/* Returns the sequence position of the token with index `place` that a slice appends to head i. */
+/* Returns the sequence position of the token that slice s puts at index `place` of list i. */
 static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                             size_t place)
 {
@@ -222,7 +225,7 @@ static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_
                                    (size_t)b->host.q_start[row] + place];
 }
 
-/* Appends cached tokens to the list of head i, which drops none, until it has n. */
+/* Appends new cached tokens to head i's list until it has n. All earlier tokens stay. */
 static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i, size_t n,
                   kvd_err *err)
 {
@@ -274,7 +277,8 @@ static int slide(const kvd_host_entries *e, const kvd_slice *s, entries_of *h, k
 }
 
 /*
- * Updates the list of head i. row: index of slice s in the iteration; where [max_len]: scratch.
+ * Updates head i's list after slice s. `row` is the slice's index in the iteration, and where
+ * [max_len] is scratch memory.
  */
 static int update_head(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                        uint32_t *where, kvd_err *err)
@@ -429,7 +433,10 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
     return status ? kvd_in(err, "layer %d, KV head %zu", layer, i % e->heads) : 0;
 }
 
-/* Appends new cached tokens, quantises full blocks, and puts changed tokens in e->rows. */
+/*
+ * Appends new cached tokens from `taken`, quantises tokens that fill a block, and copies changed
+ * tokens to e->rows.
+ */
 static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const uint16_t *taken,
                      kvd_err *err)
 {
@@ -453,7 +460,10 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
     return 0;
 }
 
-/* Lists the addresses of new or, if `ready`, changed tokens of n heads. *rows: number. */
+/*
+ * Lists the page addresses of the new tokens of n heads or, if `ready`, of the tokens to write
+ * back. *rows gets their number.
+ */
 static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                      bool ready, size_t *rows, kvd_err *err)
 {

@@ -150,7 +150,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Packs the quantised key of token `row` into word `at` of the lanes with lane % 4 = c. */
+/* Returns word `at` of the quantised key of token `row`, for a lane with lane % 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -165,7 +165,10 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
     return word;
 }
 
-/* Returns how many dimensions of V are in word w: *first, *first + 8, and so on. */
+/*
+ * Returns the number of dimensions of V in word w of a lane. The dimensions are *first, *first + 8,
+ * *first + 16 and so on.
+ */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
     *first = (bits == 8 ? 8 * w : bits == 4 ? 16 * w : 32 * w) + lane / 4;

@@ -112,7 +112,7 @@ typedef struct {
     uint64_t wanted, left;
 } kvd_leankv_state;
 
-/* [n_slots][n_layers][n_kv_heads] Pages of all KV heads, passed to kernels by value. */
+/* Pages of all KV heads [n_slots][n_layers][n_kv_heads]. Passed to kernels by value. */
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;

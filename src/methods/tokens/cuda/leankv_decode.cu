@@ -27,7 +27,7 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
     return y;
 }
 
-/* Added to quantised values when they become bf16: 128, or 0 for 8-bit numbers. */
+/* Offset of quantised values as bf16, subtracted from sums later: 128, or 0 for 8 bits. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
 /* Returns two quantised keys of dimensions 16 s .. 16 s + 15, as float16 plus 1024. */
@@ -182,14 +182,17 @@ struct tiles {
     /* Page numbers at high precision and, from index low_pages on, at low precision. */
     const int32_t *table;
     int first, stride, high, low, low_pages;
-    /* 2^32 / (tiles per page), so that a multiplication replaces a division. */
+    /* 2^32 / (tiles per page), rounded up: a factor that replaces a division. */
     uint32_t part_of[KVD_LEANKV_LEVELS];
     char *ring;
     int stage_bytes;
     uint32_t full; /* shared address of the mbarriers, one per ring tile */
 };
 
-/* Returns the offset in a page of part k of tile `in`: keys, values, key scales, value scales. */
+/*
+ * Returns the offset in a page of part k of tile `in`, and its size in *bytes. Part 0: keys, 1:
+ * values, 2: key scales, 3: value scales.
+ */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
 {
@@ -356,7 +359,7 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
     }
 }
 
-/* Merges the outputs of n warps to `out`. Returns the merged maximum and sum. */
+/* Merges the partial outputs of n warps into `out`. Returns their softmax maximum and sum. */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
                                       int lane, float (&out)[F / 32])

@@ -297,7 +297,10 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the index of KV head i of the listed slots, or -1 if the slot has no request. */
+/*
+ * Returns the pool index of KV head i, counted over the slots in `slot` and n_layers layers, or -1
+ * if its slot has no request.
+ */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {
@@ -316,7 +319,7 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
     return max(wanted - h.pages[level], 0);
 }
 
-/* Reduces h->n to the numbers of tokens for which the KV head has pages. */
+/* Reduces the token counts in *h to what fits into the KV head's pages. */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {

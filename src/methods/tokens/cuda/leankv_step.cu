@@ -6,7 +6,10 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/* Least significant token of a precision before the window. If equal, the oldest one. */
+/*
+ * Least significant token of one precision among the tokens before the window of newest tokens. On
+ * ties, the oldest one.
+ */
 struct least {
     /* Sort key: significance (bits of a float) in the upper half, position in the lower half. */
     unsigned long long key;
@@ -15,7 +18,7 @@ struct least {
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    /* Index, at high precision, of the token that leaves the window, or -1. */
+    /* Index, at high precision, of the token that this step makes older than the window, or -1. */
     int leaving;
     float leaving_significance;
 };
@@ -88,7 +91,10 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/* Decides which tokens to lower or drop. `sum`: significance of `body` older tokens. */
+/*
+ * Decides which tokens to lower or drop. `sum` is the sum of the significances of the `body` tokens
+ * older than the window.
+ */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -230,7 +236,10 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/* Adds the step's probabilities to scores. Thread 0 gets their sum and the least of them. */
+/*
+ * Adds the step's probabilities to the scores. Thread 0 gets the sum of significances, and the
+ * least significant token of each precision.
+ */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)

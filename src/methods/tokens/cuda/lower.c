@@ -292,7 +292,10 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /* Timing runs have random bits, but not all 16-bit patterns are finite float16 numbers. */
+    /*
+     * Slots that were never written have random bits, and not all 16-bit patterns are finite
+     * float16 numbers. So every precision must be below 16 bits.
+     */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;

@@ -33,7 +33,7 @@ static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /* Mean keys and one byte per selection page, padded to a multiple of 16 bytes. */
+    /* shadowkv stores a mean key and a flag byte per selection page, padded to 16 bytes. */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -80,7 +80,10 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/* Returns the bits that help to choose among n tokens: `stored`, or as the CPU counts. */
+/*
+ * Returns the bits of the data by which a step chooses among n tokens: as stored on the GPU if
+ * `stored` is true, otherwise as the CPU counts them.
+ */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;
@@ -165,7 +168,10 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/* Computes the data for choosing from each request's last q_len[b] keys, at most `longest`. */
+/*
+ * Updates the data by which steps choose tokens, for each request's last q_len[b] keys. `longest`
+ * is the largest q_len[b].
+ */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {
@@ -255,7 +261,7 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
                      : plan(e, &a, stream, err);
 }
 
-/* Chooses the tokens to read. If their number varies, divides the attention to them among CTAs. */
+/* Chooses the tokens to read. If their number varies, also divides attention among CTAs. */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -445,7 +451,10 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /* Without a prompt, all requests of a timing run would choose the same tokens. */
+    /*
+     * If queries decide how many tokens are read, timing runs need prompts. Otherwise all requests
+     * would choose the same tokens.
+     */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

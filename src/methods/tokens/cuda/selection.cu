@@ -17,7 +17,7 @@ enum {
     KEYS = KVD_PAGE_TOKENS
 };
 
-/* Numbers of selection pages of a request: all, newest, chosen. */
+/* Number of selection pages of a request: all, the newest, and those chosen by score. */
 struct pages {
     int all, newest, chosen;
 };
@@ -127,7 +127,10 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
         heads[0] = live[0] * kv;
 }
 
-/* Writes factors for a sum of rise * largest + fall * smallest key. All threads call it. */
+/*
+ * Writes factors per dimension. The sum of rise * largest key + fall * smallest key is a page's
+ * score. All threads must call it.
+ */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
 {
@@ -190,7 +193,10 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
     }
 }
 
-/* Scores pages by upper bounds of q k: sum of rise * high + fall * low. */
+/*
+ * Scores selection pages by the largest and smallest key of each dimension: the sum of rise *
+ * largest + fall * smallest.
+ */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -213,7 +219,7 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/* Scores large clusters by the extremes of their small clusters' bounds. */
+/* Scores large clusters by each dimension's extremes over their small clusters. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -329,8 +335,8 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
 }
 
 /*
- * Fills `recent`, one key per thread. Element r is of the newest query t with t % history = r.
- * WIDTH is the largest width of keys.
+ * Fills `recent` with probabilities, one key per thread. Element r has those from the newest query
+ * t with t % history = r. WIDTH is the largest number of dimensions of a key.
  */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
@@ -380,7 +386,7 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /* For earlier tokens, earlier parts of the prompt have written the probabilities. */
+            /* An earlier part of the prompt wrote the probability if query and key are old. */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -402,8 +408,8 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
 }
 
 /*
- * Writes the step's probabilities to `recent`. A warp has 16 of the tokens that were read. WIDTH is
- * the largest width of keys.
+ * Writes the step's probabilities to `recent`. Each warp handles 16 tokens that were read. WIDTH is
+ * the largest number of dimensions of a key.
  */
 template <int HALVES, int WIDTH>
 __global__ void __launch_bounds__(RECALL)

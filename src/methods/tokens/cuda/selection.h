@@ -53,8 +53,8 @@ cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_row
                                  cudaStream_t stream);
 
 /*
- * Writes the numbers of tokens that KV heads read to len [batch * n_kv_heads]. heads[0] gets the
- * number of KV heads of the first live[0] requests. All arrays are in device memory.
+ * Writes the number of tokens that each KV head reads to len [batch * n_kv_heads], and the number
+ * of KV heads of the first live[0] requests to heads[0]. All arrays are in device memory.
  */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
@@ -63,8 +63,9 @@ cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, i
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
     /*
-     * Scratch [batch * n_kv_heads][max_pages * 64 / page] for scores. KVD_READ_CODES needs [batch *
-     * n_kv_heads][group][max_pages * 64].
+     * Scratch memory for scores, [batch * n_kv_heads][k][max_pages * 64 / page]. k is the number of
+     * query heads per KV head for KVD_READ_CODES and KVD_READ_LANDMARKS, 2 for KVD_READ_CLUSTERS,
+     * otherwise 1.
      */
     float *score;
     /* [batch * n_kv_heads][max_pages * 64 / page] Numbers of chosen selection pages, rising. */
@@ -74,26 +75,29 @@ typedef struct {
     /* bf16 pages of the chosen tokens for KVD_READ_LANDMARKS, row_pages pages per KV head. */
     void *rows;
     int32_t row_pages; /* largest number of pages with tokens that a KV head reads */
-    /* [batch * n_kv_heads] on the device: tokens read, an output if they vary. */
+    /*
+     * [batch * n_kv_heads] in device memory: number of tokens that each KV head reads. If
+     * kvd_selection_varies, the functions that choose tokens write it.
+     */
     int32_t *len;
-    /* [batch] in device memory: tokens read, summed over calls, if kvd_selection_varies. */
+    /* [batch] on the device: tokens read, summed over calls. Only if kvd_selection_varies. */
     unsigned long long *read;
 } kvd_selected;
 
 cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
 /*
- * Writes a step's probabilities to `recent`. `to` has the chosen tokens, lse [batch *
- * n_kv_heads][group] the natural logs of softmax denominators.
+ * Writes the attention probabilities of a decode step to s->recent. `to` has the tokens that were
+ * read. lse [batch * n_kv_heads][group] has the natural logs of softmax denominators.
  */
 cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
                                  cudaStream_t stream);
 
 /* Centroids, and index of the nearest centroid of each key of a layer, in device memory. */
 typedef struct {
-    /* Number of centroids, and relative position at which RoPE rotates queries. */
+    /* Number of centroids, and RoPE position of queries when they are compared with centroids. */
     int32_t size, relative;
-    /* Number of dimensions that RoPE rotates; adjacent ones together if `interleaved`. */
+    /* Number of rotated dimensions. interleaved: 1 if RoPE rotates adjacent dimensions. */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
     /* On the device, per KV head: factors [d][d], centroids times factors, centroids [size][d]. */
@@ -105,15 +109,15 @@ typedef struct {
 /* Finds the nearest centroid of the last q_len[b] <= longest keys of each request. */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* Chooses clusters of tokens. `score` needs twice as many elements. */
+/* Chooses the clusters of tokens that steps read, for KVD_READ_CLUSTERS. */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                    cudaStream_t stream);
 /* Chooses tokens by their centroids. */
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
 /*
- * State of a layer with KVD_READ_LANDMARKS in device memory. Each selection page has a mean key; a
- * flag above 0 means that its keys are also stored exactly.
+ * State of method shadowkv (KVD_READ_LANDMARKS) in one layer, in device memory. Each selection page
+ * has a mean key and a flag. A flag above 0 means that the page's keys are also stored exactly.
  */
 typedef struct {
     int32_t *prompt; /* [n_slots] tokens of the prompt */
@@ -121,7 +125,10 @@ typedef struct {
     /* Elements of a latent vector. Latent vectors are [page][64 * rank] on the device. */
     int32_t rank;
     const uint16_t *latents;
-    /* Outputs: latent vectors of the tokens read, and their positions, -1 for exact keys. */
+    /*
+     * Outputs: latent vectors of the keys of the tokens read, and positions of these tokens. -1:
+     * the key is stored exactly.
+     */
     uint16_t *gathered;
     int32_t *position;
     /*
@@ -131,12 +138,18 @@ typedef struct {
      */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
-    /* Output of kvd_selection_landmark_lengths: slot * n_layers * n_kv_heads + KV head. */
+    /*
+     * Output of kvd_selection_landmark_lengths: index of each KV head's projection, slot * n_layers
+     * * n_kv_heads + KV head.
+     */
     int32_t *matrix;
     int32_t n_layers;
 } kvd_selection_shadow;
 
-/* Computes mean keys of prompts, and chooses the pages with exact keys. `score` is scratch. */
+/*
+ * Computes the mean keys of prompts' selection pages, and chooses the pages whose keys are also
+ * stored exactly. `score` is scratch memory.
+ */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
 /* Copies values and exact keys of the last q_len[b] <= longest tokens of each request. */
@@ -147,8 +160,9 @@ cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_sel
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
 /*
- * Chooses the tokens to read for method shadowkv and gathers the latent vectors of their keys. Keys
- * with a position in x->position become 0, and the caller must rebuild them.
+ * Chooses the tokens that steps read with method shadowkv, and copies their values and exact keys.
+ * Keys that are stored as latent vectors become 0; the caller must rebuild them from x->gathered
+ * and x->position.
  */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
@@ -218,7 +232,7 @@ KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
     return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
-/* Returns how many of n small clusters are chosen, without the first and the last one. */
+/* Returns how many of n small clusters are chosen by score. First and last always are. */
 KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
 {
     const size_t budget = (size_t)r->budget;

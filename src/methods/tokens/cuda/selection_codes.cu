@@ -34,7 +34,7 @@ __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double
     *b = v * cf + u * sf;
 }
 
-/* Returns (page of token t) * n_kv_heads + g. */
+/* Returns the index of token t's page and KV head g in arrays [page][n_kv_heads]. */
 __device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] * s.map.n_kv_heads +
@@ -64,8 +64,8 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
 }
 
 /*
- * Multiplies the keys x of the CTA's tokens by the Cholesky factor. All threads must call it. PITCH
- * is WIDTH + 1, an odd number that avoids bank conflicts.
+ * Multiplies the CTA's keys x by the Cholesky factor of the queries' second moment. All threads
+ * must call it. PITCH is WIDTH + 1, an odd number that avoids bank conflicts.
  */
 template <int PITCH> __device__ void times_factor(const float *factor, int d, float (*x)[PITCH])
 {

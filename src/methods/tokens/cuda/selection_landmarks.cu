@@ -19,7 +19,7 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Computes marks_of in one thread of the CTA. All threads must call it. */
+/* Returns the page counts of request b's prompt. All threads of the CTA must call it. */
 __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection &s,
                                                             const kvd_selection_shadow &x, int b)
 {
@@ -49,7 +49,7 @@ __device__ __forceinline__ size_t room_of(const kvd_selection &s)
     return (size_t)s.max_pages << log_each(s);
 }
 
-/* Returns the number of the cache page that has selection page i. */
+/* Returns the number of the cache page that contains selection page i of request b. */
 __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i >> log_each(s))];
@@ -261,7 +261,10 @@ __device__ float largest_of(float x)
     return x;
 }
 
-/* Replaces the scores of the first query head by the largest log of a page's softmax share. */
+/*
+ * Computes the log softmax over pages for each query head, and writes its maximum over query heads
+ * to the first head's scores.
+ */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {
     for (int h = 0; h < group; h++) {
@@ -325,7 +328,10 @@ __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_se
     return (to.chosen[row * room_of(s) + (size_t)(at >> log)] << log) + (at & ((1 << log) - 1));
 }
 
-/* Copies latent vectors and positions of 64 chosen tokens without exact keys. */
+/*
+ * Copies the latent vectors and positions of 64 chosen tokens. A token with an exact key gets
+ * position -1 and no latent vector.
+ */
 __global__ void __launch_bounds__(SCORE)
     latent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_shadow x,
@@ -548,7 +554,7 @@ extern "C" cudaError_t kvd_selection_shadow_store(const kvd_selection *s,
 {
     if (!has_landmarks(s, x) || !stores(x) || !q_len || longest < 1)
         return cudaErrorInvalidValue;
-    /* The new tokens of a request may begin within a page. */
+    /* New tokens may begin in the middle of a page, so they can be in one page more. */
     const unsigned pages = (unsigned)((longest + KVD_PAGE_TOKENS - 2) / KVD_PAGE_TOKENS + 1);
     store_kernel<<<dim3(pages, (unsigned)s->map.n_kv_heads, (unsigned)s->batch), STORE, 0,
                    stream>>>(*s, *x, q_len);

@@ -24,7 +24,7 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/* Returns the number of cached tokens in the largest layer. New tokens follow it in all layers. */
+/* Returns the number of tokens that a request has in the layer that caches most. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = (const selection *)m;
@@ -175,7 +175,7 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns how many of n tokens of a request follow those with a mean key, at least 1. */
+/* Returns how many of n tokens follow the selection pages with a mean key, at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -402,7 +402,10 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/* Returns a correction, negative because unread latent vectors have fewer bits than assumed. */
+/*
+ * Returns a negative correction of the bits that steps do not read, because unread latent vectors
+ * have fewer bits than keys.
+ */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;

@@ -19,7 +19,10 @@ typedef struct {
     /* [n_slots] Number of tokens of each request after the latest iteration. */
     size_t *held;
     size_t rows, row_pages, max_pages;
-    /* [layers][pages][bytes per page] in device memory: data by which steps choose tokens. */
+    /*
+     * [layers][pages][bytes per page] in device memory: key bounds, mean keys, codes or
+     * probabilities by which steps choose tokens.
+     */
     char *sides;
     size_t side;
     float *lse; /* device [rows][group], for decode steps */
@@ -35,7 +38,7 @@ typedef struct {
     } codes;
     /* Numbers of cached tokens, for methods whose layers cache different numbers. */
     struct {
-        /* Cached tokens with the new one: pinned, and on the device [layers][max_slices]. */
+        /* [layers][max_slices] Cached token counts, new one included: pinned, and on the device. */
         int32_t *length, *lengths;
         size_t *entries; /* [n_slots][layers] number of cached tokens */
         kvd_evict_budget *budget;
@@ -46,7 +49,10 @@ typedef struct {
     struct {
         /* Kernel arguments for layer 0. */
         kvd_selection_shadow of;
-        /* Product n_kv_heads * d_head, and rank of the keys without padding. */
+        /*
+         * Number of elements of all keys of a token in a layer (n_kv_heads * d_head), and rank of
+         * the keys without padding.
+         */
         size_t wide, kept;
         size_t *prompt; /* host [n_slots] number of prompt tokens */
         /* [n_slots][layers][wide][rank] Right singular vectors of each request's prompt keys. */
@@ -92,7 +98,7 @@ int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
 /* Records how many tokens each layer caches for request i. */
 void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
 
-/* Returns true if keys of prompts are stored as latent vectors. */
+/* Returns true if prompt keys are stored as latent vectors, as in method shadowkv. */
 static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_LANDMARKS;
@@ -111,7 +117,10 @@ void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);
 /* Writes the numbers of tokens that steps read to device memory. */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);
-/* Chooses the tokens that steps read, rebuilds their keys and ends the timed phases. */
+/*
+ * Chooses the tokens that steps read, rebuilds their keys, and ends the clock's phases of choosing
+ * and rebuilding.
+ */
 int kvd_selection_shadow_choose(const kvd_selection_method *e, const kvd_selection *s,
                                 const kvd_selected *to, const kvd_paged_rows *r, kvd_err *err);
 

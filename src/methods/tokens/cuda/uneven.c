@@ -27,7 +27,7 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 {
     const kvd_plan *const p = e->method.plan;
     const kvd_paged_cache *const c = e->method.cache;
-    /* Methods that rank over all layers count only the layers in which they choose tokens. */
+    /* Methods that rank over all layers have budgets only for layers without a sliding window. */
     const bool some = p->tokens->rank != NULL;
     kvd_evict_request r = {.prompt = prompt,
                            .whole = s->whole ? s->whole : e->max_len,
@@ -45,7 +45,7 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/* Assigns pages. Some methods need them for whole prompts, because they choose tokens later. */
+/* Assigns pages, for whole prompts if the method chooses tokens after they have run. */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -462,7 +462,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err) || (plan->bits && kvd_host_entries_new(&e->method, &places, err)))
         return -1;
-    /* If keys decide how many tokens stay, timing runs cannot begin without a prompt. */
+    /* With merging, keys decide how many tokens stay, so timing runs must begin with a prompt. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;

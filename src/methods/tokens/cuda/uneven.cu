@@ -49,7 +49,10 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns token t's sort key among all heads of a budget. `own`: threshold of head g. */
+/*
+ * Returns the sort key of token t of KV head g among all heads that share a budget. Tokens that
+ * reach `own` get the largest score.
+ */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -95,7 +98,10 @@ __global__ void __launch_bounds__(VECTOR)
     u.vector[((size_t)b * u.n_all + (u.first + g)) * (size_t)a.map.d_v[0] + me] = all;
 }
 
-/* Finds the KV heads farthest from the mean of these sums (taskkv). */
+/*
+ * Method taskkv: finds the KV heads whose weighted sum of values (u.vector) is farthest from the
+ * mean over KV heads.
+ */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

@@ -37,13 +37,13 @@ typedef struct {
     int32_t *is_whole; /* [batch][n_all] 1 if the KV head keeps all tokens */
     /* 1 if `heads` already holds all tokens of the prompts. */
     int32_t stored;
-    /* 1 if kvd_uneven_threshold has filled `least`, for all layers. */
+    /* 1 if kvd_uneven_threshold has computed the thresholds `least` for all layers. */
     int32_t decided;
-    /* Number of KV heads in all earlier layers if `decided`, otherwise 0. */
+    /* If `decided` is 1, number of KV heads in all earlier layers, otherwise 0. */
     int32_t first_head;
     /* Number of consecutive layers, from this one on, that keep the same windows of tokens. */
     int32_t layers;
-    /* Distance in elements between the parts of `count` of adjacent layers. */
+    /* Distance in elements between two adjacent layers in `count`. */
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 
@@ -53,18 +53,21 @@ cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes `vector` from prompt.mass for this GPU's KV heads, if `whole` is not 0. */
 cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Merges runs of similar keys and copies K and V. prompt.merging.count must be `count`. */
+/*
+ * Merges runs of tokens with similar keys, and copies K and V of the tokens that stay.
+ * args->prompt.merging.count must equal args->count.
+ */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes the scores `rank` and, with KVD_EVICT_SPREAD, `statistic`. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Fills `least` for n_layers layers from that of `args` on. rank is [n_layers][n_all][n_q8];
- * budget.keep_old is the mean number of tokens per KV head. If scores are equal, tokens of later
- * layers stay.
+ * Computes `least` for a budget that n_layers layers share, beginning with the layer of `args`.
+ * rank [n_layers][n_all][n_q8] has the scores. budget.keep_old is the mean number of tokens per KV
+ * head. If scores are equal, tokens of later layers stay.
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
-/* Scores windows of rule.review tokens, summed over this GPU's heads, to prompt.score [n_q8]. */
+/* Scores windows of rule.review tokens over this GPU's heads. Output: prompt.score [n_q8]. */
 cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Chooses windows of rule.review tokens. Fills `kept`, and `count` of `layers` layers. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
@@ -123,7 +126,10 @@ typedef struct {
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
-    /* [layers][heads.rows] Pinned: cached tokens with the new one; then decode steps times kv. */
+    /*
+     * [layers][heads.rows] Pinned number of cached tokens, including the new one. One more element
+     * has the number of decode steps times KV heads.
+     */
     int32_t *length;
     int32_t *lengths;
     /* [layers][n_slots][kv] in device memory: number of tokens of the latest prompt that stay. */
@@ -135,18 +141,23 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /* Tokens of each prompt without its copy, pinned and in device memory, or NULL. */
+    /*
+     * For methods that repeat each prompt: number of tokens of each prompt without its copy, in
+     * pinned and in device memory. Otherwise NULL.
+     */
     int32_t *prompt, *prompts;
     size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
     /* Data of methods whose budgets depend on all layers. */
     struct {
-        /* True if the method has kvd_tokens_eviction.divide, or `shared` is true. */
+        /* True if budgets depend on all layers, by kvd_tokens_eviction.divide or by `shared`. */
         bool on, shared; /* true if KV heads of all layers share one budget */
         /* True if budgets depend on entropy and variance, false if on token scores. */
         bool spreads;
-        /* Number of scores of a token in a layer: `all`, or 1 if KV heads keep equal tokens. */
+        /*
+         * Scores per token and layer: one per KV head of all GPUs, or 1 if heads keep equal tokens.
+         */
         size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8] ranking scores */
         float *spread; /* device scratch memory of kvd_uneven_rank */
@@ -169,7 +180,7 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const kvd_uneven *e, const kvd_pag
                                               int layer);
 /* Returns the number of GPUs whose scores are added up. */
 size_t kvd_uneven_gpus(const kvd_uneven *e);
-/* Allocates e->late for prompts of `rows` tokens in `slices` requests. */
+/* Allocates e->late for prompts that have `rows` tokens and `slices` requests altogether. */
 int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err);
 /* Starts choosing tokens in all layers, after the scores of the last layer. */
 int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err);

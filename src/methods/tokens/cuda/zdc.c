@@ -31,7 +31,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_steps; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
-        /* In timing runs, a request may skip tokens, which then do not belong to the prompt. */
+        /* In timing runs, skipped tokens do not change the number of less important tokens. */
         if (known && known <= s->before)
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
@@ -174,7 +174,10 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
-/* Zeroes columns of less important tokens that an earlier layer chose. */
+/*
+ * In layers that use an earlier layer's important tokens, zeroes the columns that less important
+ * tokens do not store.
+ */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;

@@ -62,9 +62,7 @@ typedef struct {
     /* Overlap from which on the preceding layer's important tokens are reused. Above 1: never. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
-    /*
-     * Output [n_q8] in device memory: if each token is important (bits KVD_ZDC_RAW, KVD_ZDC_USED).
-     */
+    /* Output [n_q8] in device memory: bits KVD_ZDC_RAW and KVD_ZDC_USED of each token. */
     uint8_t *level;
     /* Output [n_q8] in device memory: index of each token among the tokens of equal importance. */
     int32_t *place;
@@ -108,7 +106,7 @@ typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of important tokens */
     int32_t batch, pitch;
-    /* [batch] in device memory: number of rows up to the newest token. */
+    /* [batch] on the device: number of rows up to and including each newest token. */
     const int32_t *end;
     const int32_t *table; /* device [batch][pitch] */
     const int16_t *order; /* output of kvd_zdc_channels */
@@ -128,7 +126,7 @@ typedef struct {
     const int32_t *place;
     const int16_t *order;     /* output of kvd_zdc_channels, or NULL if columns keep their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
-    /* Pages of the prompts in device memory, with all columns. */
+    /* Pages of the prompts in device memory, in which all tokens have all columns. */
     const void *from;
     /* Pages in device memory to which tokens are copied. */
     void *store;
@@ -153,7 +151,10 @@ typedef struct {
     /* Outputs of kvd_zdc_choose for the whole prompt, in device memory. */
     const uint8_t *level;
     const int32_t *place;
-    /* Important tokens, then less important ones, on the device. K precedes V per head. */
+    /*
+     * Packed rows in device memory: first the important tokens, then the less important ones. A
+     * token has K, then V, for each KV head.
+     */
     void *rows;
     /* Pages with all columns in device memory. The first page in the table has tokens 0 to 63. */
     void *pages;
@@ -162,8 +163,8 @@ typedef struct {
 } kvd_zdc_rows_args;
 
 /*
- * kvd_zdc_pack copies `pages` to `rows`. kvd_zdc_unpack copies `rows` to `pages` and zeroes missing
- * columns.
+ * kvd_zdc_pack copies tokens from `pages` to `rows`. kvd_zdc_unpack copies tokens from `rows` to
+ * `pages` and zeroes the columns that `rows` lacks.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
@@ -171,11 +172,14 @@ cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 typedef struct {
     /* Pages of all layers; kvd_zdc_lists ignores pages.layer. */
     kvd_zdc_pages pages;
-    /* Number of requests, and first dimension (at least `batch`) of the output arrays. */
+    /* Number of requests, and number of rows of the output arrays, at least `batch`. */
     int32_t batch, rows;
-    /* [batch] in device memory: number of tokens of each request with the newest. */
+    /* [batch] in device memory: number of tokens of each request, including the newest one. */
     const int32_t *kv_len;
-    /* Outputs [n_layers][rows] on the device: cached tokens, and less important ones. */
+    /*
+     * Outputs [n_layers][rows] in device memory: number of rows up to the newest token, and number
+     * of less important tokens, at least 1.
+     */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;

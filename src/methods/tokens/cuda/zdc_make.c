@@ -39,7 +39,10 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
         kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what, err));
 }
 
-/* Makes a layout with twice the KV heads: `high`, then `low`, which reads the same queries. */
+/*
+ * Makes a layout with every KV head twice: first the heads of `high`, then those of `low`. Both
+ * read the same queries.
+ */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
     *both = *high;

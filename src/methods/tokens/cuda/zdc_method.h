@@ -5,10 +5,10 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/* Importance of prompt tokens when GPUs share a prompt; `exchange` adds the GPUs' parts. */
+/* Importance of prompt tokens if GPUs share the heads. `exchange` collects all GPUs' sums. */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
-    /* [n][rows] in device memory: importance over the heads of each GPU. */
+    /* [n][rows] in device memory: importance of each token by the heads of each GPU. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
     void *ctx;
@@ -17,7 +17,10 @@ void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
 /* Returns parameter `layers` (layers with equal important tokens), or 0 if not used. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
-/* Return the layout of a layer's KV heads, on the device, and of pages of less important tokens. */
+/*
+ * Return the layout of a layer's KV heads, in device memory, and the layout of its pages of less
+ * important tokens.
+ */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
 /* Result of kvd_zdc_choose for the prompt's tokens in the latest layer, on the device. */
@@ -60,7 +63,7 @@ int kvd_zdc_first_of(const kvd_plan *p, int layer);
 /* In timing runs, sets a request's numbers of less important tokens. */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
                             size_t prompt);
-/* Returns the arguments of kvd_zdc_choose for the prompts of `r`, except those about pages. */
+/* Returns kvd_zdc_choose's arguments for the prompts of `r`. The caller must set `pages`. */
 kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged_cache *c,
                                         const kvd_plan *p, const kvd_paged_rows *r);
 /* Runs kvd_zdc_choose after adding importance over all GPUs, which must all call this. */
@@ -73,7 +76,7 @@ size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 /* The declarations below are for the files of method zdc only. */
 
 typedef struct {
-    /* Layout of the pages of less important tokens. */
+    /* Layout of the pages that store less important tokens. */
     kvd_attn_map low;
     /* Layout of decode attention: every head twice, for important and less important tokens. */
     kvd_attn_map both;
@@ -88,7 +91,7 @@ typedef struct {
 
 typedef struct {
     size_t tokens;
-    /* Number of tokens (`tokens`) after the latest iteration. */
+    /* Value of `tokens` after the latest iteration. */
     size_t counted;
     /* Cache bytes after the latest iteration. */
     double held;
@@ -111,19 +114,19 @@ typedef struct {
     size_t window, kept;
     kvd_zdc_head *head; /* device [kvd_zdc_layers()][n_kv_heads] */
     uint16_t *store;
-    /* Page own + s is the first page of slot s. */
+    /* Number of the first page of slot 0. Slot s begins with page own + s. */
     int32_t own;
     kvd_zdc_levels levels;
     /* [n_heads][rows] Attention that tokens received. NULL except for method `received`. */
     float *mass;
-    /* Importance parts of GPUs. parts.n is 0 unless GPUs share prompts. */
+    /* Importance computed by each GPU. parts.n is 0 unless GPUs share the heads. */
     kvd_zdc_parts parts;
     /* In device memory: natural logs of the softmax denominators of decode steps. */
     float *lse_steps;
     /* In device memory: attention outputs over important, then over less important tokens. */
     void *o;
     int32_t *end, *low_len, *table;
-    /* [max_slices + 1] in device memory: works[n] is the work list for n decode steps. */
+    /* [max_slices + 1] on the device: works[n] is attention's work list for n decode steps. */
     void **works;
     void *host_works;
 } kvd_zdc;

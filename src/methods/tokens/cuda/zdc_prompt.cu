@@ -100,7 +100,10 @@ __global__ void __launch_bounds__(CHOOSE)
         n_low[l] = n - k;
 }
 
-/* Returns the index of 8 dimensions of token i in pages that begin at list index `first`. */
+/*
+ * Returns the element index of 8 dimensions of the i-th token of a list of pages. `first` is the
+ * index of its first page.
+ */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
 {
@@ -202,7 +205,7 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/* Copies pages to packed rows if PACK, else packed rows to pages. */
+/* If PACK, copies tokens from pages to packed rows, otherwise from packed rows to pages. */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {

@@ -18,7 +18,10 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    /* Important tokens share no page with others, so the list may have one page more. */
+    /*
+     * Important and less important tokens never share a page, so a request may have one page more
+     * than its tokens fill.
+     */
     int32_t *const table = a.table + (size_t)b * (a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
