@@ -175,7 +175,7 @@ static int calibrate(a2ats *x, const kvd_method_setup *s, kvd_err *err)
     return status;
 }
 
-/* Draws random centroids of one length for timing, so that only the direction of a key matters. */
+/* Draws random centroids, all of length 1, for timing runs. */
 static void draw(a2ats *x, size_t heads, uint64_t seed)
 {
     const size_t d = x->d, n = heads * x->size;

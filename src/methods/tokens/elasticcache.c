@@ -29,7 +29,7 @@ static size_t state_bytes(const void *self, size_t n)
 }
 
 typedef struct {
-    /* Number of first tokens kept, and of tokens kept between those and the last. */
+    /* Number of first tokens that stay, and of later ones except the last, which always stays. */
     size_t sink, wanted;
     size_t at; /* index that a decode step drops */
 } choice;

@@ -20,8 +20,9 @@ typedef struct {
     int32_t limit, recent;
     int32_t drop; /* number of entries dropped at once, where 0 means one */
     /*
-     * For kvd_evict_rule.fixed: index by age of the token to drop, and its index in the pages (or
-     * -1). If `share` is above 0, `limit` is this fraction of all tokens.
+     * Only with kvd_evict_rule.fixed. at: number of oldest tokens that decode steps never drop.
+     * place: index in the pages of the token to drop, or -1. share: if above 0, the limit is this
+     * fraction of all tokens.
      */
     int32_t at, place;
     double share;
@@ -69,7 +70,10 @@ typedef enum {
     KVD_MERGE_RUNS
 } kvd_merge_kind;
 
-/* Scoring rule. Scores sum attention, or softmax((x + noise) / tau) if tau0 > 0. */
+/*
+ * Scoring rule. A score is the attention that a token received or, if tau0 > 0, the sum of
+ * softmax((x + noise) / tau) over queries, x being the attention scores.
+ */
 typedef struct {
     /* Softmax temperature of the prompt and of the last step, linear between them. */
     float tau0, tau1;
@@ -95,14 +99,17 @@ typedef struct {
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
     /* Number of adjacent tokens that stay or are dropped together, or 0 for single tokens. */
     int32_t review;
-    /* Number of consecutive layers that keep the first one's tokens, if review > 0. */
+    /* If review > 0: number of consecutive layers that keep the tokens of the first of them. */
     int32_t layers;
-    /* 1 if a window's score is the mean of its better half, 0 for all its tokens. */
+    /*
+     * 1 if a window's score is the mean of the better half of its tokens, 0 if it is that of all.
+     */
     int32_t largest;
     /*
-     * If not 0, the fraction `crush` of `keep_old` goes to dropped tokens, spaced evenly by the
-     * distance of their bits from an anchor. 1: the anchor is 0 1 0 1 ..., 2: the majority bits.
-     * Requires whole_layer and KVD_EVICT_ATTENTION.
+     * Method kvcrush. If not 0, the fraction `crush` of keep_old goes to tokens that would be
+     * dropped. They are spaced evenly by the Hamming distance of their bits, one per query head,
+     * from an anchor. 1: the anchor is 0 1 0 1 ..., 2: the majority of the bits. Requires
+     * whole_layer and KVD_EVICT_ATTENTION.
      */
     int32_t anchor;
     double crush;
@@ -128,24 +135,35 @@ typedef enum {
     KVD_READ_LANDMARKS
 } kvd_read_ranking;
 
-/* Number of tokens that a decode step reads: `budget` (a fraction if below 1), in whole pages. */
+/*
+ * Rule by which a decode step chooses the tokens it reads: `budget` tokens (a fraction of all if
+ * below 1), in whole selection pages.
+ */
 typedef struct {
     double budget;
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
-    /* Fraction of the budget for the newest tokens, and number of queries counted. */
+    /*
+     * For KVD_READ_RECENT: fraction of the budget for the newest tokens, and number of recent
+     * queries whose probabilities count.
+     */
     double local;
     int32_t history;
     /* Numbers of first and of newest tokens, read in addition to the budget (KVD_READ_CODES). */
     int32_t sink, newest;
     /*
-     * For KVD_READ_CLUSTERS: tokens of a large cluster, fraction `first` of large clusters to
-     * score, weight `alpha` of a cluster's largest keys. A prompt token stays if one of the last
-     * fraction `rows` of queries gives it probability `threshold`.
+     * For KVD_READ_CLUSTERS. large: tokens of a large cluster. first: fraction of the large
+     * clusters whose small clusters are scored. alpha: weight of the largest keys in a score. A
+     * prompt token stays if one of the last fraction `rows` of queries gives it at least the
+     * probability `threshold`.
      */
     int32_t large;
     double first, alpha, rows, threshold;
-    /* Rank of prompt keys, and numbers of pages that are always read, with exact keys. */
+    /*
+     * For KVD_READ_LANDMARKS: rank of prompt keys, number of prompt pages that also have exact
+     * keys, and number of last prompt pages that have only exact keys. Both kinds of pages are
+     * always read.
+     */
     int32_t rank, outliers, last;
 } kvd_read_rule;
 
@@ -169,17 +187,20 @@ typedef struct {
     int n_layers;
     /* [n_layers][each] Entropy and variance of attention, or token scores summed over heads. */
     const double *x;
-    /* Number of statistics per layer: 2 with KVD_EVICT_SPREAD, otherwise n. */
+    /* Number of statistics per layer: 2 with KVD_EVICT_SPREAD, otherwise one per prompt token. */
     size_t each;
 } kvd_evict_layers;
 
 typedef struct {
-    /* Sets members of *rule, whose `smooth` is 1 and `seed` set before, others 0. */
+    /*
+     * Sets the members of *rule that the method uses. Before the call, `smooth` is 1, `seed` is
+     * set, and all other members are 0.
+     */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*
-     * Sets budgets [n_layers] from statistics of all layers, whose mean `budget` returns. May be
-     * NULL.
+     * Sets the budget of each layer from statistics of all layers. `budget` then returns only the
+     * mean budget. NULL: a layer's budget does not depend on the others.
      */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);

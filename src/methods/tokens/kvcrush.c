@@ -42,7 +42,7 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n of the dropped tokens, evenly spaced in the order of their distances, up to `most`. */
+/* Keeps n of the dropped tokens, evenly spaced in the order of distances 0 to `most`. */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

@@ -25,7 +25,7 @@ static size_t observed(const void *self, size_t n)
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/* Raises score[i] to the probability that query token t gives prompt token i. */
+/* Raises score[i] to the probability that query t gives prompt token i, if that is larger. */
 static void add_row(const kvd_tokens_self *z, const kvd_observed_prompt *r, size_t head, size_t t,
                     const float *product, double *score)
 {
@@ -82,7 +82,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     if (!score)
         return kvd_no_memory(err, "scores of all layers", heads * n * sizeof *score);
     for (size_t i = 0; i < heads * n; i++) {
-        /* Score 2 exceeds every probability, so that the first `sink` tokens stay. */
+        /* Score 2 exceeds every probability, so the first `sink` tokens stay. */
         score[i] = i % n < sink ? 2 : p->observed[i];
         level[i] = KVD_LEVEL_HIGH;
     }

@@ -139,7 +139,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/* entry_bits counts significance and position. */
+/* entry_bits: 16 bits for the significance and 32 for the position of a token. */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info = {.name = "sparsity",
              .summary = "LeanKV's per-head levels by significance",

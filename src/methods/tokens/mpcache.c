@@ -59,7 +59,10 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/* Returns the bits that `select` reads. Large clusters' extremes are computed, not stored. */
+/*
+ * Returns the bits of the extremes of small clusters, which `select` reads. The extremes of large
+ * clusters are computed from them.
+ */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {

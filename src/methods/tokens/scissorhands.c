@@ -38,7 +38,7 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Returns how many recent queries gave the token less than the mean, times `history`. */
+/* Returns `history` times the number of recent queries that gave the token less than the mean. */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

@@ -20,7 +20,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Computes each KV head's attention output x [d], and its distance from the mean. */
+/* Computes KV heads' mean attention outputs x [d], and their distances from the overall mean. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {

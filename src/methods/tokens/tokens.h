@@ -43,7 +43,10 @@ typedef struct {
     /* Index among the layers in which the method chooses tokens. */
     int layer;
     size_t n;
-    /* [rows][n_heads][d_head], [rows][n_kv_heads][d_head] after RoPE, of n or 2 n tokens. */
+    /*
+     * Queries [rows][n_heads][d_head] and keys [rows][n_kv_heads][d_head] after RoPE. rows is n, or
+     * 2 n if a copy follows the prompt.
+     */
     const float *q, *k;
     size_t window;      /* sliding window in tokens, as in kvd_attention_in */
     const float *sinks; /* [n_heads] attention sinks, or NULL */
@@ -101,7 +104,7 @@ typedef struct {
     kvd_dtype type;          /* data type of stored numbers */
 } kvd_prompt_keys;
 
-/* Bits of low-rank keys in the cache: for each token, and once per KV head and prompt. */
+/* Bits of low-rank keys in the cache: for each token, and for each prompt and KV head. */
 typedef struct {
     double token, prompt;
 } kvd_rebuilt_bits;
@@ -123,7 +126,10 @@ struct kvd_tokens_method {
     kvd_read_codes (*read_codes)(const void *self);
     /* Returns the networks of an open method with KVD_EVICT_TRAINED. */
     const struct kvd_retaining_heads *(*retaining)(const void *self);
-    /* Returns the number of last prompt tokens that `recent` covers. NULL: 0. */
+    /*
+     * Returns the number of the prompt's last queries whose probabilities are in
+     * kvd_prompt_attention.recent. NULL: 0.
+     */
     size_t (*window)(const kvd_parameter_values *v);
     /* Returns an attention score with noise and temperature, for score_mass. May be NULL. */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
@@ -140,16 +146,16 @@ struct kvd_tokens_method {
     /* Returns the bytes of a KV head's state for n tokens, allocated as zeros. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
-     * `repeats`: each prompt is followed by a copy of itself. `observe` (thread-safe) computes the
-     * numbers by which `rank` chooses, and `observed` returns how many per layer. NULL: softmax
-     * denominators.
+     * `repeats`: each prompt is followed by a copy of itself. `observe` computes the numbers by
+     * which `rank` chooses tokens, and must be thread-safe. `observed` returns how many numbers a
+     * layer has. If both are NULL, `rank` uses softmax denominators.
      */
     bool repeats;
     size_t (*observed)(const void *self, size_t n);
     int (*observe)(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err);
     /*
-     * Chooses the precision of prompt tokens in a first pass: [n_layers][n] or, with `observe`,
-     * [n_layers][n_kv_heads][n]. NULL: no first pass.
+     * In a first pass, chooses the precision of prompt tokens of all layers: level [n_layers][n]
+     * or, with `observe`, [n_layers][n_kv_heads][n]. NULL: no first pass.
      */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
     /* Writes the precision level [n] of a prompt's tokens, at first high, and the state. */
@@ -164,24 +170,27 @@ struct kvd_tokens_method {
                 kvd_err *err);
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
     /*
-     * Like `prompt` and `step`, for all n_heads KV heads of a layer. At most one of each is set;
-     * without `select`, `prompt` or `prompt_heads` is.
+     * Like `prompt` and `step`, but for all n_heads KV heads of a layer at once. A method sets at
+     * most one of `prompt` and `prompt_heads`, and one of `step` and `step_heads`. A method without
+     * `select` must set `prompt` or `prompt_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
     /*
-     * Merges dropped tokens after prompts and, with merges_steps, after steps. into[i], at first n,
-     * becomes the index of the kept token that receives token i with weight `weight`, at first 1.
-     * NULL: no merging.
+     * Chooses how dropped tokens merge into kept ones, after prompts and, if merges_steps is true,
+     * after decode steps. into[i] is the index of the kept token that receives token i, or n if
+     * there is none. weight[i] is the weight of token i. Before the call, into[i] is n and
+     * weight[i] is 1. NULL: no merging.
      */
     bool merges_steps;
     int (*merge)(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err);
     /*
-     * After a prompt, writes approximate keys before RoPE to k [n][d], their bits to *bits, and the
-     * state. exact[i] = 1 keeps key i. Requires `select`. May be NULL.
+     * Computes low-rank keys of a prompt. Writes approximate keys before RoPE to k [n][d], their
+     * bits to *bits, and the state. If the function sets exact[i] to 1, key i stays exact. NULL:
+     * all keys are exact. Methods with this function must have `select`.
      */
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
@@ -244,11 +253,14 @@ kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
-/* State of methods with one double per cached token: its bytes, and removal of tokens. */
+/* Functions `state_bytes` and `forget` of methods whose state has one double per cached token. */
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
-/* For methods whose parameters begin with the numbers of heavy and of newest tokens. */
+/*
+ * Check parameters and return the token budget, for methods whose first two parameters are the
+ * numbers of heavy and of newest tokens.
+ */
 int kvd_tokens_check_heavy(const kvd_parameter_values *v, kvd_err *err);
 kvd_evict_budget kvd_tokens_heavy_budget(const kvd_parameter_values *v, const kvd_evict_request *r);
 
@@ -270,19 +282,28 @@ int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_atten
                            size_t budget, uint8_t *level, kvd_err *err);
 
 int32_t kvd_evict_count(size_t n);
-/* Returns the budget if every step drops all but `recent` newest and `old` older tokens. */
+/*
+ * Returns the budget of a method that keeps the `recent` newest and `old` older tokens after the
+ * prompt and after each decode step.
+ */
 kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
-/* Returns the budget if, after the prompt, `newest` newest and `old` older tokens stay. */
+/*
+ * Returns the budget of a method that drops tokens only after the prompt, and then keeps the
+ * `newest` newest and `old` older ones.
+ */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
 /* Keeps the k of n tokens with the largest scores; on ties, the later. */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
-/* Writes the probabilities that token t gives tokens 0 to t to a [n]. `product` is scratch. */
+/*
+ * Writes to a [n] the probability that token t gives each token up to t. `product` is scratch
+ * memory.
+ */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 
-/* For methods that choose tokens by the attention that tokens received: numbers per layer. */
+/* Functions `observed` and `observe` for methods that rank tokens by received attention. */
 size_t kvd_tokens_received_doubles(const void *self, size_t n);
 int kvd_tokens_observe_received(const void *self, const kvd_observed_prompt *r, double *out,
                                 kvd_err *err);

@@ -37,7 +37,7 @@ static size_t observed(const void *self, size_t n)
     return (kvd_tokens_window_old(w->v, n) + review - 1) / review;
 }
 
-/* Returns the score of a window of tokens from its token scores x [n], which may be sorted. */
+/* Returns the score of a window of n tokens with scores x [n]. May sort x. */
 static double score_of(const kvd_tokens_self *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
@@ -137,7 +137,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* Returns the token budget. The last window counts as full, so fewer tokens may stay. */
+/* Returns the token budget, a whole number of windows. The last window may be shorter. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t review = (size_t)v->value[REVIEW], each = (size_t)v->value[LAYERS],
