@@ -7,7 +7,7 @@
 set -eu
 
 build="gcc make git pkg-config libhdf5-dev libopenblas-dev liblapacke-dev libcsv-dev libjansson-dev
-       libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev xz-utils"
+       libpcre2-dev libutf8proc-dev libxxhash-dev libdeflate-dev zlib1g-dev xz-utils"
 command -v "${NVCC:-nvcc}" >/dev/null 2>&1 && build="$build g++"
 plots="gnuplot-nox"
 tests="libcmocka-dev hdf5-tools python3-h5py python3-numpy"

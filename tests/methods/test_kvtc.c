@@ -1,5 +1,6 @@
 /* Tests method kvtc, which quantises principal components of all heads and applies DEFLATE. */
 #include <unistd.h>
+#include <zlib.h>
 
 #include "calibration_dump.h"
 #include "code_rows.h"
@@ -252,6 +253,25 @@ static size_t pack(const void *self, kvd_side side, size_t n, uint8_t *to)
     return (size_t)(at - to);
 }
 
+/* Compresses n bytes. zlib must restore them, and nothing may be written beyond `room` bytes. */
+static void check_stream(const uint8_t *from, size_t n)
+{
+    const size_t room = kvd_kvtc_deflate_room(n);
+    uint8_t *const to = malloc(room), *const back = malloc(n);
+    uLongf size = n;
+    assert_true(to && back);
+    const size_t small = kvd_kvtc_deflate(from, n, to, room);
+    assert_true(small > 0 && small <= room);
+    assert_int_equal(uncompress(back, &size, to, small), Z_OK);
+    assert_int_equal(size, n);
+    assert_memory_equal(back, from, n);
+    to[small - 1] = 0xa5;
+    assert_int_equal(kvd_kvtc_deflate(from, n, to, small - 1), 0);
+    assert_int_equal(to[small - 1], 0xa5);
+    free(to);
+    free(back);
+}
+
 /*
  * Computes components and packs their codes as the GPU does. Their bits must be those that the
  * method counts.
@@ -273,7 +293,8 @@ TEST(deflates_packed_codes)
         assert_int_equal(kvd_method_parse(text[i / 2], &m, &err), 0);
         assert_int_equal(m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err), 0);
         assert_true(pack(self, side, N, packed) <= N * WIDE);
-        assert_int_equal(kvd_kvtc_deflate(self, 1, side, packed, N, &bits, &err), 0);
+        assert_int_equal(kvd_kvtc_count(self, 1, side, packed, N, &bits, &err), 0);
+        check_stream(packed, pack(self, side, N, packed));
         /* Accepts a small difference of bits, because sums in float32 may change a few codes. */
         assert_true(fabs(bits - count.payload - count.side) <= 0.002 * bits);
         m.plan.bits->close(self);

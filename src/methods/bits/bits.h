@@ -127,11 +127,17 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 /* Returns the principal components [wide][wide] in columns. *mean [wide] is subtracted before. */
 const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean);
 /*
- * Adds to *bits the DEFLATE-compressed size of n tokens. `packed` has [n][size * bits / 8] bytes of
- * each group, lowest bits first, and room for n_groups more bytes.
+ * Adds to *bits the DEFLATE-compressed size of n tokens and their scales. `packed` has [n][size *
+ * bits / 8] bytes of each group, lowest bits first, and room for n_groups more bytes.
  */
-int kvd_kvtc_deflate(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
-                     double *bits, kvd_err *err);
+int kvd_kvtc_count(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
+                   double *bits, kvd_err *err);
+/*
+ * Compresses n bytes as a zlib stream (RFC 1950) into `to` of `room` bytes, of which
+ * kvd_kvtc_deflate_room(n) suffice. Returns the number of bytes written, or 0 on failure.
+ */
+size_t kvd_kvtc_deflate(const uint8_t *from, size_t n, uint8_t *to, size_t room);
+size_t kvd_kvtc_deflate_room(size_t n);
 
 /* Numbers that share a calibrated scale in fp8 and nvfp4: all, a layer's, or a KV head's. */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;

@@ -3,10 +3,10 @@
  * with DEFLATE (Staniszewski and Lancucki 2025, arXiv 2511.01815).
  */
 #include <cblas.h>
+#include <libdeflate.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "common/linalg.h"
 #include "common/memory.h"
@@ -428,16 +428,44 @@ static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool r
     }
 }
 
+size_t kvd_kvtc_deflate_room(size_t n)
+{
+    return libdeflate_zlib_compress_bound(NULL, n);
+}
+
+size_t kvd_kvtc_deflate(const uint8_t *from, size_t n, uint8_t *to, size_t room)
+{
+    enum { LEVEL = 6 };
+    struct libdeflate_compressor *const c = libdeflate_alloc_compressor(LEVEL);
+    const size_t small = c ? libdeflate_zlib_compress(c, from, n, to, room) : 0;
+    if (c)
+        libdeflate_free_compressor(c);
+    return small;
+}
+
+static bool inflate(const uint8_t *from, size_t small, uint8_t *to, size_t n)
+{
+    struct libdeflate_decompressor *const d = libdeflate_alloc_decompressor();
+    const bool whole = d && !libdeflate_zlib_decompress(d, from, small, to, n, NULL);
+    if (d)
+        libdeflate_free_decompressor(d);
+    return whole;
+}
+
+static int not_compressed(size_t n, kvd_err *err)
+{
+    return kvd_fail(err, "libdeflate did not compress a block of %zu rows", n);
+}
+
 static int code_packed(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                        kvd_bits_count *count, kvd_err *err)
 {
-    uLongf small = small_room, whole = packed_bytes(c, n) + c->n;
-    const uLongf size = whole;
+    const size_t size = packed_bytes(c, n) + c->n;
     memset(w->packed, 0, size);
     pass(c, w, n, wide, false);
-    if (compress2(w->small, &small, w->packed, size, Z_DEFAULT_COMPRESSION) != Z_OK ||
-        uncompress(w->packed, &whole, w->small, small) != Z_OK || whole != size)
-        return kvd_fail(err, "zlib did not compress a block of %zu rows", n);
+    const size_t small = kvd_kvtc_deflate(w->packed, size, w->small, small_room);
+    if (!small || !inflate(w->small, small, w->packed, size))
+        return not_compressed(n, err);
     pass(c, w, n, wide, true);
     count->payload += 8 * (double)small;
     return 0;
@@ -451,25 +479,25 @@ const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const fl
     return c->basis;
 }
 
-int kvd_kvtc_deflate(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
-                     double *bits, kvd_err *err)
+int kvd_kvtc_count(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
+                   double *bits, kvd_err *err)
 {
     const kvtc *const t = self;
     const coder *const c = &t->coder[layer * KVD_N_SIDES + (int)side];
-    const size_t bytes = packed_bytes(c, n), size = bytes + c->n;
+    const size_t bytes = packed_bytes(c, n), size = bytes + c->n,
+                 room = kvd_kvtc_deflate_room(size);
     if (!c->kept || !n)
         return 0;
-    uLongf small = compressBound(size);
-    uint8_t *const to = malloc(small);
+    uint8_t *const to = malloc(room);
     if (!to)
-        return kvd_no_memory(err, "a block of the cache", small);
+        return kvd_no_memory(err, "a block of the cache", room);
     memset(packed + bytes, 0, c->n);
-    const int status = compress2(to, &small, packed, size, Z_DEFAULT_COMPRESSION);
+    const size_t small = kvd_kvtc_deflate(packed, size, to, room);
     free(to);
     *bits += 8 * (double)small;
     for (size_t g = 0; g < c->n; g++)
         *bits += c->groups[g].bits ? KVD_GROUP_SIDE_BITS * (double)n : 0;
-    return status == Z_OK ? 0 : kvd_fail(err, "zlib did not compress a block of %zu rows", n);
+    return small ? 0 : not_compressed(n, err);
 }
 
 static void quantise_token(const coder *c, float *x, uint8_t *codes, int32_t *q)
@@ -551,7 +579,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     const kvtc *const t = self;
     const coder *const c = &t->coder[b->layer * KVD_N_SIDES + (int)b->side];
     const size_t wide = t->wide, numbers = b->n * wide, sink = (size_t)t->v->value[SINK],
-                 packed = packed_bytes(c, b->n) + c->n, small = compressBound(packed);
+                 packed = packed_bytes(c, b->n) + c->n, small = kvd_kvtc_deflate_room(packed);
     const bool lanes = t->v->value[LANES] > 0;
     kvd_pool pool = {0};
     const buffers w = {.x = kvd_pool_new(&pool, numbers * sizeof *w.x),

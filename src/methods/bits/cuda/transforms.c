@@ -434,10 +434,10 @@ static void *compress(void *batch)
         const coder_side *const s = &k->side[at];
         kvd_err mine;
         b->bits[t] = coded ? 16.0 * (double)(k->sink * k->wide) : 0;
-        if (!coded || !kvd_kvtc_deflate(k->m->plan->bits_self, (int)(at / KVD_N_SIDES),
-                                        (kvd_side)(at % KVD_N_SIDES),
-                                        b->packed[at] + start * s->token_bytes + i * s->gap,
-                                        coded - k->sink, &b->bits[t], &mine))
+        if (!coded || !kvd_kvtc_count(k->m->plan->bits_self, (int)(at / KVD_N_SIDES),
+                                      (kvd_side)(at % KVD_N_SIDES),
+                                      b->packed[at] + start * s->token_bytes + i * s->gap,
+                                      coded - k->sink, &b->bits[t], &mine))
             continue;
 #pragma omp critical(kvd_kvtc_prompts)
         {
