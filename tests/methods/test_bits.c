@@ -322,6 +322,24 @@ TEST(levels_are_the_best)
     }
 }
 
+TEST(nearest_level_of_every_number)
+{
+    kvd_rng r;
+    kvd_rng_seed(&r, 10, 0);
+    for (int n = 1; n <= 17; n++) {
+        float to[17];
+        to[0] = -1;
+        for (int k = 1; k < n; k++)
+            to[k] = to[k - 1] + (k % 5 ? (float)kvd_rng_uniform(&r) : 0);
+        for (float at = -2; at < 18; at += 0.01f) {
+            int below = 0;
+            for (int k = 0; k + 1 < n; k++)
+                below += at > (to[k] + to[k + 1]) / 2;
+            assert_int_equal(kvd_level_nearest(to, n, at), below);
+        }
+    }
+}
+
 TEST(groups_lose_half_a_step)
 {
     kvd_rng r;

@@ -3,6 +3,8 @@
 
 #include "calibration_dump.h"
 #include "code_rows.h"
+#include "common/quantise.h"
+#include "common/rng.h"
 
 enum { N = 300 };
 static char fisher_path[64];
@@ -98,6 +100,37 @@ TEST(values_keep_both_ends)
     }
     (void)code("kvquant,bits=2,outliers=0.2,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == N * (32.0 + 2 * 32));
+}
+
+/* The k smallest and k largest numbers of a row, also among equal ones, are stored in 16 bits. */
+TEST(many_outliers_of_wide_rows)
+{
+    enum { WIDE = 96, ROWS = 50, K = 10 /* rounded up from 0.1 * WIDE */ };
+    const kvd_config wide = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE};
+    const kvd_method_setup setup = {.config = &wide, .drawn = true};
+    static float in[ROWS * WIDE], out[ROWS * WIDE];
+    kvd_rng r;
+    kvd_bits_count count;
+    kvd_rng_seed(&r, 3, 0);
+    for (size_t i = 0; i < ROWS * WIDE; i++)
+        in[i] = i / WIDE % 2 ? (float)kvd_rng_normal(&r) : (float)kvd_rng_below(&r, 7) - 3;
+    const kvd_bits_block b = {.side = KVD_VALUES, .n = ROWS, .d = WIDE, .x = in, .prompt = true};
+    code_rows("kvquant,bits=2,outliers=0.2,sink=0", &setup, b, out, &count);
+    assert_true(count.side == ROWS * (32.0 + 32 * 2 * K));
+    for (size_t t = 0; t < ROWS; t++) {
+        float sorted[WIDE];
+        size_t exact = 0;
+        memcpy(sorted, in + t * WIDE, sizeof sorted);
+        qsort(sorted, WIDE, sizeof *sorted, by_size);
+        for (size_t i = t * WIDE; i < (t + 1) * WIDE; i++) {
+            const bool inside = in[i] >= sorted[K] && in[i] <= sorted[WIDE - 1 - K];
+            assert_true(inside || out[i] == kvd_round_f16(in[i]));
+            exact += out[i] == kvd_round_f16(in[i]);
+            assert_true(!inside ||
+                        (out[i] >= sorted[K] - 1e-2f && out[i] <= sorted[WIDE - 1 - K] + 1e-2f));
+        }
+        assert_true(exact >= 2 * K);
+    }
 }
 
 TEST(more_bits_lose_less)

@@ -96,13 +96,32 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
     return 2 * k < n ? k : (n - 1) / 2;
 }
 
-/* Marks the k smallest and k largest numbers. Writes the middle and half width of the rest. */
-static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
+/* Inserts x into the n smallest numbers so far, `least` in ascending order, if it is one. */
+static void insert(float *least, size_t n, float x)
+{
+    size_t i = n;
+    for (; i > 0 && x < least[i - 1]; i--)
+        if (i < n)
+            least[i] = least[i - 1];
+    if (i < n)
+        least[i] = x;
+}
+
+/*
+ * Marks the k smallest and k largest numbers. Writes the middle and half width of the rest.
+ * `scratch` has room for n + 1 numbers.
+ */
+static void find_outliers(const float *x, size_t n, size_t k, float *scratch, uint8_t *outlier,
                           float *middle, float *half)
 {
-    memcpy(sorted, x, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, by_size);
-    const float lo = sorted[k], hi = sorted[n - 1 - k];
+    float *const least = scratch, *const negated = scratch + k + 1;
+    for (size_t i = 0; i < 2 * (k + 1); i++)
+        scratch[i] = INFINITY;
+    for (size_t i = 0; i < n; i++) {
+        insert(least, k + 1, x[i]);
+        insert(negated, k + 1, -x[i]);
+    }
+    const float lo = least[k], hi = -negated[k];
     size_t low = 0, high = 0;
     for (size_t i = 0; i < n; i++)
         low += x[i]<lo, high += x[i]> hi;
@@ -329,10 +348,11 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     const float *const range =
         q->range + ((size_t)b->layer * (size_t)q->n_kv_heads + (size_t)b->kv_head) *
                        (size_t)q->range_width * 2;
-    float sorted[512];
-    uint8_t outlier[512];
-    if (b->d > 512)
-        return kvd_fail(err, "heads of %zu dimensions, at most 512", b->d);
+    enum { WIDEST = 512 };
+    float sorted[WIDEST + 1];
+    uint8_t outlier[WIDEST];
+    if (b->d > WIDEST)
+        return kvd_fail(err, "heads of %zu dimensions, at most %d", b->d, WIDEST);
     *count = (kvd_bits_count){0, 0};
     for (size_t i = 0; i < b->n; i++) {
         const float *const x = b->x + i * b->d;
