@@ -387,8 +387,24 @@ static void note_bits(entries_of *h, int side, size_t from, size_t n, kvd_bits_c
         h->sum += h->bits[side][j] = (count.payload + count.side) / (double)n;
 }
 
+/* Memory that a thread uses again for every head, so that its pages are not mapped each time. */
+typedef struct {
+    float *x;
+    size_t bytes;
+} scratch;
+
+static int grow(scratch *s, size_t bytes, kvd_err *err)
+{
+    if (bytes <= s->bytes)
+        return 0;
+    free(s->x);
+    s->x = malloc(bytes);
+    s->bytes = s->x ? bytes : 0;
+    return s->x ? 0 : kvd_no_memory(err, what, bytes);
+}
+
 static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, int side,
-                     kvd_err *err)
+                     scratch *memory, kvd_err *err)
 {
     const kvd_plan *const p = e->method->plan;
     entries_of *const h = &slot->head[i];
@@ -397,9 +413,9 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
     const bool turned = side == KVD_KEYS && e->back;
     size_t window, block;
     window_of(p, side, &window, &block);
-    float *const x = malloc(2 * n * d * sizeof *x + n + 1);
-    if (!x)
-        return kvd_no_memory(err, what, 2 * n * d * sizeof *x);
+    if (grow(memory, 2 * n * d * sizeof *memory->x + n, err))
+        return -1;
+    float *const x = memory->x;
     uint8_t *const level = (uint8_t *)(x + 2 * n * d);
     uint16_t *const row = h->row + (from - h->first) * 2 * d + (size_t)side * d;
     memset(level, KVD_LEVEL_HIGH, n);
@@ -428,7 +444,6 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
         turn(e, layer, e->rope, h->position + from, n, x + n * d);
     for (size_t j = 0; !status && j < n; j++)
         kvd_from_f32(KVD_BF16, x + (n + j) * d, row + j * 2 * d, d);
-    free(x);
     h->coded[side] = h->ready[side];
     return status ? kvd_in(err, "layer %d, KV head %zu", layer, i % e->heads) : 0;
 }
@@ -438,7 +453,7 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
  * tokens to e->rows.
  */
 static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const uint16_t *taken,
-                     kvd_err *err)
+                     scratch *memory, kvd_err *err)
 {
     entries_of *const h = &slot->head[i];
     const size_t width = 2 * e->d, rows = (h->m - h->first) * width;
@@ -448,7 +463,7 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
     h->row = row;
     memcpy(row + (h->fresh - h->first) * width, taken, (h->m - h->fresh) * width * sizeof *row);
     for (int side = 0; side < KVD_N_SIDES; side++)
-        if (h->ready[side] > h->coded[side] && code_side(e, slot, i, side, err))
+        if (h->ready[side] > h->coded[side] && code_side(e, slot, i, side, memory, err))
             return -1;
     if (h->end)
         memcpy(e->rows + h->at * width, row + (h->from - h->first) * width,
@@ -457,6 +472,8 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
         h->coded[KVD_KEYS] < h->coded[KVD_VALUES] ? h->coded[KVD_KEYS] : h->coded[KVD_VALUES];
     memmove(row, row + (first - h->first) * width, (h->m - first) * width * sizeof *row);
     h->first = first;
+    uint16_t *const rest = realloc(row, ((h->m - first) * width + 1) * sizeof *row);
+    h->row = rest ? rest : row;
     return 0;
 }
 
@@ -579,17 +596,23 @@ static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first
         at += h->end - h->from;
     }
     const int saved = kvd_blas_serial();
-#pragma omp parallel for schedule(dynamic)
-    for (size_t j = 0; j < n; j++) {
-        kvd_err mine;
-        if (status || !code_head(e, &e->slot[it->slice[(first + j) / each].slot],
-                                 (first + j) % each, e->taken + from[j] * width, &mine))
-            continue;
+#pragma omp parallel
+    {
+        scratch memory = {NULL, 0};
+#pragma omp for schedule(dynamic)
+        for (size_t j = 0; j < n; j++) {
+            kvd_err mine;
+            if (status ||
+                !code_head(e, &e->slot[it->slice[(first + j) / each].slot], (first + j) % each,
+                           e->taken + from[j] * width, &memory, &mine))
+                continue;
 #pragma omp critical(kvd_host_entries)
-        {
-            *err = mine;
-            status = -1;
+            {
+                *err = mine;
+                status = -1;
+            }
         }
+        free(memory.x);
     }
     kvd_blas_restore(saved);
     free(from);
