@@ -57,7 +57,10 @@ OPENMP   ?= $(shell echo 'int x;' | $(CC) -fopenmp -include omp.h -x c -fsyntax-
 # CFLAGS, CPPFLAGS and LDFLAGS of the user are added to these.
 override CFLAGS := -std=c11 -D_GNU_SOURCE $(OPT) $(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas) $(WARN) $(CFLAGS)
 override CPPFLAGS := -Isrc -Iinclude -I$(BUILD)/gen $(patsubst -I%,-isystem %,$(extra_inc) $(hdf5_inc) $(blas_inc)) $(CPPFLAGS)
-LDLIBS   := -Wl,--as-needed $(LDFLAGS) $(extra_lib) $(filter -L%,$(hdf5_lib)) $(hdf5_hl) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lutf8proc -lxxhash -lcsv -ldeflate -lz -ldl -lpthread -lm
+# Compresses faster than zlib, which serves where it is missing.
+LIBDEFLATE ?= $(shell echo 'int x;' | $(CC) $(CPPFLAGS) -include libdeflate.h -x c -fsyntax-only - >/dev/null 2>&1 && echo 1 || echo 0)
+override CPPFLAGS += $(if $(filter 1,$(LIBDEFLATE)),-DKVD_LIBDEFLATE=1)
+LDLIBS   := -Wl,--as-needed $(LDFLAGS) $(extra_lib) $(filter -L%,$(hdf5_lib)) $(hdf5_hl) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lutf8proc -lxxhash -lcsv $(if $(filter 1,$(LIBDEFLATE)),-ldeflate) -lz -ldl -lpthread -lm
 
 # A .cu file is compiled for sm_80 and sm_90a; one named *_sm90.cu uses Hopper's own instructions and is compiled for it alone.
 # --Werror turns ptxas's advice (a wgmma that is serialised, C7510 and its kin) into an error.
@@ -127,7 +130,7 @@ $(BUILD)/flags: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 # A header that is missing stops the build with one line, before hundreds of files fail to compile.
-$(BUILD)/headers: HEADERS := hdf5.h cblas.h lapacke.h csv.h jansson.h pcre2.h utf8proc.h xxhash.h libdeflate.h zlib.h
+$(BUILD)/headers: HEADERS := hdf5.h cblas.h lapacke.h csv.h jansson.h pcre2.h utf8proc.h xxhash.h zlib.h
 $(BUILD)/headers-tests: HEADERS := cmocka.h
 $(BUILD)/headers $(BUILD)/headers-tests: $(BUILD)/flags
 	@$(CC) --version >/dev/null 2>&1 || { echo "the compiler '$(CC)' does not run; set CC=" >&2; exit 1; }
@@ -212,7 +215,7 @@ static_dirs = $(patsubst -L%,%,$(filter -L%,$(hdf5_lib) $(blas_lib) $(extra_lib)
 static_lib  = $(or $(firstword $(wildcard $(addsuffix /lib$(1).a,$(static_dirs)))),$(shell $(CC) -print-file-name=lib$(1).a))
 $(BUILD)/bin-static/kvdim-attn: $(BUILD)/kernels/kvdim_attn.o $(LIB)
 	@mkdir -p $(@D)
-	$(call step,LD,$@)$(CC) $(filter-out -fopenmp,$(CFLAGS)) $^ -static-libgcc $(foreach l,hdf5_hl hdf5 sz aec z lapacke openblas gfortran quadmath jansson pcre2-8 utf8proc xxhash csv deflate $(if $(filter 1,$(OPENMP)),gomp),$(call static_lib,$(l))) \
+	$(call step,LD,$@)$(CC) $(filter-out -fopenmp,$(CFLAGS)) $^ -static-libgcc $(foreach l,hdf5_hl hdf5 sz aec z lapacke openblas gfortran quadmath jansson pcre2-8 utf8proc xxhash csv $(if $(filter 1,$(LIBDEFLATE)),deflate) $(if $(filter 1,$(OPENMP)),gomp),$(call static_lib,$(l))) \
 	  $(if $(filter 1,$(CUDA)),-L$(CUDA_HOME)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA_HOME)/lib64 -lcudart_static -lrt $(call static_lib,stdc++)) -ldl -lpthread -lm -o $@
 	@strip $@
 

@@ -3,10 +3,14 @@
  * with DEFLATE (Staniszewski and Lancucki 2025, arXiv 2511.01815).
  */
 #include <cblas.h>
-#include <libdeflate.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
+
+#ifdef KVD_LIBDEFLATE
+#include <libdeflate.h>
+#endif
 
 #include "common/linalg.h"
 #include "common/memory.h"
@@ -428,6 +432,8 @@ static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool r
     }
 }
 
+#ifdef KVD_LIBDEFLATE
+
 size_t kvd_kvtc_deflate_room(size_t n)
 {
     return libdeflate_zlib_compress_bound(NULL, n);
@@ -443,18 +449,30 @@ size_t kvd_kvtc_deflate(const uint8_t *from, size_t n, uint8_t *to, size_t room)
     return small;
 }
 
-static bool inflate(const uint8_t *from, size_t small, uint8_t *to, size_t n)
+#else
+
+size_t kvd_kvtc_deflate_room(size_t n)
 {
-    struct libdeflate_decompressor *const d = libdeflate_alloc_decompressor();
-    const bool whole = d && !libdeflate_zlib_decompress(d, from, small, to, n, NULL);
-    if (d)
-        libdeflate_free_decompressor(d);
-    return whole;
+    return compressBound(n);
+}
+
+size_t kvd_kvtc_deflate(const uint8_t *from, size_t n, uint8_t *to, size_t room)
+{
+    uLongf small = room;
+    return compress2(to, &small, from, n, Z_DEFAULT_COMPRESSION) == Z_OK ? small : 0;
+}
+
+#endif
+
+static bool inflated(const uint8_t *from, size_t small, uint8_t *to, size_t n)
+{
+    uLongf whole = n;
+    return uncompress(to, &whole, from, small) == Z_OK && whole == n;
 }
 
 static int not_compressed(size_t n, kvd_err *err)
 {
-    return kvd_fail(err, "libdeflate did not compress a block of %zu rows", n);
+    return kvd_fail(err, "DEFLATE did not compress a block of %zu rows", n);
 }
 
 static int code_packed(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
@@ -464,7 +482,7 @@ static int code_packed(const coder *c, const buffers *w, size_t n, size_t wide, 
     memset(w->packed, 0, size);
     pass(c, w, n, wide, false);
     const size_t small = kvd_kvtc_deflate(w->packed, size, w->small, small_room);
-    if (!small || !inflate(w->small, small, w->packed, size))
+    if (!small || !inflated(w->small, small, w->packed, size))
         return not_compressed(n, err);
     pass(c, w, n, wide, true);
     count->payload += 8 * (double)small;
