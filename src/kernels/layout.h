@@ -89,7 +89,10 @@ static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the rows of Q with requests rounded up to 8. q_start [batch]: first rows, or NULL. */
+/*
+ * Returns the number of rows of Q if every request starts at a multiple of 8 rows. Writes the
+ * requests' first rows to q_start [batch], unless it is NULL.
+ */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
 /*

@@ -55,7 +55,7 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
         if (is_q && t - r < q_len)
             u.to[i] = static_cast<uint16_t *>(a.q) + (size_t)a.map.q_offset[head] * (size_t)a.n_q8 +
                       (size_t)(__ldg(a.q_start + at.b) + t - r) * (size_t)u.d + 8 * r;
-        /* The last group of 8 tokens is filled up with zeros. */
+        /* K and V are followed by zeros up to the end of the last group of 8 tokens. */
         if (!is_q && t >= 0 && (t < q_len || (t - r >= 0 && t - r < q_len)))
             u.to[i] =
                 cache_row(a, at.b, old + t, g, is_v ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0, u.d);

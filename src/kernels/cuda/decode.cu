@@ -129,7 +129,10 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
     } while (!all);
 }
 
-/* Pages copied together into the ring buffer: `fit` of them to byte `head`, the rest to byte 0. */
+/*
+ * Pages that are copied together into the ring buffer. The first `fit` of them start at byte `head`
+ * of the buffer, the others at byte 0.
+ */
 typedef struct {
     int first, count, fit, head;
     uint32_t before;

@@ -32,7 +32,10 @@ enum {
     FEW_PAGES = 2,    /* Up to this number of pages, SMs may stay idle. */
     SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
     MANY_PAGES = 128, /* limit if the CTA has all shared memory of an SM */
-    /* Requests of more pages may have CLUSTER_MAX CTAs per KV head, others half as many. */
+    /*
+     * Requests of more than this number of pages may have CLUSTER_MAX CTAs per KV head, other
+     * requests half as many.
+     */
     SMALL_REQUEST = 16
 };
 

@@ -134,7 +134,7 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/* Copies a page per lane below `now`, without its first `group` groups of 8 tokens. */
+/* Copies pages, one in each lane below `now`, without the first `group` groups of 8 tokens. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
@@ -396,7 +396,7 @@ static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map,
     return map.group > 1 ? offset[1] - offset[0] : 0;
 }
 
-/* Loads Q as mma operands: q[i] has dimensions 16 i .. 16 i + 15. */
+/* Loads Q as operands of mma.sync, 16 dimensions per operand. */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES],
                                               const uint16_t *from, int stride, int group, int d_qk,
@@ -415,7 +415,10 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
     }
 }
 
-/* Adds tokens to the softmax state: before n_tokens and, if WINDOW, after the first `older`. */
+/*
+ * Adds a unit of tokens to the warp's softmax state. Masks tokens after the CTA's range and, if
+ * WINDOW, before the sliding window.
+ */
 template <bool BF, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,

@@ -47,7 +47,7 @@ typedef struct {
     /* [batch] in device memory: rows of each request in the tensor, and keys of the request. */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
-    /* Distances in elements of `to`, multiples of 8. */
+    /* Elements from one request, head or token of the tensor to the next, multiples of 8. */
     int64_t stride_batch, stride_head, stride_token;
 } kvd_fill_strided_args;
 

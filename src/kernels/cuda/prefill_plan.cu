@@ -153,7 +153,10 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         section_heads == p.map.n_kv_heads ? 0 : ceil_div(p.map.n_kv_heads, section_heads);
     const int want = max(1, p.batch * per_request), sections = min(want, BUCKETS / 64),
               levels = BUCKETS / sections;
-    /* With a window, a tile reads the window before its first row and the keys of its rows. */
+    /*
+     * Most keys that a tile's rows read: with a window, the window before the first row and one key
+     * per row, rounded up to blocks.
+     */
     const int most_keys =
         p.map.window ? min(len.longest, p.map.window + p.cost.rows + KEYS) : len.longest;
     const float top = (float)ceil_div(most_keys, KEYS) * block_cost(p, p.widest) + p.cost.per_tile;
@@ -354,7 +357,10 @@ size_t round256(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/* Returns an upper bound on the number of tiles in the last round. A tile has at least 64 rows. */
+/*
+ * Returns an upper bound on the number of tiles into which KVD_SCHEDULE_PAPERS cuts its last (fewer
+ * than n_ctas) tasks. A tile has at least 64 rows.
+ */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {
     int lo = 1 << 30, hi = 0;

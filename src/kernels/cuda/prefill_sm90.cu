@@ -65,7 +65,10 @@ __device__ __forceinline__ void turn_end(const worker &w)
     bar_arrive(BAR_TURN + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
 }
 
-/* Computes O += P V if PV, then S = Q K^T. A branch before the wait serialises the wgmmas. */
+/*
+ * Computes S = Q K^T and, if PV, O += P V. A run-time branch before the wait would make the
+ * compiler serialise the wgmmas.
+ */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
                                      uint32_t q, uint32_t k, uint32_t v, int d_v, const worker &w)
@@ -233,7 +236,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
     }
 }
 
-/* Skips key blocks j .. end + 1, but waits for and releases their slots of the ring buffer. */
+/* Skips key blocks from j down to end + 1, and releases their slots of the ring buffer. */
 __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
 {
     for (; j > end; j--) {

@@ -139,7 +139,10 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /* This cluster computes pages begin .. end - 1, counted over all groups of heads. */
+    /*
+     * Pages begin .. end - 1 belong to this cluster. They are numbered over all groups of heads,
+     * each of which has per_group pages.
+     */
     int begin, end, per_group, cluster;
 };
 
@@ -326,7 +329,10 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (x + i + 1 < end)
                     bar_arrive(2 - w, 256);
 
-                /* Rotates queries back by the page's first position, which K's rotation omits. */
+                /*
+                 * K is rotated by the token's position in the page, so queries are rotated back by
+                 * the position of the page's first token.
+                 */
                 {
                     /* Keeps the compiler from reading c4 and s4 before the products above. */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");

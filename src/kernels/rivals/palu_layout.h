@@ -48,7 +48,10 @@ typedef struct {
 /* Returns 0 if kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/* Return the 16-bit elements of a page of latent vectors, and of a layer's projection matrices. */
+/*
+ * Return numbers of 16-bit elements: kvd_palu_page_elements of a page of latent vectors,
+ * kvd_palu_up_elements of a layer's projection matrices.
+ */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 

@@ -22,8 +22,8 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
 char *kvd_width_list_path(const char *text);
 
 /*
- * Sets kept dimensions to those of entry `point` of a rates file, from layer `layer` on, in
- * multiples of 16. d_head must be equal in both.
+ * Sets kept dimensions to those of entry `point` of a rates file, starting at layer `layer`,
+ * rounded up to multiples of 16. Fails if the file's d_head is not that of *list.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);

@@ -87,7 +87,7 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 bool kvd_problem_ragged(const kvd_problem *p);
 
-/* Ways to divide attention among CTAs. KVD_BY_ITSELF means that there is no choice. */
+/* Ways to divide attention among CTAs. KVD_BY_ITSELF: the implementation has only its own way. */
 typedef enum {
     KVD_BY_NONE,
     KVD_BY_PAPERS,
@@ -97,12 +97,12 @@ typedef enum {
 } kvd_scheduler;
 extern const char *const kvd_scheduler_name[KVD_N_SCHEDULERS]; /* "none", "papers", "ours", "-" */
 
-/* Dimensions per head with which an implementation computes a case. */
+/* Rules for the number of dimensions that an implementation computes per head. */
 typedef enum {
     KVD_WIDTH_USE_OWN,    /* every head at its own d_qk and d_v */
     KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest head */
     KVD_WIDTH_USE_DENSE,  /* every head has d_head dimensions, also in the reference */
-    /* Groups of KV heads share latent vectors, with as many elements as K and V of the case. */
+    /* Groups of KV heads share latent vectors, whose total size is that of K and V of the case. */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
 } kvd_width_use;
@@ -179,7 +179,10 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
-/* Returns the dimensions without padding: d_head for KVD_WIDTH_USE_DENSE, else the case's own. */
+/*
+ * Returns the head dimensions of the case before padding. If the implementation runs as
+ * KVD_WIDTH_USE_DENSE, all are d_head.
+ */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
 /* Fills the implementation's output with NaN, so that unwritten elements are found. */

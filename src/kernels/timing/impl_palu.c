@@ -1,4 +1,7 @@
-/* Palu's decode attention as an implementation for kvdim-attn, at the case's cache size. */
+/*
+ * Palu's decode attention as an implementation for kvdim-attn. Its latent vectors take as much
+ * memory as K and V of the case.
+ */
 #ifdef KVD_CUDA
 
 #include <math.h>
