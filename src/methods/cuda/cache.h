@@ -23,7 +23,7 @@ void kvd_gpu_cache_free(kvd_gpu_cache *c);
 kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
 /* Borrows the next batch's prompts. Required if a compression method reads prompts beforehand. */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
-/* Adds the counters of all batches since the last call to *sum. */
+/* Adds the counters (bits, tokens) of all batches since the last call to *sum, and resets them. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);
 /* Returns the name of the attention code, such as "sm_90a kernel (3 layers), f32 (1)". */
 const char *kvd_gpu_cache_engine(const kvd_gpu_cache *c);

@@ -73,7 +73,10 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
     }
 }
 
-/* Writes a projection matrix per KV head, without gaps, to zeroed `to`. Returns the elements. */
+/*
+ * Writes the projection matrices of all KV heads to `to`, one after another without padding. `to`
+ * must be zeroed. Returns the number of elements.
+ */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
 {

@@ -42,7 +42,10 @@ typedef struct {
     uint32_t *rope_row;
     uint32_t *host_row;
     size_t n_rows;
-    /* Unused flag for non-finite numbers, which make the output non-finite too. */
+    /*
+     * Flag that kvd_gpu_qkv_finish sets for non-finite numbers. Nothing reads it, because the
+     * output is then non-finite too.
+     */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 
@@ -95,7 +98,10 @@ int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a
 int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, const kvd_config *c,
                            const kvd_gpu_share *share, size_t max_tokens, size_t max_len,
                            kvd_err *err);
-/* Projects K (before RoPE) and V, rounded to `type`. *k (after RoPE), *v: rebuilt vectors. */
+/*
+ * Projects K (before RoPE) and V to latent vectors, rounds these to `type`, and rebuilds keys *k
+ * (after RoPE) and values *v from them.
+ */
 int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows *k,
                            kvd_head_rows *v, kvd_err *err);

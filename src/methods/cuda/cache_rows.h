@@ -36,19 +36,27 @@ typedef struct {
     int32_t n, max_pages;
     const int32_t *kv_len;     /* [n] number of tokens of a request */
     const int32_t *page_table; /* [n][max_pages] */
-    /* Queries in bf16: prompts in layout BLOCKED from row q_start[b] on, steps [n][map.q_pitch]. */
+    /*
+     * Queries in bf16. Prompts: in 8 x 8 blocks (kernels/layout.h), from row q_start[b] on. Decode
+     * steps: row-major [n][map.q_pitch].
+     */
     const void *q;
     const int32_t *q_start; /* [n] for prompts */
     int32_t n_q8;           /* rows of `q` of prompts */
     const void *pool;
-    /* Natural log of the softmax denominators: prompts [n_heads][n_q8], steps [n][n_heads]. */
+    /*
+     * Natural log of the softmax denominators: [n_heads][n_q8] for prompts, [n][n_heads] for decode
+     * steps.
+     */
     const float *lse;
-    /* In prompts with a window: tokens leave it in blocks of this length. */
+    /* In prompts, tokens leave a sliding window together in blocks of this many tokens. */
     int32_t block;
-    /* Number of a decode step's newest tokens that receive a sum. */
+    /* A decode step writes sums only for this number of newest tokens. */
     int32_t newest;
-    /* Prompts: [n_kv_heads][n_q8], in the row of the token's query. Steps: [n][n_kv_heads][newest],
-     * token t at t % newest. */
+    /*
+     * Sum per KV head and token. Prompts: [n_kv_heads][n_q8], indexed like rows of Q. Decode steps:
+     * [n][n_kv_heads][newest], token t at index t % newest.
+     */
     float *sum;
 } kvd_cache_received;
 /*
@@ -64,8 +72,9 @@ typedef struct {
 } kvd_cache_codes;
 
 /*
- * Replaces the numbers in rows [][2 d] by quantised and decoded ones. list [n] is in device memory.
- * Integers share a scale among `group` tokens (K) or channels (V).
+ * Quantises the numbers in rows [][2 d] and replaces them by the decoded values. list [n] is in
+ * device memory. Integer codes of `group` tokens of a channel (K), or of `group` channels of a
+ * token (V), share a scale.
  */
 cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n,
                            const kvd_packed_form *f, int group, cudaStream_t stream);

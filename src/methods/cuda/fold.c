@@ -30,7 +30,10 @@ bool kvd_gpu_fold_packs(const kvd_config *c)
     return !c->bias_qkv && !c->qk_norm && (whole || c->rope_layout == KVD_ROPE_INTERLEAVED);
 }
 
-/* Replaces each KV head's W_V by A_v^T W_V [d_v][d_model]. temp [d][d_model] is scratch memory. */
+/*
+ * Replaces each KV head's weights W_V by A^T W_V [d_v][d_model], where A [d][d_v] projects V.
+ * `temp` [d][d_model] is scratch memory.
+ */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
 {
@@ -78,7 +81,7 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
                           w->stream, what, err);
 }
 
-/* Replaces each KV head's bias b_V by A_v^T b_V, followed by zeros. */
+/* Replaces each KV head's bias b_V by A^T b_V, followed by zeros, where A [d][d_v] projects V. */
 static int fold_bias(const kvd_gpu_worker *w, const kvd_gpu_layer *l, const kvd_dims_head *head,
                      kvd_err *err)
 {

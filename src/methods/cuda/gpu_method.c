@@ -15,7 +15,7 @@ int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t ev
                : 0;
 }
 
-/* Returns true if projections rebuild keys, or if a method will compute them later. */
+/* Returns true if the method `maker` rebuilds keys, or has not made its projections yet. */
 static bool makes_more(const kvd_plan *p)
 {
     return p->maker && !(p->dims && !p->dims->rebuild);
@@ -134,7 +134,7 @@ int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_
 
 bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c)
 {
-    /* Keys that are projected or rebuilt are taken after RoPE, or are not needed. */
+    /* A plan that projects or rebuilds keys never lacks the keys that its methods need. */
     const bool rebuilds = p->dims && p->dims->rebuild,
                cut = (p->bits || p->maker) && p->dims && !rebuilds;
     return !(kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) || cut || rebuilds || kvd_gpu_fold_packs(c) ||

@@ -77,7 +77,10 @@ struct kvd_gpu_method {
     bool attended_prompts;
     /* Bit mask of the timed phases (enum kvd_phase) that this method ends itself. */
     unsigned apart;
-    /* Page tables of single KV heads, or NULL. `appended` must copy new K and V to these pages. */
+    /*
+     * Page tables of single KV heads, or NULL. The callback `appended` must copy new K and V to
+     * these pages.
+     */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
@@ -99,32 +102,41 @@ struct kvd_gpu_method {
     /* Called before and after an iteration. `begin` fails if the method cannot run it. */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-    /* Returns the cached tokens of a request after `before` tokens. */
+    /* Returns the number of cached tokens of a request after it has processed `before` tokens. */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
-    /* Returns the mean cached tokens over KV heads and layers. NULL: all are equal. */
+    /* Returns the mean number of cached tokens over KV heads and layers. NULL: all are equal. */
     double (*mean)(const kvd_gpu_method *m, size_t slot);
-    /* Returns the merged tokens, summed over KV heads and layers. NULL: none. */
+    /* Returns the number of merged tokens, summed over KV heads and layers. NULL means 0. */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
-    /* Returns the tokens at low precision, summed over KV heads and layers. NULL: none. */
+    /* Returns the number of low-precision tokens, summed over KV heads and layers. NULL means 0. */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
-    /* Returns the tokens with pruned keys, summed over KV heads and layers. NULL: none. */
+    /* Returns the number of tokens with pruned keys, summed like `merged`. NULL means 0. */
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees a running request's memory outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns the compressed bytes of all running requests. */
     double (*held)(const kvd_gpu_method *m);
-    /* Returns the bits of a request, less kvd_plan_entry_bits. NULL: uncompressed. */
+    /*
+     * Returns the bits of a request's K and V, without those of kvd_plan_entry_bits. NULL: K and V
+     * are uncompressed.
+     */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
-    /* Returns how many of a request's `bits` left the window in the latest step. NULL: none. */
+    /*
+     * Returns the part of `bits` that the latest decode step did not read, because the tokens had
+     * left the window. NULL means 0.
+     */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
-     * For methods whose steps read part of the cache. *side gets the bits read to choose tokens,
-     * which `bits` excludes. *unread gets the mean number of skipped tokens. NULL: steps read
-     * everything.
+     * For methods whose decode steps read a part of the cache. *side gets the bits that a step
+     * reads to choose tokens, which the callback `bits` does not count. *unread gets the mean
+     * number of tokens that a step does not read. NULL: steps read everything.
      */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
-    /* Returns the outliers for which a page needs room if `ended` failed, or 0. May be NULL. */
+    /*
+     * After a failed call of `ended`: returns the value of kvd_paged_cache.outliers with which it
+     * would have succeeded, or 0 after other failures. May be NULL.
+     */
     size_t (*lacking)(const kvd_gpu_method *m);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -135,8 +147,8 @@ struct kvd_gpu_method {
      */
     int (*attended_window)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Functions that replace those of the paged cache, or NULL. attend_steps writes rows 0 .. steps
-     * - 1 of `out`, attend_prompts the rows after them.
+     * Replacements for functions of the paged cache. NULL: the function of the cache is called.
+     * attend_steps writes the rows of `out` for decode steps, attend_prompts the rows after them.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -160,14 +172,17 @@ typedef struct kvd_gpu_kind {
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
     /*
-     * Returns why several GPUs may not divide the KV heads (part of a message), or NULL. If the
-     * function is NULL, `joined` is the reason.
+     * Returns why several GPUs may not divide the KV heads (as part of a message), or NULL if they
+     * may. If this pointer is NULL, the reason is the string `joined`.
      */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;
     /* Returns true if this GPU code can run the methods of `plan`. NULL: it always can. */
     bool (*runs)(const kvd_plan *plan);
-    /* Returns true if text can be generated, which requires `entries` and `bits`. NULL: never. */
+    /*
+     * Returns true if the code can generate text. The method must then have the callbacks `entries`
+     * and `bits`. NULL: it cannot.
+     */
     bool (*generates)(const kvd_plan *plan);
     /* Returns true if the CPU compresses K and V of generated text. NULL: never. */
     bool (*codes_on_host)(const kvd_plan *plan);
@@ -189,7 +204,10 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 /* Returns the GPU code that runs the compression methods of `plan`, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/* Returns the GPU code that generates text, perhaps kvd_gpu_host_codes. */
+/*
+ * Returns the GPU code that generates text: that of the methods, or else kvd_gpu_host_codes
+ * (compression on the CPU) if it supports the plan. NULL: no GPU code.
+ */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
@@ -206,10 +224,16 @@ size_t kvd_gpu_first_held(const kvd_gpu_method *m, size_t window, size_t n);
 
 /* Returns why several GPUs cannot divide the KV heads among them, or NULL if they can. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
-/* Returns NULL, because GPUs can always divide the KV heads. */
+/*
+ * Callback kvd_gpu_kind.joins_heads of methods that always allow several GPUs to divide the KV
+ * heads. Returns NULL.
+ */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
-/* Fails if the GPU code `kind` (or NULL) lacks a feature that the model needs. */
+/*
+ * Fails if the GPU code `kind` does not support a feature of the model, such as sliding windows.
+ * NULL supports none of KVD_GPU_*.
+ */
 int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c,
                          size_t max_len, kvd_err *err);
 
@@ -224,7 +248,9 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
                         kvd_err *err);
 
 /*
- * Calls the method's callback of this name, if it has one, and the function of m->codes.
+ * Call the method's callback of the same name (kvd_gpu_method_make calls `make`) if it is set, and
+ * the corresponding function for data compressed on the CPU (m->codes).
+ *
  * kvd_gpu_method_finish waits for the CPU and must precede kvd_gpu_method_bits and
  * kvd_gpu_method_held. kvd_gpu_method_bits returns NaN for the cache's own data type.
  */

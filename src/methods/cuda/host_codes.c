@@ -17,20 +17,20 @@ typedef struct {
     size_t coded[KVD_N_SIDES];
     bool prompt; /* true: the latest iteration brought the prompt */
     bool apart;  /* true: kvd_host_codes.prompts coded tokens of the prompt */
-    /* Bits of K and V that were coded here, of all layers without a window. */
+    /* Bits of the K and V that the CPU has quantised, summed over the layers without a window. */
     double bits;
     /* [n] Bits of each token's codes, summed over the layers with a window. */
     double *near;
     size_t room;   /* of `near` */
     double unseen; /* bits of tokens that the latest step no longer read */
     /*
-     * Rows of the pending tokens, [n_layers] arrays [n - first][pitch], decoded where they are
-     * already quantised.
+     * [n_layers] arrays [n - first][pitch]: K and V of tokens first .. n - 1. Quantised numbers are
+     * replaced by their decoded values.
      */
     uint16_t **row;
     /*
-     * Attention probabilities that the pending tokens received, [n_layers] arrays
-     * [n - first][n_kv_heads]; NULL without kvd_host_codes.received.
+     * [n_layers] arrays [n - first][n_kv_heads]: attention probabilities that tokens first .. n - 1
+     * received. NULL if the method does not need them.
      */
     double **mass;
     uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
@@ -40,8 +40,8 @@ typedef struct {
 enum { FULL, NEAR, KINDS };
 
 /*
- * Rows of a request that are written to the GPU's cache again after their tokens were quantised.
- * Arrays [KINDS] are for layers of each kind.
+ * Rows of a request that are written to the GPU's cache again after quantisation. Arrays have an
+ * element for layers without a window (FULL) and one for layers with a window (NEAR).
  */
 typedef struct {
     slot_of *slot;
@@ -61,15 +61,18 @@ struct kvd_host_codes {
     size_t layers;
     size_t pitch;  /* elements of a row on the CPU: rows.width, then the layer's input */
     size_t states; /* elements of kvd_bits_block.state */
-    /* Number of elements of K, and of V, that a token has in all layers of a kind. */
+    /*
+     * Number of elements that a token's K and V have in all layers without a window (FULL), and in
+     * all layers with one (NEAR).
+     */
     size_t numbers[KINDS][KVD_N_SIDES];
     /*
-     * Tables of kvd_host_codes_rope: rope applies RoPE, back undoes it. rope is NULL unless
-     * rows.rotates or rows.undoes, back is NULL unless rows.undoes.
+     * RoPE tables of kvd_host_codes_rope: `rope` applies RoPE, `back` undoes it. A table that is
+     * not needed is NULL.
      */
     float *rope, *back;
     /*
-     * Pinned rows [layers][room][pitch]: first those of new tokens, later those to write again.
+     * Pinned rows [layers][room][pitch]: first of new tokens, after quantisation of changed tokens.
      * Grows before an iteration, to max_tokens rows at most.
      */
     uint16_t *row;
@@ -108,7 +111,10 @@ static int kind_of(const kvd_host_codes *k, size_t layer)
     return k->method->cache->layer[layer].map.window ? NEAR : FULL;
 }
 
-/* Returns the first of n tokens that layers of a kind still store. */
+/*
+ * Returns the first of a request's n tokens that layers with a window (NEAR) or without one (FULL)
+ * still store.
+ */
 static size_t first_held(const kvd_host_codes *k, int kind, size_t n)
 {
     return kind == NEAR ? kvd_gpu_first_held(k->method, k->method->cache->window, n) : 0;
@@ -155,8 +161,8 @@ int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err)
 }
 
 /*
- * Queues the copy of n rows x of a layer from the GPU to `to`, an element of k->row, and the rows
- * after it.
+ * Queues the copy of n rows `x` from the GPU to `to` in host memory, where rows are k->pitch
+ * elements apart.
  */
 static int fetch_rows(const kvd_host_codes *k, uint16_t *to, const uint16_t *x, size_t ld,
                       size_t width, size_t n, cudaStream_t stream, kvd_err *err)
@@ -279,7 +285,7 @@ static void turn(const kvd_host_codes *k, int layer, const float *table, size_t 
 static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at, size_t n,
                       kvd_err *err)
 {
-    /* Room in steps of a page, because every decode step adds a row. */
+    /* Rows are allocated KVD_PAGE_TOKENS at a time, because every decode step adds one. */
     const size_t pitch = k->pitch, pending = s->n - s->first,
                  room = kvd_rounded_up(pending + n, KVD_PAGE_TOKENS),
                  bytes = room * pitch * sizeof **s->row;
@@ -295,8 +301,8 @@ static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at,
 }
 
 /*
- * Adds the probabilities of an iteration to a layer of s->mass. Slice i has n new tokens of the
- * request.
+ * Adds n tokens to a layer of s->mass, and the attention probabilities that tokens received in the
+ * iteration. `i`: the request's index in the iteration.
  */
 static int keep_mass(const kvd_host_codes *k, slot_of *s, int layer, size_t i, size_t n, bool fresh,
                      kvd_err *err)
@@ -312,7 +318,7 @@ static int keep_mass(const kvd_host_codes *k, slot_of *s, int layer, size_t i, s
     return 0;
 }
 
-/* Adds n tokens without codes to s->near. */
+/* Extends s->near by zeros for n tokens that are not quantised yet. */
 static int keep_near(slot_of *s, size_t n, kvd_err *err)
 {
     const size_t needed = s->n + n, room = needed + needed / 4 + KVD_PAGE_TOKENS;
@@ -337,8 +343,9 @@ static void count_unseen(const kvd_host_codes *k, slot_of *s)
 }
 
 /*
- * Adds the n new tokens of slice i to the request's pending rows. The first `coded` tokens of a new
- * request are quantised already and have no rows. at: row of the first new token in k->row.
+ * Adds the n new tokens of the i-th request of an iteration to the rows of `s`. If the request is
+ * new, the first `coded` tokens are already quantised and have no rows. at: first new row in
+ * k->row.
  */
 static int keep(const kvd_host_codes *k, slot_of *s, size_t i, size_t at, size_t n, bool fresh,
                 size_t coded, kvd_err *err)
@@ -377,7 +384,10 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t i, size_t at, size_t
     return status;
 }
 
-/* Sets which rows of a request change in layers of a kind. */
+/*
+ * Sets the range of rows of a request that change in the layers with a window (NEAR) or without one
+ * (FULL).
+ */
 static void plan_rows(const kvd_host_codes *k, int kind, written *w)
 {
     const slot_of *const s = w->slot;
@@ -391,12 +401,15 @@ static void plan_rows(const kvd_host_codes *k, int kind, written *w)
         from = first < from ? first : from;
         end = w->ready[side] > end ? w->ready[side] : end;
     }
-    /* The end is a multiple of 8 or s->n, because kvd_append zeros the rest of 8 rows. */
+    /*
+     * kvd_append writes groups of 8 rows, and zeros after the last row. Hence the last row must
+     * complete a group or be the newest.
+     */
     end = (end + 7) / 8 * 8;
     w->end[kind] = end && end < s->n ? end : s->n;
     /*
-     * If no row changes, the newest is written again between requests with changes, because every
-     * request of a call has a row.
+     * A request without changes may be listed between requests with changes. Its newest row is then
+     * written again, because each request needs a row.
      */
     w->from[kind] = end ? from : s->n - 1;
 }
@@ -422,7 +435,10 @@ static written plan_slot(const kvd_host_codes *k, slot_of *s)
     return w;
 }
 
-/* Part of a request's tokens in one layer that one thread quantises, and their bits. */
+/*
+ * Tokens of which one thread quantises one part (such as K of one KV head) in one layer, and the
+ * bits of their codes.
+ */
 typedef struct {
     const written *of;
     size_t place;   /* layer * n_parts + part */
@@ -430,7 +446,10 @@ typedef struct {
     double bits;
 } task;
 
-/* Returns the work on a part. Layers with a window quantise no token that has left it. */
+/*
+ * Returns the tokens of part `place` that are quantised now. Tokens that have left the layer's
+ * window are not quantised.
+ */
 static task task_of(const kvd_host_codes *k, const written *w, size_t place)
 {
     const slot_of *const s = w->slot;
@@ -441,7 +460,10 @@ static task task_of(const kvd_host_codes *k, const written *w, size_t place)
     return (task){.of = w, .place = place, .from = from, .n = n};
 }
 
-/* Rows of a task: x [2 n][d] numbers, then decoded ones; input [n][rows.input]. */
+/*
+ * Arrays of a task. x [2 n][d]: n rows of numbers, then their n decoded rows. input
+ * [n][rows.input]: inputs of the layer, if needed.
+ */
 typedef struct {
     double *mass; /* [2 n] kvd_bits_block.mass, then `seen`; or NULL */
     float *x, *input;
@@ -481,7 +503,10 @@ static int code_blocks(const kvd_host_codes *k, task *t, const task_rows *r, kvd
     return 0;
 }
 
-/* Fills r->mass for the tokens of a task. */
+/*
+ * Fills r->mass with the attention probabilities that the tokens of a task received, then with the
+ * numbers of queries that gave them.
+ */
 static int find_mass(const kvd_host_codes *k, const task *t, task_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;
@@ -530,7 +555,8 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 }
 
 /*
- * Divides the bits w->near of the layers with a window evenly among the tokens that were quantised.
+ * Adds the bits w->near to s->near, in equal parts for the tokens that were quantised. Both count
+ * layers with a window.
  */
 static void count_near(const kvd_host_codes *k, const written *w)
 {
@@ -576,7 +602,10 @@ static int code(const kvd_host_codes *k, written *w, size_t n, kvd_err *err)
     return status;
 }
 
-/* Copies a request's changed tokens to k->row, and forgets those that are quantised. */
+/*
+ * Copies the changed rows of a request to k->row, and deletes the rows of tokens whose K and V are
+ * both quantised.
+ */
 static void take_rows(const kvd_host_codes *k, const written *w)
 {
     slot_of *const s = w->slot;
@@ -601,7 +630,10 @@ static void take_rows(const kvd_host_codes *k, const written *w)
     memcpy(s->coded, w->ready, sizeof s->coded);
 }
 
-/* Lists the rows of n requests, from number `first` on, in layers of a kind. */
+/*
+ * Lists the changed rows of n requests, from number `first` on, in layers with a window (NEAR) or
+ * without one (FULL).
+ */
 static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t first, size_t n)
 {
     const kvd_paged_cache *const c = k->method->cache;
@@ -657,8 +689,8 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
 }
 
 /*
- * Quantises the rows of n requests and writes those that changed to the GPU's cache, as many
- * requests at a time as k->row has room for.
+ * Quantises rows of n requests, and writes the changed rows to the GPU's cache. Works in groups of
+ * requests that fit into k->row.
  */
 static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
 {

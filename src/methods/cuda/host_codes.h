@@ -28,7 +28,10 @@ typedef struct {
     bool turned;       /* true: keys of the rows that are written are after RoPE */
 } kvd_host_rows;
 
-/* Return true if the CPU can quantise all tokens, or the tokens that a selection keeps. */
+/*
+ * kvd_host_codes_take returns true if the CPU can quantise K and V of a plan that keeps all tokens.
+ * kvd_host_codes_take_entries does so for plans that drop tokens.
+ */
 bool kvd_host_codes_take(const kvd_plan *plan);
 bool kvd_host_codes_take_entries(const kvd_plan *plan);
 /*
@@ -49,9 +52,13 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err);
 /*
- * Queue work in layer r->layer of an iteration: _append the copies to the host of the rows of new
- * tokens, from element rows.before of r->x on, and of the layer's input; _attended, after the
- * attention, what the method needs of probabilities, or the compression of prompts on the GPU.
+ * Queue work of layer r->layer.
+ *
+ * kvd_host_codes_append copies the rows of new tokens, from element rows.before of r->x on, and the
+ * layer's input to the host.
+ *
+ * kvd_host_codes_attended must be called after the attention. It computes the attention
+ * probabilities that the method needs, or compresses prompts on the GPU.
  */
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
@@ -80,21 +87,25 @@ double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot);
 /* Attention probabilities that tokens receive, for methods that rank tokens by them (zipcache). */
 typedef struct kvd_host_received kvd_host_received;
 /*
- * Makes m->lse and m->lse_steps, and room for the sums of an iteration. Returns NULL on failure.
- * The caller frees the result.
+ * Allocates m->lse, m->lse_steps and the arrays of an iteration's attention probabilities. Returns
+ * NULL on failure. The caller frees the result.
  */
 kvd_host_received *kvd_host_received_new(kvd_gpu_method *m, kvd_err *err);
 void kvd_host_received_free(kvd_host_received *x);
-/* Queues the sums of a layer and their copy to the host, after its attention. */
+/*
+ * Queues the computation of the sums of attention probabilities of a layer, and their copy to the
+ * host. Must be called after the layer's attention.
+ */
 int kvd_host_received_attended(const kvd_host_received *x, const kvd_paged_rows *r, kvd_err *err);
 /*
- * Adds to mass [n - first][n_kv_heads] what tokens first .. n - 1 of the request in slice `slice`
- * received in the iteration, after which it has n tokens. prompt: all of them are new.
+ * Adds to mass [n - first][n_kv_heads] the attention probabilities that tokens first .. n - 1 of a
+ * request received in the iteration. `slice` is the request's index in the iteration, n its number
+ * of tokens afterwards. If `prompt`, all these tokens are new.
  */
 void kvd_host_received_add(const kvd_host_received *x, int layer, size_t slice, bool prompt,
                            size_t first, size_t n, double *mass);
 
-/* Finds the tokens that a token-dropping method keeps in cache pages. */
+/* Callbacks that find the cached tokens of a method that drops tokens. */
 typedef struct {
     /*
      * Returns the number of cached tokens of a KV head after the latest iteration. Layers with a
@@ -104,9 +115,12 @@ typedef struct {
     /* Returns the device address of K of the token at `place`. V is 64 d_head elements later. */
     uint16_t *(*row)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, size_t place);
     /*
-     * Queues the copy of the kept tokens' positions in the sequence, in order of their places, to
-     * the pinned array `to` [layers without a window][n_kv_heads][room]. NULL: tokens stay in
-     * order, no decode step drops one, and the method calls kvd_host_entries_note.
+     * Queues the copy of the positions (in the sequence) of a request's cached tokens to the pinned
+     * array `to` [layers without a window][n_kv_heads][room], in the order in which the cache holds
+     * the tokens.
+     *
+     * NULL: tokens stay in order, no decode step drops one, and the method calls
+     * kvd_host_entries_note.
      */
     int (*positions)(const kvd_gpu_method *m, size_t slot, uint32_t *to, cudaStream_t stream,
                      kvd_err *err);
@@ -123,8 +137,8 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
 int kvd_host_entries_make(kvd_host_entries *e, size_t slots, kvd_err *err);
 void kvd_host_entries_free(kvd_host_entries *e);
 /*
- * Starts copying the positions of the cached prompt tokens, kept [n_kv_heads][n_q8] in device
- * memory. Does nothing if e is NULL or positions are not needed.
+ * Starts copying `kept` [n_kv_heads][n_q8] from the device to the host: positions of the prompt
+ * tokens that stay cached. Does nothing if e is NULL or positions are not needed.
  */
 int kvd_host_entries_note(kvd_host_entries *e, int layer, const int32_t *kept, cudaStream_t stream,
                           kvd_err *err);

@@ -1,7 +1,7 @@
 /*
- * Engine's method for bits methods alone that the CPU codes (host_codes.h). Its bf16 pages hold the
- * decoded numbers, which take as much memory as an uncompressed cache, so kvdim-jct does not run
- * it. Also sums the attention probabilities that such a method may need.
+ * Engine support for plans with only a quantisation method that the CPU computes (host_codes.h).
+ * The decoded numbers in bf16 pages take as much memory as an uncompressed cache, so kvdim-jct does
+ * not run such plans. Also sums attention probabilities for the method.
  */
 #include <stdlib.h>
 
@@ -12,8 +12,9 @@
 static const char what[] = "codes on the CPU";
 
 /*
- * Sums of kvd_cache_receive of an iteration's prompts, and from `of_steps` on of its decode steps:
- * `sum` of one layer on the device, `host` [n_layers][room] pinned.
+ * Attention probabilities that tokens received in an iteration: first those of prompts, from
+ * element of_steps on those of decode steps. `sum` (device) has one layer, `host` [n_layers][room]
+ * is pinned.
  */
 struct kvd_host_received {
     kvd_gpu_method *method; /* borrowed */
@@ -62,7 +63,10 @@ void kvd_host_received_free(kvd_host_received *x)
     free(x);
 }
 
-/* Queues the sums of prompts or of decode steps, and their copy to the host. */
+/*
+ * Queues the computation of the sums of attention probabilities of prompts or of decode steps, and
+ * their copy to the host.
+ */
 static int queue(const kvd_host_received *x, const kvd_paged_rows *r, bool prompts, kvd_err *err)
 {
     const kvd_gpu_method *const m = x->method;
@@ -147,7 +151,10 @@ bool kvd_host_codes_take(const kvd_plan *plan)
 bool kvd_host_codes_take_entries(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;
-    /* Plugins are refused: they might read positions, which may count only cached tokens. */
+    /*
+     * Plugins are refused, because `position` may be the index of a token among the cached tokens
+     * instead of in the sequence.
+     */
     const bool plugin = plan->bits && !plan->bits->info.gpu;
     return takes_rows(plan) && t && !plugin && !plan->maker && !plan->dims;
 }

@@ -176,7 +176,10 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     const size_t layers = (size_t)w->config.n_layers;
     if (!(c->layer = kvd_device_host(&c->memory, layers * sizeof *c->layer, what, err)))
         return -1;
-    /* Pages hold rebuilt keys and values of d_head dimensions, which need no projection here. */
+    /*
+     * If keys and values are rebuilt, pages hold vectors of d_head dimensions, to which no
+     * projection is applied.
+     */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))

@@ -54,7 +54,10 @@ typedef struct kvd_paged_cache {
     size_t outliers;
     /* [max_slices + 1] First token of each prompt in the batch, if exact_prompts is set. */
     size_t *offset;
-    /* [n_layers] Layers without projections, for prompts that attend to unprojected K and V. */
+    /*
+     * [n_layers] Descriptions of the layers without their projections, for prompts that attend to
+     * unprojected K and V.
+     */
     kvd_cache_layer *whole;
     void *whole_pool;
     /* Projections padded to each layer's widest head, for kernels that require equal widths. */
@@ -67,44 +70,58 @@ typedef struct kvd_paged_cache {
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
     /*
-     * [n_layers] Layers with equal head dimensions share a work list (division of attention among
-     * CTAs); index of each layer's list.
+     * [n_layers] Index of each layer's group in work_map. Layers with equal head dimensions form a
+     * group, whose attention is divided among CTAs once.
      */
     int *work_of;
     int n_works, n_full_works;
     /* [n_works] Dimensions of the heads for which attention is divided among CTAs. */
     const kvd_attn_map **work_map;
-    /* Numbers of divisions of decode attention among CTAs: all, and for layers without a window. */
+    /*
+     * Numbers of groups of layers whose decode attention is divided among CTAs together: all
+     * groups, and those without a window.
+     */
     int n_step_works, n_full_step_works;
-    /* [n_step_works] Device memory of each division of decode attention among CTAs. */
+    /* [n_step_works] Workspace in device memory for the decode attention of a group of layers. */
     void **workspace;
-    /* [n_step_works][max_slices + 1] CTAs per KV head for each number of steps, or -1. */
+    /*
+     * [n_step_works][max_slices + 1] CTAs per KV head and request for each number of decode steps;
+     * -1 if not yet determined.
+     */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
     /* Tiles of prompts, for layers without and with a window. */
     kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
-    /* Bytes per page, summed over layers without a window. If layers share pages: the largest. */
+    /*
+     * Bytes of one page per layer, summed over the layers without a window. Layers that share pages
+     * count as one.
+     */
     size_t page_bytes;
-    /* Part of page_bytes that belongs to layers with pages of their own, if layers share pages. */
+    /*
+     * Bytes of one page per layer, summed over the layers without a window that do not share their
+     * pages.
+     */
     size_t kept_page_bytes;
-    /* Bytes of one page of `near`, summed over the layers with a window. */
+    /* Bytes of one page per layer, summed over the layers with a window. */
     size_t near_page_bytes;
 } kvd_paged_cache;
 
 /* Returns a layer's sliding window in tokens, or 0 if no window is below max_len. */
 size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 /*
- * Opens the cache. *c must be zeroed, except attention, exact_prompts and outliers. `near` is NULL
- * without windows. The caller must release *c, even after a failure.
+ * Opens the cache. *c must be zeroed, except attention, exact_prompts and outliers. `near` assigns
+ * the pages of layers with a sliding window; NULL if no layer has one. The caller must release *c,
+ * even after a failure.
  */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
 /*
- * Allocates near_pages pages for layers with a window, and kvd_plan_copies() * pages pages for
- * other layers. Fills them with random numbers for timing.
+ * Allocates the cache and fills it with random numbers, for timing. Layers with a window get
+ * near_pages pages. Other layers get `pages` pages, or twice as many if prompts are processed twice
+ * (kvd_plan_copies).
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);
@@ -112,8 +129,8 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Bytes of the tables that divide decode attention among CTAs. kvd_paged_cache_plan makes the
- * tables on the device from a copy of what kvd_paged_cache_describe writes.
+ * Bytes of `works`, the host array that kvd_paged_cache_describe fills. The caller copies it to the
+ * device for kvd_paged_cache_plan, which divides decode attention among CTAs.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -131,7 +148,8 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /*
  * Returns the device address of K of the token at `place` in the pages of a running request (slot);
- * V is 64 d_head elements after it. The idle page takes the place of a page that left the window.
+ * V is 64 d_head elements after it. If the token's page has left the window, the address is in the
+ * padding page.
  */
 uint16_t *kvd_paged_cache_row(const kvd_paged_cache *c, size_t slot, int layer, int kv_head,
                               size_t place);
@@ -161,13 +179,19 @@ typedef struct {
     int32_t n, n_rows, n_q8;      /* n_q8: sum of q_len rounded up to multiples of 8 */
     bool turned;                  /* true: RoPE has been applied to K */
 } kvd_paged_rewrite;
-/* Replaces K and V in a layer's pages by r->x, which has no gaps. Overwrites prompts' Q. */
+/*
+ * Replaces K and V of tokens in a layer's pages by rows r->x, which must be adjacent (r->ld is
+ * ignored). Overwrites the buffer for the queries of prompts.
+ */
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /* Returns the timed phase that runs now. The hook must end it. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
-/* Discards the attention tiles of earlier prompts. Call before an iteration's first layer. */
+/*
+ * Discards the tiles of query rows of earlier prompts. Must be called before the first layer of an
+ * iteration.
+ */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 
 /*
@@ -179,8 +203,8 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
 /*
- * Returns the arguments of n decode steps, without `pool`, `o` and `sinks`. They must not depend on
- * lengths, because CUDA graphs run again with other lengths.
+ * Returns the arguments of the attention of n decode steps, without `pool`, `o` and `sinks`. They
+ * hold no request's length, because CUDA graphs replay them with other lengths.
  */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 

@@ -45,7 +45,7 @@ int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n)
     return longest;
 }
 
-/* Finds the earlier layer with equal head dimensions, whose division of attention is shared. */
+/* Assigns a layer to the group of layers with equal head dimensions, or starts a new group. */
 static void number_layer(kvd_paged_cache *c, int layer)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -57,7 +57,10 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/* Adds the layer's pages to the bytes of a page. *shared: largest page of sharing layers. */
+/*
+ * Adds the bytes of a layer's page to the sum over layers. Layers that share pages count once, with
+ * the largest page (*shared).
+ */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;

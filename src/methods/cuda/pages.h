@@ -27,7 +27,7 @@ typedef struct {
     int32_t *table;
     int32_t *device;
     struct {
-        /* Serial number of the slot whose pages are listed, or 0 for the idle page alone. */
+        /* Serial number of the slot whose pages are listed, or 0 if only the padding page is. */
         uint64_t serial;
         size_t filled;
     } * row;
@@ -75,7 +75,7 @@ void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from);
 void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
-/* Writes a request's pages, or the idle page, to a row of the page table. */
+/* Write a request's pages, or (kvd_pages_row_idle) the padding page, to a row of the page table. */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
 void kvd_pages_row_idle(kvd_pages *p, size_t row);
 /* Starts copying changed parts of the page table, which must not change before the copy ends. */

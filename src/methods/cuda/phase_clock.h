@@ -23,7 +23,10 @@ typedef struct {
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
 
-/* Queue on the stream: record the start, record a phase's end, copy all records to the host. */
+/*
+ * Queue work on the stream. kvd_clock_start records the start time, kvd_clock_end the end time of
+ * phase p. kvd_clock_fetch copies all times to the host.
+ */
 int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
 int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);

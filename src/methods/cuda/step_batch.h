@@ -10,7 +10,7 @@
 typedef struct {
     /* [max_slices] Number of cached tokens of each request, including new ones. */
     int32_t *kv_len;
-    /* [max_slices] Token ids of decode steps, if there are no prompts. */
+    /* [max_slices] Token id of each decode step. Read only in iterations without prompts. */
     uint32_t *step_id;
     uint32_t *step_at;
     /* [max_slices] Cache slot of each request. Padding has the slot after the last. */
