@@ -24,7 +24,10 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/* Sets *newest and *block to the plugin's numbers. `code` fails if they are invalid. */
+/*
+ * Sets *newest and *block to the plugin's numbers. If these are invalid, uses defaults, and the
+ * later call of `code` fails.
+ */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))
@@ -357,7 +360,10 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
     return kvd_plugin_wrong(m, "group", err, "gave another answer for the same layer");
 }
 
-/* Returns how many layers a group has. `merge` fails if the plugin's number is invalid. */
+/*
+ * Returns the number of layers in the group of `layer`. If the plugin's number is invalid, returns
+ * 1, and the later call of `merge` fails.
+ */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
     int n;

@@ -38,7 +38,10 @@ typedef struct {
     const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /* Set after a wrong result of the plugin. The next function that can fail then does. */
+    /*
+     * Set after an invalid result of a callback that cannot report errors. A later callback then
+     * reports the error.
+     */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 
@@ -74,7 +77,7 @@ enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/* Fills m->as and m->kind from the plugin's table. Fails if functions are missing. */
+/* Set members `as` and `kind` of *m from the plugin's table. Fail if the table lacks functions. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);
