@@ -105,7 +105,10 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/* Divides the work into pieces of cost `wanted`, or not at all if 0. Returns the total cost. */
+/*
+ * Cuts tasks into pieces whose cost is about `wanted`. If `wanted` is 0, each task is one piece.
+ * Returns the total cost.
+ */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;

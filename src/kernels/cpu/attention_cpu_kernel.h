@@ -58,7 +58,7 @@ typedef struct {
     /* Unnormalised outputs [d_v][nv * VL], followed by room for one more tile of dimensions. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
-    /* [PANEL] Number of keys after the first `common` to which each query row attends. */
+    /* [PANEL] Number of keys from index `common` on to which each query row attends. */
     float *limit;
 } panel;
 

@@ -84,7 +84,10 @@ static __device__ __forceinline__ void load_tokens(const params &p, const kvd_de
     }
 }
 
-/* Returns the groups of 8 tokens to copy from one piece of a page. */
+/*
+ * Returns which groups of 8 tokens a lane copies if several lanes share a page. Lane `piece` of
+ * them copies 8 >> shift groups.
+ */
 static __device__ __forceinline__ piece_groups groups_of(int32_t entry, int piece, int shift,
                                                          int group, int groups)
 {
@@ -153,7 +156,10 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
-    /* Half pages are copied whole, because the values of masked tokens must be finite. */
+    /*
+     * Copies start at a multiple of GROUPS groups of 8 tokens. A warp computes GROUPS groups
+     * together, and values of masked tokens must be finite.
+     */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
     if (shift == 0)
@@ -305,7 +311,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                               8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
-        /* Index of the first half page of the segment that this warp computes. */
+        /* Index of the first unit (8 GROUPS tokens) of the segment that this warp computes. */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES, WIDTH16> st;
         clear(st);
@@ -317,7 +323,10 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
-            /* The segment's first and last page may have half pages without any of its tokens. */
+            /*
+             * Units of the segment's first and last page may hold no token of the segment. They are
+             * skipped.
+             */
             if (tokens > 0 && (WINDOW ? first + 8 * GROUPS > skip : first >= skip)) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);

@@ -42,7 +42,10 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* Returns how many of request b's first pages belong to the upper half of the KV heads. */
+/*
+ * Returns the number of pages of request b that belong to the upper half of the KV heads. They come
+ * first in the page table.
+ */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -215,7 +218,10 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/* Returns the cost of KV heads first .. end - 1 of request b, whose lengths are equal. */
+/*
+ * Returns the cost of KV heads first .. end - 1 of request b. All these heads must have the same
+ * number of tokens.
+ */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *

@@ -31,7 +31,10 @@ typedef struct {
 /* Parts of the device workspace. CTA c stores partial results at indices 2 c and 2 c + 1. */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
-    /* [n_ctas] Number of finished CTAs of a KV head, at its first CTA; 0 between launches. */
+    /*
+     * [n_ctas] Number of CTAs of a KV head that have finished, stored at the index of the head's
+     * first CTA. It is 0 between launches.
+     */
     uint32_t *arrived;
     /* [batch * n_kv_heads + n_ctas] Token ranges of the CTAs, except the first of each. */
     kvd_decode_segment *list;

@@ -180,7 +180,10 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
-        /* Keys that are not fetched get the values 0, because a weight 0 times NaN is NaN. */
+        /*
+         * Keys and values that are not fetched become 0, because a softmax weight 0 times NaN is
+         * NaN.
+         */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];
 #pragma unroll 1

@@ -261,7 +261,10 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /* Blocks 0 .. too_old - 1 have keys older than the window of some row. */
+    /*
+     * Blocks 0 .. too_old - 1 hold keys that some row of this warpgroup does not see, because they
+     * are before its window.
+     */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))

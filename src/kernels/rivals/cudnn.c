@@ -132,7 +132,7 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
     }
 }
 
-/* Compiles the candidate unless that was done. cuDNN may need a long time. */
+/* Compiles the candidate on the first call, which may take cuDNN a long time. */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
     if (c->plan)

@@ -268,7 +268,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     bar_sync(5, 256);
 
     float d[128];
-    /* Number of pieces copied before this group of heads. */
+    /* Number of pieces of pages that were copied for earlier groups of heads. */
     uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {

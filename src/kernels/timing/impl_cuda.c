@@ -113,7 +113,10 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
                       kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err));
 }
 
-/* Describes LAYERS equal layers, to time the division of their attention among CTAs. */
+/*
+ * Writes descriptions of LAYERS equal layers to the device, to time the assignment of their tiles
+ * to CTAs.
+ */
 static int describe_prefill_plans(state *s, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);
