@@ -43,7 +43,10 @@ typedef struct {
 typedef struct {
     /* Dimensions and offsets of one KV head and its query heads. */
     kvd_attn_map map;
-    /* Number of elements: most requests in an iteration times n_kv_heads. */
+    /*
+     * Number of rows of the tables: the largest number of requests in an iteration times
+     * n_kv_heads.
+     */
     size_t rows;
     /* [layers][rows] in device memory: number of cached tokens, the new one included. */
     const int32_t *kv_len;
@@ -67,7 +70,7 @@ struct kvd_gpu_method {
     bool skips_windows;
     /* [n_layers] True for layers without a window that keep uncompressed K and V. NULL: none. */
     const bool *skips;
-    /* True if timing runs may read slots that were never written. */
+    /* True if timing runs may continue a request whose earlier tokens were not processed. */
     bool anywhere;
     /* True if the method must process a prompt at once, not in chunks. */
     bool whole_prompts;
@@ -75,7 +78,7 @@ struct kvd_gpu_method {
     bool pre_of_prompts;
     /* True if iterations of decode steps need no call of `attended` or attended_window. */
     bool attended_prompts;
-    /* Bit mask of the timed phases (enum kvd_phase) that this method ends itself. */
+    /* Bit mask of the timed phases (enum kvd_phase) whose ends the method records itself. */
     unsigned apart;
     /*
      * Page tables of single KV heads, or NULL. The callback `appended` must copy new K and V to

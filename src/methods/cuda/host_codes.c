@@ -193,7 +193,7 @@ static size_t coded_apart(const kvd_host_codes *k, size_t n)
     return k->prompts ? kvd_kvtc_prompt_coder_ready(k->prompts, n) : 0;
 }
 
-/* Starts copying the tokens that the GPU does not compress to the host. */
+/* Starts copying to the host those tokens that the GPU does not compress. */
 static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t *x, size_t width,
                       kvd_err *err)
 {

@@ -63,8 +63,8 @@ int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld,
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 /*
- * Lets the GPU compress prompts if the quantisation method supports it (only kvtc does), and all
- * layers store all tokens, with keys before RoPE.
+ * Lets the GPU compress prompts if it supports the method (only kvtc without lanes), all layers
+ * store all tokens, and rows have keys before RoPE.
  */
 int kvd_host_codes_add_prompts(kvd_host_codes *k, kvd_err *err);
 /*
@@ -81,7 +81,10 @@ int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err);
  */
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
 double kvd_host_codes_held(const kvd_host_codes *k);
-/* Returns the bits of tokens that left the window in the latest step (kvd_gpu_method.unseen). */
+/*
+ * Returns the bits of cached tokens that the latest decode step did not read, because they had left
+ * the window.
+ */
 double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot);
 
 /* Attention probabilities that tokens receive, for methods that rank tokens by them (zipcache). */
@@ -146,7 +149,10 @@ int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err
 void kvd_host_entries_drop(kvd_host_entries *e, size_t slot);
 double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot);
 double kvd_host_entries_held(const kvd_host_entries *e);
-/* Returns the bits of tokens that left the window in the latest step (kvd_gpu_method.unseen). */
+/*
+ * Returns the bits of cached tokens that the latest decode step did not read, because they had left
+ * the window.
+ */
 double kvd_host_entries_unseen(const kvd_host_entries *e, size_t slot);
 
 #endif

@@ -115,7 +115,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Allocates c->offset and c->o. Zeroes c->o, because padding is read from it. */
+/* Allocates c->offset, and zeroes c->o, because its padding is read. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -286,7 +286,10 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
                              .pool = kvd_paged_cache_pool(c, layer)};
 }
 
-/* Stores new K and V. If a_k differs from a_q, a second launch overwrites K with K a_k. */
+/*
+ * Stores new K and V. If K is not projected by the matrix of Q, a second launch overwrites K with
+ * its projection.
+ */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
 {

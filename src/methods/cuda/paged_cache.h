@@ -138,9 +138,12 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
                          kvd_err *err);
 
 /*
- * kvd_paged_cache_put stores new K and V and ends the timed phases up to KVD_PHASE_APPEND.
+ * kvd_paged_cache_put stores new K and V, and records the end of the timed phases up to
+ * KVD_PHASE_APPEND.
+ *
  * kvd_paged_cache_attend writes the attention output, o_pitch elements per token, first of decode
- * steps, then of prompts. *open is the timed phase that the caller must end.
+ * steps, then of prompts. *open receives the timed phase that is still running; the caller must
+ * record its end.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -163,7 +166,10 @@ typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
-    /* True if the host copies `table` and `kv_len`, so that kernels do not write them. */
+    /*
+     * True if the host has copied `table` and `kv_len` to the device, so that no kernel writes
+     * them.
+     */
     bool uploaded;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
@@ -186,7 +192,9 @@ typedef struct {
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
-/* Returns the timed phase that runs now. The hook must end it. */
+/*
+ * Returns the timed phase in which the hook is called. The hook must record the end of this phase.
+ */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /*
  * Discards the tiles of query rows of earlier prompts. Must be called before the first layer of an

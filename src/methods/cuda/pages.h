@@ -1,4 +1,7 @@
-/* Assigns pages to running requests. Page n_pages belongs to padding. */
+/*
+ * Assigns pages to running requests. Page n_pages is the padding page, which the slots that fill up
+ * a batch use.
+ */
 #ifndef KVD_METHODS_CUDA_PAGES_H
 #define KVD_METHODS_CUDA_PAGES_H
 
