@@ -1,9 +1,10 @@
 /*
- * Runs libkvdim-attention on a prompt and decode steps, in a layer whose KV heads keep different
+ * Runs libkvdim-attention on a prompt and decode steps of one layer, whose KV heads keep different
  * numbers of dimensions.
  *
- *   cc decode_loop.c $(pkg-config --cflags --libs kvdim-attention) -lm -o decode_loop
- *   ./decode_loop [PROMPT_TOKENS [STEPS]]
+ * cc decode_loop.c $(pkg-config --cflags --libs kvdim-attention) -lm -o decode_loop
+ *
+ * ./decode_loop [PROMPT_TOKENS [STEPS]]
  *
  * On the GPU: add -DWITH_CUDA, -I and -L of the CUDA toolkit, and -lcudart.
  */
@@ -26,7 +27,6 @@ static void check(kvdim_status status)
     }
 }
 
-/* Ends the program if p is NULL. */
 static void *not_null(void *p)
 {
     if (!p) {
@@ -36,9 +36,7 @@ static void *not_null(void *p)
     return p;
 }
 
-/*
- * Returns device memory that holds a copy of `bytes` bytes from `from`, or zeros if `from` is NULL.
- */
+/* Copies to device memory, or fills it with zeros if `from` is NULL. */
 static void *device_copy(const void *from, size_t bytes)
 {
     void *p = NULL;
@@ -74,19 +72,16 @@ int main(int argc, char **argv)
     printf("a token takes %zu bytes instead of %d\n", sizes.page_bytes / KVDIM_PAGE_TOKENS,
            2 * 2 * KV_HEADS * D_HEAD);
 
-    /* The page table: the only request owns the pages 0, 1, 2, ... of the pool. */
+    /* The only request owns the pages 0, 1, 2, ... of the pool. */
     int32_t *const table = not_null(malloc((size_t)pages * sizeof *table));
     for (int32_t i = 0; i < pages; i++)
         table[i] = i;
     void *const pool = device_copy(NULL, (size_t)pages * sizes.page_bytes);
-    /*
-     * Q, K and V are random numbers. The arrays have room for the number of rows rounded up to a
-     * multiple of 8, plus 8.
-     */
+    /* The number of tokens is rounded up to a multiple of 8, plus 8. */
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
     uint16_t *const random = not_null(malloc((size_t)(prompt + steps) * row * 2));
     for (size_t i = 0; i < (size_t)(prompt + steps) * row; i++)
-        /* Each element has a random bf16 bit pattern: magnitude from 0.125 to 2, either sign. */
+        /* random bf16: magnitude from 0.125 to 2, either sign */
         random[i] = (uint16_t)(0x3e00 + rand() % 512 + (rand() % 2 << 15));
     uint16_t *const x = device_copy(random, (size_t)(prompt + steps) * row * 2);
     void *const q = device_copy(NULL, rows * (size_t)sizes.q_columns * 2);
@@ -109,10 +104,7 @@ int main(int argc, char **argv)
     for (int32_t step = 0; step <= steps; step++) {
         if (step == 1)
             timespec_get(&a, TIME_UTC);
-        /*
-         * The prompt has its own plan (division of the attention among the GPU's processors). All
-         * decode steps share a second plan.
-         */
+        /* The prompt needs a plan (division of the work) of its own; all decode steps share one. */
         if (step < 2) {
             size_t bytes;
             batch.q_len = step ? NULL : &prompt;

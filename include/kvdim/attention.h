@@ -42,7 +42,7 @@
 extern "C" {
 #endif
 
-/* Version of the binary interface; kvdim_attention_abi() of the library must be equal. */
+/* Version of the binary interface, which kvdim_attention_abi() must equal. */
 #define KVDIM_ATTENTION_ABI 1
 
 int kvdim_attention_abi(void);
@@ -52,12 +52,12 @@ typedef enum {
     KVDIM_OK = 0,
     KVDIM_ERROR_ARGUMENT = 1,
     KVDIM_ERROR_MEMORY = 2, /* host memory ran out, or the workspace of a plan is too small */
-    /* no CUDA in this library, no GPU, or no compute capability 8.x or 9.0 */
+    /* no CUDA in this library, no GPU, or an unsupported one */
     KVDIM_ERROR_DEVICE = 3,
     KVDIM_ERROR_CUDA = 4
 } kvdim_status;
 
-/* Describes the calling thread's last failure in one line, or ""; valid until its next one. */
+/* Returns one line on the calling thread's last failure, or "". */
 const char *kvdim_last_error(void);
 
 enum { KVDIM_CPU = 0, KVDIM_CUDA = 1 };
@@ -69,121 +69,104 @@ typedef struct kvdim_heads {
     int32_t device;     /* KVDIM_CPU or KVDIM_CUDA */
     int32_t dtype;      /* KVDIM_F16 or KVDIM_BF16 */
     int32_t n_heads;    /* 1 .. 128 */
-    /* Number of KV heads; must divide n_heads. On CUDA, at most 16 query heads may share one. */
+    /* Divides n_heads. On CUDA, at most 16 query heads share a KV head. */
     int32_t n_kv_heads;
     int32_t d_head; /* 16 .. 256, a multiple of 16 */
-    /*
-     * Kept dimensions of Q and K, and of V, per KV head: host arrays [n_kv_heads]. Each is a
-     * multiple of 16 from 16 to d_head.
-     */
+    /* Kept dimensions per KV head, host [n_kv_heads]: multiples of 16 from 16 to d_head. */
     const int32_t *d_qk, *d_v;
 } kvdim_heads;
 
 typedef struct kvdim_layer kvdim_layer;
 
-/*
- * Creates *layer, copying *heads and its arrays. On failure *layer is NULL. Plans made for a layer
- * (kvdim_plan_create) must be destroyed before the layer.
- */
+/* Creates *layer, copying *heads. Destroy the layer after its plans (kvdim_plan_create). */
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* NULL is ignored */
 
 typedef struct kvdim_layer_sizes {
     size_t struct_size; /* set by the caller: sizeof(kvdim_layer_sizes) */
     size_t page_bytes;  /* bytes of one cache page (KVDIM_PAGE_TOKENS tokens of one layer) */
-    /* Elements per row of kvdim_append_args.x: (n_heads + 2 n_kv_heads) d_head. */
+    /* elements per token of kvdim_append_args.x: (n_heads + 2 n_kv_heads) d_head */
     int32_t x_columns;
     int32_t q_columns; /* Elements per row of Q: sum of d_qk over the query heads. */
     int32_t o_columns; /* Elements per row of the output O: sum of d_v over the query heads. */
 } kvdim_layer_sizes;
 
-/* Fills *sizes with the layer's sizes. The caller must have set sizes->struct_size. */
+/* Fills *sizes. The caller must have set sizes->struct_size. */
 kvdim_status kvdim_layer_get_sizes(const kvdim_layer *layer, kvdim_layer_sizes *sizes);
 
-/* Returns the first of d_v columns of query head `head` in a row of O, or -1 for a bad `head`. */
+/* Returns a query head's first column in O, or -1 for a bad `head`. */
 int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 
 typedef struct kvdim_batch {
     size_t struct_size; /* set by the caller: sizeof(kvdim_batch) */
     int32_t n_requests; /* at least 1 */
-    /*
-     * Number of columns of page_table. kvdim_plan_advance can add tokens up to 64 max_pages per
-     * request.
-     */
+    /* Columns of page_table. A request has at most 64 max_pages tokens. */
     int32_t max_pages;
-    /* Number of pages in kvdim_append_args.pool. A CPU layer refuses page numbers >= pool_pages. */
+    /* Pages in kvdim_append_args.pool. A CPU layer refuses larger page numbers. */
     int32_t pool_pages;
-    /* Number of new tokens per request, at least 1: host [n_requests]. NULL: 1 each (decode). */
+    /* New tokens per request, at least 1: host [n_requests]. NULL: 1 each. */
     const int32_t *q_len;
-    /*
-     * Number of cached tokens per request, new ones too: host [n_requests], q_len .. 64 max_pages.
-     */
+    /* Cached tokens per request, with new ones: host [n_requests], at most 64 max_pages. */
     const int32_t *kv_len;
     /*
-     * [n_requests][max_pages]: element [b][j] is the page of tokens 64 j .. 64 j + 63 of request b.
-     * Not copied; kvdim_append and kvdim_attend read it.
+     * [n_requests][max_pages] Element [b][j] is the page of tokens 64 j .. 64 j + 63 of request b.
+     * Not copied.
      */
     const int32_t *page_table;
 } kvdim_batch;
 
-/*
- * Sets *bytes to the size of the workspace that kvdim_plan_create needs for this batch;
- * kvdim_plan_advance needs no more. The size is 0 on the CPU.
- */
+/* Sets *bytes to the workspace for this batch, 0 on the CPU. */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
                                    size_t *bytes);
 
 typedef struct kvdim_plan kvdim_plan;
 
 /*
- * Creates a plan, which divides the attention of a batch among processors; on failure *plan is
- * NULL. `workspace`: kvdim_workspace_bytes bytes (NULL if 0), aligned to 256 bytes, valid until the
- * plan is destroyed. On CUDA, copies q_len and kv_len and launches at most one kernel on `stream`.
+ * Creates a plan, which divides the attention of a batch among processors. `workspace`:
+ * kvdim_workspace_bytes bytes, aligned to 256, valid until the plan is destroyed. On CUDA, launches
+ * at most one kernel on `stream`.
  */
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
 /*
- * Advances a plan (division of a batch's attention) for decode to each request's next token, for
- * which page_table must have a page. Fails if the plan is for prefill.
+ * Advances a decode plan (division of the work) by one token per request, for which page_table must
+ * have a page.
  */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
-/* Destroys a plan (division of a batch's attention among processors). NULL is ignored. */
+/* Destroys a plan (division of the work). NULL is ignored. */
 void kvdim_plan_destroy(kvdim_plan *plan);
 
 /*
- * Returns the rows of Q and of O: n_requests in decode; in prefill the sum of q_len, each rounded
- * up to 8, because requests begin at multiples of 8 rows.
+ * Returns how many rows Q and O have, one per token. In prefill each request begins at a multiple
+ * of 8.
  */
 int32_t kvdim_plan_rows(const kvdim_plan *plan);
-/* Returns the row of Q and O of a request's first new token, or -1 for a bad request. */
+/* Returns the row of a request's first new token in Q and O, or -1. */
 int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request);
 
 typedef struct kvdim_append_args {
     size_t struct_size; /* set by the caller: sizeof(kvdim_append_args) */
-    /*
-     * Input [sum of q_len][x_columns], request after request. A row holds Q of all query heads, K
-     * and V of all KV heads, before RoPE.
-     */
+    /* Input [sum of q_len][x_columns]: per token Q, K and V of all heads, before RoPE. */
     const void *x;
-    /* Cosines and sines of RoPE, float32 [positions][rope_dim / 2]. NULL: no RoPE. */
+    /* float32 [positions][rope_dim / 2]; NULL: no RoPE */
     const float *rope_cos, *rope_sin;
     int32_t rope_dim; /* Leading dimensions of a head that RoPE rotates; even, at most d_head. */
-    /* RoPE rotates dimensions i and i + rope_dim/2 (0, as in Llama) or 2i and 2i + 1 (1). */
+    /* RoPE rotates dimensions i and i + rope_dim/2 (0, as in Llama), or 2i and 2i + 1 (1). */
     int32_t rope_interleaved;
     /*
-     * Rotation matrices, in the layer's type, head after head: row-major [d_head][d_qk] of Q and K
-     * (after RoPE), [d_head][d_v] of V. NULL: the first d_qk or d_v dimensions are kept. With r_v,
-     * O is in the rotated basis: the caller multiplies O or W_O by the transpose of r_v.
+     * Rotations, head after head, row-major: [d_head][d_qk] for Q and K (after RoPE), [d_head][d_v]
+     * for V. NULL: the first dimensions are kept. With r_v, the caller multiplies O or W_O by its
+     * transpose.
      */
     const void *r_qk, *r_v;
-    /* Output [kvdim_plan_rows][q_columns]: rotated Q, in an order internal to kvdim_attend. */
+    /* Output [kvdim_plan_rows][q_columns]: rotated Q for kvdim_attend, in an internal order. */
     void *q;
     void *pool; /* output: pages of this layer's cache, which receive the new K and V */
 } kvdim_append_args;
 
 /*
- * Applies RoPE and rotation to the new tokens and keeps the first dimensions of every head. Writes
- * Q for kvdim_attend, and K and V into the cache.
+ * Applies RoPE and rotation to new tokens and keeps the first dimensions. Writes Q for
+ * kvdim_attend, and K and V into the cache.
  */
 kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args, void *stream);
 
@@ -192,20 +175,20 @@ typedef struct kvdim_attend_args {
     const void *q;      /* Q as kvdim_append wrote it with the same plan */
     const void *pool;   /* pages of this layer's cache, filled by kvdim_append */
     /*
-     * Output [kvdim_plan_rows][o_stride]; row kvdim_plan_first_row(b) + t is new token t of request
-     * b. Rows that belong to no token are not written.
+     * Output [kvdim_plan_rows][o_stride]. New token t of request b is row kvdim_plan_first_row(b) +
+     * t.
      */
     void *o;
-    /* Elements from one row of `o` to the next: >= o_columns, a multiple of 8. 0: o_columns. */
+    /* Elements between rows of `o`: >= o_columns, a multiple of 8. 0: o_columns. */
     int64_t o_stride;
     /*
-     * Output, float32, natural logs of the softmax denominators: [n_requests][n_heads] in decode,
-     * [n_heads][kvdim_plan_rows] in prefill. May be NULL.
+     * Output or NULL: float32 logs of softmax denominators, [n_requests][n_heads] in decode,
+     * [n_heads][kvdim_plan_rows] in prefill.
      */
     float *lse;
 } kvdim_attend_args;
 
-/* Computes the attention of the new tokens over all tokens of their request in the cache. */
+/* Computes the attention of new tokens to all tokens of their request. */
 kvdim_status kvdim_attend(const kvdim_plan *plan, const kvdim_attend_args *args, void *stream);
 
 #ifdef __cplusplus

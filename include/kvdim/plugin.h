@@ -43,23 +43,20 @@ extern "C" {
 
 enum { KVDIM_ERROR_BYTES = 256 };
 
-/*
- * Values of kvdim_method.axis: what a method reduces: the number of tokens, bits per number,
- * dimensions per head, or layers.
- */
+/* Axis that a method shrinks: tokens, bits per number, dimensions per head, or layers. */
 enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
 
-/* Flags in kvdim_method.needs: data that the method asks for. */
+/* Data that a method asks for (kvdim_method.needs). */
 enum {
-    /* For each token, sums of the attention probabilities that it received. */
+    /* attention probabilities that each token received, summed */
     KVDIM_NEEDS_PROBABILITIES = 1,
-    /* Q, K and V of a calibration text (--calibration). For KVDIM_AXIS_DIMS only. */
+    /* Q, K and V of a calibration text (--calibration); KVDIM_AXIS_DIMS only */
     KVDIM_NEEDS_CALIBRATION = 2
 };
 
 enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
 
-/* Parameter of a method, such as `budget` in `--method mine,budget=0.5`. */
+/* A parameter, such as `budget` in `--method mine,budget=0.5`. */
 typedef struct kvdim_key {
     const char *name; /* 1 to 16 characters a-z, 0-9 and '_', a letter first */
     double value;     /* default; if NaN, the user must give a value */
@@ -68,7 +65,7 @@ typedef struct kvdim_key {
     const char *help; /* one line, printed by --list-methods */
 } kvdim_key;
 
-/* Shape of the model. Read only the first struct_size bytes: later versions may add fields. */
+/* Shape of the model. Later versions may add fields beyond struct_size. */
 typedef struct kvdim_model {
     uint32_t struct_size;
     /* Query head h reads KV head h / (n_heads / n_kv_heads). */
@@ -77,13 +74,9 @@ typedef struct kvdim_model {
     uint64_t seed; /* value of --seed, which methods with random numbers must use */
 } kvdim_model;
 
-/*
- * Fields that every method has, whether it reduces tokens, bits, dimensions or layers. First member
- * of kvdim_tokens_method, kvdim_bits_method, kvdim_dims_method and kvdim_layers_method. Unused
- * fields are 0 or NULL.
- */
+/* First member of every kind of method. Unused fields are 0 or NULL. */
 typedef struct kvdim_method {
-    /* Size of the enclosing structure, such as sizeof(kvdim_tokens_method). */
+    /* size of the enclosing structure, such as sizeof(kvdim_tokens_method) */
     uint32_t struct_size;
     uint32_t axis;       /* one of KVDIM_AXIS_... */
     const char *name;    /* name in --method: 1 to 24 characters a-z, 0-9 and '_', a letter first */
@@ -92,9 +85,8 @@ typedef struct kvdim_method {
     uint32_t n_keys;      /* at most 8 */
     uint32_t needs;       /* Sum of KVDIM_NEEDS_... bits, or 0. */
     /*
-     * Name of the parameter whose value sets the size of the cache, or NULL; kvdim-eval --sweep and
-     * --target vary it. The cache is largest at `sweep_most`, smallest at `sweep_least`. Values
-     * between are in geometric steps if `sweep_ratio` is 1, else in equal steps.
+     * Parameter that sets the cache's size, or NULL; --sweep and --target vary it. The cache is
+     * largest at `sweep_most`. Steps are geometric if `sweep_ratio` is 1.
      */
     const char *sweep_key;
     double sweep_most, sweep_least;
@@ -104,16 +96,16 @@ typedef struct kvdim_method {
 typedef struct kvdim_plugin {
     uint32_t abi_version; /* set by the plugin to KVDIM_PLUGIN_ABI */
     uint32_t struct_size; /* sizeof(kvdim_plugin) */
-    /* Version of the plugin, written to result files; at most 40 characters. */
+    /* version of the plugin, at most 40 characters */
     const char *version;
     uint32_t n_methods;                /* 1 .. 32 */
     const kvdim_method *const *method; /* [n_methods] */
 } kvdim_plugin;
 
-/* Every plugin must define this function, which returns its table of methods. */
+/* Every plugin must define this function. */
 const kvdim_plugin *kvdim_plugin_v1(void);
 
-/* Defines kvdim_plugin_v1. Arguments: version string, 1 .. 32 pointers to static kvdim_method. */
+/* Defines kvdim_plugin_v1 from a version and 1 .. 32 pointers to static methods. */
 #define KVDIM_PLUGIN(plugin_version, ...)                                                          \
     const kvdim_plugin *kvdim_plugin_v1(void)                                                      \
     {                                                                                              \

@@ -1,8 +1,7 @@
 /*
- * Plugins that remove dimensions of heads: they choose the subspace that is stored. Read
- * kvdim/plugin.h first.
+ * Plugins that remove dimensions of heads. Read kvdim/plugin.h first.
  *
- * A method defines either `project` (projection matrices) or `prune` (channels of keys).
+ * A method defines either `project` (projections) or `prune` (channels of keys).
  */
 #ifndef KVDIM_PLUGIN_DIMS_H
 #define KVDIM_PLUGIN_DIMS_H
@@ -14,8 +13,8 @@ extern "C" {
 #endif
 
 /*
- * Rows Q, K and V of a calibration text at one KV head, after RoPE. n is 0 unless the method asks
- * for KVDIM_NEEDS_CALIBRATION.
+ * Q, K and V of a calibration text at one KV head, after RoPE. n is 0 without
+ * KVDIM_NEEDS_CALIBRATION.
  */
 typedef struct kvdim_rows {
     uint32_t struct_size;
@@ -27,9 +26,8 @@ typedef struct kvdim_rows {
 } kvdim_rows;
 
 /*
- * Projection matrices of one KV head, row-major and finite; arrays have room for d * d numbers. For
- * rows q, k, v of d numbers, kvdim stores k' = k a_k (d_qk numbers) and v' = v a_v (d_v numbers). A
- * score is (q a_q) . k' / sqrt(d), the output (P v') b_v with attention probabilities P.
+ * Projections of one KV head, row-major, with room for d * d numbers. kvdim stores k a_k and v a_v
+ * for rows k, v. Scores are (q a_q) . (k a_k) / sqrt(d); the output is (P v a_v) b_v.
  */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
@@ -38,7 +36,7 @@ typedef struct kvdim_matrices {
     float *a_v, *b_v;  /* a_v is [d][d_v], b_v is [d_v][d]. */
 } kvdim_matrices;
 
-/* Queries and keys of one prompt at one KV head. Dropped tokens have queries but no keys. */
+/* Queries and keys of a prompt at one KV head. Dropped tokens have no keys. */
 typedef struct kvdim_channels {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
@@ -53,15 +51,14 @@ typedef struct kvdim_channels {
 typedef struct kvdim_dims_method {
     kvdim_method method;
     /*
-     * Writes the projection matrices of one KV head to *m. Called once per layer and KV head, on
-     * one thread, before the run. `value` [n_keys]: the parameter values.
+     * Writes the projections of one KV head to *m. Called once per layer and KV head, before the
+     * run. `value` [n_keys]: parameters.
      */
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
     /*
-     * Chooses the key channels that stay after a prompt: keep[i] 1 stores channel i, 0 drops it (it
-     * reads as 0). At least one must stay. *newest (0 on entry, at most n_q) receives the number of
-     * newest tokens that keep all channels, as tokens after the prompt do.
+     * Chooses the key channels that stay after a prompt: keep[i] is 1 or 0; at least one stays.
+     * *newest (0 on entry) receives how many newest tokens keep all channels.
      */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);
