@@ -1,4 +1,4 @@
-/* Singular values and rotations of all heads, from second moments or from rows (pairs.h). */
+/* Singular values and rotations of all heads, from second moments or from vectors. */
 #include "analysis/pairs.h"
 
 #include <assert.h>
@@ -55,7 +55,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
                 tasks[n++] = (task){(kvd_pair)p, l, h};
     assert(n == room);
 
-    /* Matrices of 64 to 128 rows are too small for threads inside LAPACK. */
+    /* Small matrices do not need threads inside LAPACK. */
     const int blas_threads = kvd_blas_serial();
     size_t failed = n;
 #pragma omp parallel for schedule(dynamic)
@@ -63,10 +63,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
         kvd_err mine;
         if (decompose_one(m, tasks[i], before_rope, first, s, &mine)) {
 #pragma omp critical(kvd_decompose_failed)
-            /*
-             * If several heads fail, keeps the error of the first one, so that the message does not
-             * depend on the threads.
-             */
+            /* Keeps the first head's error, so that it does not depend on threads. */
             if (i < failed) {
                 failed = i;
                 *err = mine;

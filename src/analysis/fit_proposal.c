@@ -1,7 +1,4 @@
-/*
- * Computes, prints and writes the parameters of method ZDC that a regression proposes for given
- * losses (kvdim-fit).
- */
+/* Proposes parameters of method ZDC for given losses, by regression (kvdim-fit). */
 #include "analysis/regression.h"
 
 #include <math.h>
@@ -84,10 +81,7 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
                : kvd_no_memory(err, "proposals", n * (sizeof *x->proposal + 6 * sizeof(double)));
 }
 
-/*
- * Chooses kept dimensions of all heads so that the fraction p[0] of Q's and K's dimensions and p[1]
- * of V's are removed.
- */
+/* Chooses kept dimensions: removes the fraction p[0] of Q's and K's, and p[1] of V's. */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
 {
@@ -126,7 +120,7 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
         return -1;
     snprintf(r->rule, sizeof r->rule, "%s", rule_by_pair);
     memcpy(r->pair, x->sweep[0].pair, sizeof r->pair);
-    /* Largest allowed fraction, at which every head keeps one dimension. */
+    /* largest fraction, at which every head keeps one dimension */
     const double most = 1 - 1.0 / s->model.d_head;
     for (size_t i = 0; i < n; i++) {
         kvd_regression_propose(&x->fit, x->target, loss[i], most, &x->proposal[i]);
@@ -146,7 +140,7 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
     *x = (kvd_fit_proposal){.n = 0};
 }
 
-/* Returns the mean removed fraction of K and V of a prompt for proposal i (ZDC Eq. 5). */
+/* Returns the mean removed fraction of K and V of a prompt (ZDC Eq. 5). */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
     const int layers = r->model.n_layers;
@@ -160,10 +154,7 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
     return sum / layers;
 }
 
-/*
- * Writes the names of the proposed parameters that had to be limited to their range, such as "g,
- * p_u_v".
- */
+/* Writes the names of parameters that were limited to their range, such as "g, p_u_v". */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {
     *text = '\0';

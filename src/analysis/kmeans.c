@@ -1,4 +1,4 @@
-/* K-means clustering of rows (reduce.h). */
+/* K-means clustering. */
 #include "analysis/reduce.h"
 
 #include <assert.h>
@@ -12,10 +12,7 @@
 #include "common/run.h"
 #include "common/threads.h"
 
-/*
- * Number of rows and of centroids that are multiplied at a time. Their 1 MiB of float32 products
- * stays in the L2 cache.
- */
+/* 1 MiB of float32 products stays in the L2 cache. */
 enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
@@ -28,10 +25,7 @@ typedef struct {
     float *length;     /* [k] length of each centroid */
     uint32_t *cluster; /* [n] cluster of each row */
     double *distance;  /* [n] squared distance of each row to its centroid */
-    /*
-     * Rows sorted by cluster: cluster c has the rows order[first[c]] .. order[first[c + 1] - 1],
-     * count[c] in all.
-     */
+    /* Cluster c has the vectors order[first[c]] .. order[first[c + 1] - 1]. */
     size_t *count, *first, *order;
     float *scores; /* [threads][BLOCK_ROWS][BLOCK_CENTROIDS] scores y . c - ||c||^2 / 2 */
 } state;
@@ -74,10 +68,7 @@ static void state_free(state *s)
     free(s->scores);
 }
 
-/*
- * Returns the squared distance of row y and centroid c. The order of additions is fixed, so that
- * equal centroids have equal distances.
- */
+/* Returns the squared distance, added in a fixed order: equal centroids have equal distances. */
 static double squared_distance(const float *y, const double *c, size_t d)
 {
     double sum[4] = {0};
@@ -106,22 +97,14 @@ static void centre(state *s, const float *X, const size_t *start)
 }
 
 /*
- * The nearest centroid c of a row y has the largest score y . c - ||c||^2 / 2. In float32 a score
- * is off by at most
- *
- *   ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||)
- *
- * in any order of SGEMM. With u = FLT_EPSILON / 2, a sum of d products is off by at most d u / (1 -
- * d u) ||y|| ||c|| (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), and
- * rounding c and ||c||^2 / 2 adds 2 u ||y|| ||c|| + u ||c||^2.
+ * The nearest centroid c of y has the largest score y . c - ||c||^2 / 2. In float32 it is off by at
+ * most ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||) (Higham, Accuracy and Stability of
+ * Numerical Algorithms, section 3.1).
  */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
-/*
- * Turns the products y . c of a row with k centroids into upper bounds of y . c - ||c||^2 / 2.
- * Returns the largest lower bound.
- */
+/* Replaces y . c by upper bounds of y . c - ||c||^2 / 2. Returns the largest lower bound. */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
 {
@@ -148,7 +131,7 @@ static float bound_scores(const float *restrict half, const float *restrict leng
     return least;
 }
 
-/* Assigns a row to the nearest of its present centroid and centroids first .. first + k - 1. */
+/* Assigns a vector to its present centroid or one of first .. first + k - 1, the nearest. */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
 {
@@ -161,10 +144,7 @@ static void assign_row(state *s, size_t row, float row_error, float *scores, siz
             continue;
         const uint32_t c = (uint32_t)(first + j);
         const double there = squared_distance(y, s->C + c * s->d, s->d);
-        /*
-         * If two centroids are equally near, the one with the lower index is taken, so that copies
-         * of a row share a cluster.
-         */
+        /* The first of equally near centroids, so that copies share a cluster. */
         if (there < s->distance[row] || (there <= s->distance[row] && c < s->cluster[row])) {
             s->cluster[row] = c;
             s->distance[row] = there;
@@ -283,15 +263,12 @@ static void sort_by_cluster(state *s)
     }
     for (size_t i = 0; i < s->n; i++)
         s->order[s->first[s->cluster[i]]++] = i;
-    /*
-     * The loop above has moved first[c] to the start of cluster c + 1, so this moves all entries
-     * back by one.
-     */
+    /* first[c] is now the start of cluster c + 1. */
     memmove(s->first + 1, s->first, s->k * sizeof *s->first);
     s->first[0] = 0;
 }
 
-/* Writes the mean of each cluster's rows to C. The mean is 0 if a cluster has no rows. */
+/* Writes each cluster's mean to C, or 0 for an empty cluster. */
 static void means(const state *s, const float *rows, double *C)
 {
 #pragma omp parallel for schedule(dynamic, 16)

@@ -1,4 +1,4 @@
-/* kvdim-fit: computes the kept dimensions of each head, and proposes parameters of method ZDC. */
+/* kvdim-fit: chooses each head's kept dimensions, and proposes parameters of method ZDC. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static const char program[] = "kvdim-fit";
 typedef struct {
     kvd_common_options common;
     const char *spectrum, *error_table;
-    /* --pair as typed, such as "qk,vw"; NULL selects the first usable matrices of the file */
+    /* --pair, such as "qk,vw"; NULL: the first usable matrices of the file */
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
@@ -95,10 +95,7 @@ static const kvd_program description = {
 static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
-/*
- * Chooses the matrices (kvd_pair) from which the kept dimensions of Q and K, or of V, are computed.
- * Q, K or V alone are chosen only if --pair names them.
- */
+/* Chooses the matrices for Q and K, or for V. Q, K or V alone only if --pair names them. */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)
 {

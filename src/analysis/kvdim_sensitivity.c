@@ -1,4 +1,4 @@
-/* kvdim-sensitivity: estimates the loss of predictions if dimensions of a head are removed. */
+/* kvdim-sensitivity: estimates the loss of predictions if heads lose dimensions. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,10 +220,7 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, KVD_BOTH_SIDES, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            /*
-             * This removed fraction p leaves too few dimensions. So do all larger fractions, so the
-             * table ends here.
-             */
+            /* This and all larger fractions leave too few dimensions. */
             break;
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)

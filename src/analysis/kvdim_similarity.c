@@ -132,10 +132,7 @@ static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, js
     return 0;
 }
 
-/*
- * Fails if the last input file has the same content as an earlier one, because its tokens would
- * count twice.
- */
+/* Fails if two files are equal, because their tokens would count twice. */
 static int check_new(const kvd_run *run, kvd_err *err)
 {
     const kvd_run_input *const last = &run->inputs[run->n_inputs - 1];

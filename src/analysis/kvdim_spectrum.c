@@ -35,10 +35,7 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     return status;
 }
 
-/*
- * How matrices are decomposed. by_gram[i] is true if the i-th set of matrices (kvd_pair, such as Q
- * and K) is decomposed by its Gram matrix X^T X. need[x] is true if rows of tensor x are read.
- */
+/* by_gram[i]: matrices i are decomposed by X^T X; need[x]: vectors of tensor x are read. */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
 } plan;
@@ -55,9 +52,7 @@ static plan make_plan(const config *cfg)
     return p;
 }
 
-/*
- * Vectors of one layer: those of each input file or, with --centroids, the centroids of all files.
- */
+/* Vectors of one layer: of each file, or centroids of all files. */
 typedef struct {
     const kvd_source *source;
     size_t n;
@@ -90,10 +85,7 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
     return 0;
 }
 
-/*
- * Decomposes the matrices of a layer from their rows X. With --method gram, does so only for those
- * that X^T X does not resolve.
- */
+/* Decomposes a layer from its vectors. With --method gram, only what X^T X does not resolve. */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
 {
@@ -121,10 +113,7 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
     return one;
 }
 
-/*
- * Computes the rotations of n layers from layer `first` on. With --centroids n is 1, which saves
- * memory.
- */
+/* Computes the rotations of n layers. With --centroids n is 1, which saves memory. */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
 {
@@ -158,7 +147,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
                              kvd_err *err)
 {
     const plan p = make_plan(cfg);
-    /* A GPU is fastest with many matrices. On the CPU one layer at a time saves memory. */
+    /* A GPU is fastest with many matrices; on the CPU one layer saves memory. */
     const int at_once = p.any && cfg->common.device == KVD_DEVICE_CUDA && !cfg->reduction.centroids
                             ? s->n_layers
                             : 1;
@@ -176,10 +165,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/*
- * Returns the number of rows of a decomposed matrix. A weighted centroid counts as many rows as its
- * cluster has vectors.
- */
+/* Returns the rows of a decomposed matrix. A weighted centroid counts as its cluster's vectors. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;
@@ -218,10 +204,7 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
                        : spectrum_of_dumps(cfg, in, s, err);
 }
 
-/*
- * Returns true if decomposing the second moments on the GPU is faster. A GPU starts in 0.2 to 0.8
- * s, a CPU thread takes 2.6 ns d^3 per matrix (results/h200/spectrum).
- */
+/* Returns true if a GPU is faster. It starts in 0.2 to 0.8 s; a CPU takes 2.6 ns d^3 per matrix. */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
     const double d = sum->model.d_head;
@@ -232,10 +215,7 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
     return 2.6e-9 * heads * d * d * d / cfg->common.threads > 0.5;
 }
 
-/*
- * Replaces --device=auto by `cuda` or `cpu`. The GPU is chosen only if the library cuSOLVER is
- * installed.
- */
+/* Replaces --device auto. A GPU is chosen only if cuSOLVER is installed. */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {
     const bool asked = cfg->common.device == KVD_DEVICE_CUDA;
@@ -311,9 +291,7 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
         goto done;
     for (int i = 0; i < run->n_inputs; i++)
         s.calibration.seconds_collect += run->inputs[i].seconds;
-    /*
-     * Creates the output file before the computation, so that a missing folder is reported at once.
-     */
+    /* Created before the computation, so that a missing folder is found at once. */
     if (kvd_h5_create(&out, cfg->common.output, &kvd_schema_spectrum, run, err) ||
         (gpu[0] && kvd_h5_put_text(&out, "/provenance", "gpu", gpu, err)) ||
         compute(cfg, &in, &pruned, &s, err))

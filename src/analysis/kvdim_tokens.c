@@ -1,4 +1,4 @@
-/* kvdim-tokens: finds tokens that are important to attention (ZDC Fig. 6-8, LeanKV Fig. 1-3). */
+/* kvdim-tokens: finds tokens that are important to attention. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

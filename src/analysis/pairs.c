@@ -9,7 +9,7 @@
 
 #include "common/linalg.h"
 
-/* Number of rows per call of the callback: 2 MiB of float32 at d_head 128. */
+/* vectors per call of the callback: 2 MiB at d_head 128 */
 enum { BLOCK_ROWS = 4096 };
 
 static int group_of(const kvd_model_info *m)
@@ -17,10 +17,7 @@ static int group_of(const kvd_model_info *m)
     return m->n_heads / m->n_kv_heads;
 }
 
-/*
- * Heads whose rows make up the decomposed matrix h: q_count query heads from q_first on, and KV
- * head `kv`.
- */
+/* heads of the decomposed matrix h: q_count query heads from q_first on, and KV head `kv` */
 typedef struct {
     int q_first, q_count, kv;
 } members;
@@ -157,7 +154,7 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
     return status;
 }
 
-/* Passes a weight matrix [d_head][d_model] to the callback as d_model rows, that is, transposed. */
+/* Passes a weight matrix [d_head][d_model] as its transpose. */
 static int send_weight(kvd_activations *a, buffers *b, bool w_o, int layer, int head,
                        kvd_row_sink sink, void *ctx, kvd_err *err)
 {

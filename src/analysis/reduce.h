@@ -1,4 +1,4 @@
-/* Pruning and K-means of calibration data (ZDC paper, section 4.1; D-21 in docs/readings.md). */
+/* Pruning and K-means of calibration data (ZDC paper, section 4.1). */
 #ifndef KVD_ANALYSIS_REDUCE_H
 #define KVD_ANALYSIS_REDUCE_H
 
@@ -7,60 +7,54 @@
 #include "analysis/pairs.h"
 #include "common/err.h"
 
-/*
- * Largest number of iterations of K-means (Lloyd 1982). Distances are float64, and an empty cluster
- * receives the row farthest from its centroid.
- */
+/* Largest number of iterations. An empty cluster receives the vector farthest from its centroid. */
 
 enum { KVD_KMEANS_ITERATIONS = 100 };
-/* K-means ends when its sum of squared distances falls by less than this fraction. */
+/* K-means ends when the sum of squared distances falls by less than this fraction. */
 #define KVD_KMEANS_FALL 1e-4
 
 typedef struct {
     size_t n_iterations;
-    /* [n_iterations] sum of squared distances before each update of the centroids */
+    /* [n_iterations] sum of squared distances before each update */
     double objective[KVD_KMEANS_ITERATIONS];
     double last;   /* sum of squared distances to the final centroids */
     double energy; /* sum over rows of |x|^2 */
 } kvd_kmeans_trace;
 
-/* Clusters X [n][d], from rows start [k] as centroids. Writes centroid [k][d] and count [k]. */
+/* Clusters X [n][d] from vectors start [k]. Writes centroid [k][d] and count [k]. */
 int kvd_kmeans(const float *X, size_t n, size_t d, size_t k, const size_t *start, double *centroid,
                size_t *count, kvd_kmeans_trace *trace, kvd_err *err);
 
 typedef struct {
     double prune;     /* fraction of the sequences to drop, in [0, 1) */
     size_t centroids; /* number of centroids per tensor and head; 0 means no clustering */
-    /* true if centroids are multiplied by the square root of their cluster's size */
+    /* centroids are multiplied by the square root of their cluster's size */
     bool weighted;
     uint64_t seed;
 } kvd_reduction;
 
-/* Result of pruning: ranges of tokens that remain in all files, and how much was dropped. */
+/* Remaining tokens of all files, and how much was dropped. */
 typedef struct {
     kvd_span *span;
     size_t n_sequences, n_tokens; /* number of dropped sequences, and of their tokens */
 } kvd_pruned;
 
 /*
- * Drops round(prune * sequences) random sequences of each file. *out owns the remaining ranges.
- * Fails if no sequence would remain.
+ * Drops round(prune * sequences) random sequences of each file. *out owns the rest. Fails if none
+ * remains.
  */
 int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed, kvd_pruned *out,
               kvd_err *err);
 void kvd_pruned_release(kvd_pruned *p);
 
-/* Statistics of K-means clustering, summed over heads and layers. */
+/* Statistics of K-means, summed over heads and layers. */
 typedef struct {
     size_t n, n_iterations;
     double residual, energy; /* sums over rows of |x - centroid|^2 and of |x|^2 */
     double read_s, kmeans_s;
 } kvd_reduced;
 
-/*
- * Replaces the vectors of all files by r->centroids cluster means per head. Fails if there are
- * fewer tokens than centroids.
- */
+/* Replaces all files' vectors by r->centroids cluster means per head. Fails with too few tokens. */
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,
                      kvd_err *err);

@@ -12,10 +12,7 @@
 
 const char *const kvd_set_name[KVD_N_SET] = {"g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v"};
 
-/*
- * Returns true if a parameter with its value, such as "zack.p_u.qk=0.5", sets a removed fraction of
- * dimensions.
- */
+/* Returns true for a removed fraction of dimensions, such as "zack.p_u.qk=0.5". */
 static bool is_rate(const char *item)
 {
     static const char *const key[] = {".p.qk=", ".p.v=", ".p_u=", ".p_u.qk=", ".p_u.v="};
@@ -26,10 +23,7 @@ static bool is_rate(const char *item)
     return false;
 }
 
-/*
- * Parses the parameters of the measured method. Copies importance.g and importance.rise to *t, and
- * parameters that are no removed fractions to `rest`.
- */
+/* Parses a method's parameters: importance goes to *t, all but removed fractions to `rest`. */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
     static const char *const key[] = {"importance.g=", "importance.rise="};
@@ -178,10 +172,7 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
     return kept;
 }
 
-/*
- * Fills the least-squares equations a x = y: `a` has a column per model and a column ln(loss), `y`
- * has the parameters.
- */
+/* Fills a x = y: `a` has a column per model and one of ln(loss), `y` the parameters. */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
 {
@@ -283,9 +274,7 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
     return sum / (double)r->n_models;
 }
 
-/*
- * Limits *x to lo .. hi and rounds it to four decimals. Returns true if *x was outside of lo .. hi.
- */
+/* Limits *x and rounds it to four decimals. Returns true if it was outside. */
 static bool put(double *x, double lo, double hi)
 {
     const double wanted = *x, within = fmin(fmax(wanted, lo), hi);

@@ -1,4 +1,4 @@
-/* Regression of ZDC, section 5: parameters are linear in ln(loss) (D-8 in docs/readings.md). */
+/* Regression of ZDC, section 5: parameters are linear in ln(loss). */
 #ifndef KVD_ANALYSIS_REGRESSION_H
 #define KVD_ANALYSIS_REGRESSION_H
 
@@ -10,9 +10,8 @@
 #include "formats/spectrum.h"
 
 /*
- * Parameters of method ZDC (Eq. 5): fraction of important tokens (G), its rise over the layers
- * (RISE), and removed fractions of the dimensions of important tokens (P) and of other tokens
- * (P_U).
+ * Fraction of important tokens (G), its rise over layers (RISE), removed fractions of important
+ * tokens (P) and of others (P_U).
  */
 typedef enum {
     KVD_SET_G,
@@ -23,7 +22,7 @@ typedef enum {
     KVD_SET_P_U_V,
     KVD_N_SET
 } kvd_set;
-/* Names of the parameters: "g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v". */
+/* names of the parameters: "g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v" */
 extern const char *const kvd_set_name[KVD_N_SET];
 
 typedef struct {
@@ -41,37 +40,28 @@ typedef struct {
     kvd_tried *tried; /* [n] measured choices of parameters */
 } kvd_sweep;
 
-/*
- * Reads the measurements of method ZDC from a kvdim/accuracy file. They may differ only in the
- * parameters of kvd_set.
- */
+/* Reads measurements of ZDC, which may differ only in these parameters. */
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
-/*
- * Writes the Pareto front of loss and cache size to best [n], by rising size. A measurement belongs
- * to it if no smaller cache has a loss as low.
- */
+/* Writes the Pareto front of loss and cache size to best [n], by rising size. */
 size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best);
 
 enum { KVD_REGRESSION_MODELS = 16 };
 
 typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
-    /*
-     * Smallest and largest loss among the fitted measurements. Outside this range the regression
-     * extrapolates.
-     */
+    /* range of fitted losses, beyond which the regression extrapolates */
     double loss_lo, loss_hi;
-    /* fitted parameters of each model at loss 1, which is twice the uncompressed perplexity */
+    /* each model's parameters at loss 1, twice the uncompressed perplexity */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
     double slope[KVD_N_SET]; /* change of each parameter if the logarithm of the loss rises by 1 */
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
 } kvd_regression;
 
 /*
- * Fits parameters as linear functions of ln(loss) to the measurements best [n], where model [n] are
- * the indices of their models. Ignores losses <= 0.
+ * Fits parameters as linear functions of ln(loss). model [n]: model of each measurement. Ignores
+ * losses <= 0.
  */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
@@ -84,36 +74,29 @@ typedef struct {
 } kvd_proposal;
 
 /*
- * Proposes parameters for a loss > 0, limited to g >= 0, rise >= 0, g + rise <= 1, and removed
- * fractions 0 <= p <= most, p_u >= p. If model >= n_models, the model was not measured. Q-K may
- * lose fewer dimensions than V (reading D-2 in docs/readings.md).
+ * Proposes parameters for a loss > 0, within their ranges and removed fractions up to `most`. If
+ * model >= n_models, the model was not measured.
  */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/*
- * Returns the value of parameter `number` that the fit gives at loss 1, that is, at twice the
- * uncompressed perplexity.
- */
+/* Returns a parameter at loss 1, twice the uncompressed perplexity. */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
-/*
- * Writes the proposed parameters *p as a value of --method, "zdc,g=0.25,...". All other parameters
- * are those of the measurements *like.
- */
+/* Writes *p as a value of --method. Other parameters are those of *like. */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
-/* Largest number of result files that kvdim-fit --regression reads. */
+/* largest number of result files of kvdim-fit --regression */
 
 enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
 
 typedef struct {
     kvd_sweep sweep[KVD_FIT_SWEEPS];
     size_t n_sweeps, n_tried;
-    /* Index of the model that each result file measured, and number of models. */
+    /* index of the model of each file, and number of models */
     size_t model_of[KVD_FIT_SWEEPS], n_models;
     size_t target;   /* index of the model of the proposals; n_models if it was not measured */
     kvd_tried *best; /* [n_best] measurements to which the regression is fitted */
-    /* Index of the model of each measurement in `best`. */
+    /* index of the model of each measurement in `best` */
     size_t *best_model;
     size_t n_best;
     kvd_regression fit;
@@ -122,19 +105,18 @@ typedef struct {
 } kvd_fit_proposal;
 
 /*
- * Fits the regression to result files and proposes parameters for n losses. In *r, set 2i of kept
- * dimensions is for important tokens of proposal i, set 2i + 1 for other tokens. The caller sets
- * r->model and r->label.
+ * Fits result files and proposes parameters for n losses. In *r, kept dimensions 2i are for
+ * important tokens of proposal i, 2i + 1 for others. The caller sets r->model and r->label.
  */
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
                           const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,
                           kvd_err *err);
 void kvd_fit_proposal_release(kvd_fit_proposal *x);
 
-/* Writes one row per proposal to /rows, and the coefficients to /regression. */
+/* Writes proposals to /rows, and coefficients to /regression. */
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
 void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);
-/* Returns a description of the fit and its proposals, or NULL if memory runs out. */
+/* Returns the fit and its proposals, or NULL if memory runs out. */
 json_t *kvd_fit_proposal_json(const kvd_fit_proposal *x, const kvd_rates *r);
 
 #endif

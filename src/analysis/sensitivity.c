@@ -61,7 +61,7 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 {
     const float *const rows[KINDS] = {g->q, g->dq, g->o, g->d_o};
     const size_t jobs = s->n_kv_heads * KINDS, ld = s->n_kv_heads * s->group * s->d;
-    /* smallest failed job, so that the error does not depend on the threads */
+    /* smallest failed job, so that the error does not depend on threads */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -111,13 +111,10 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /*
-         * Programs that read the file divide singular values by sqrt(n_rows), to get values per
-         * token. These singular values are per token already, so n_rows is 1.
-         */
+        /* n_rows is 1, because these singular values are per token already. */
         out->pair[pair[side]].n_rows = 1;
     }
-    /* smallest failed job, so that the error does not depend on the threads */
+    /* smallest failed job, so that the error does not depend on threads */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -136,10 +133,7 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     return failed == jobs ? 0 : -1;
 }
 
-/*
- * Returns the loss in nats per token if every direction has the error min(theta, sigma^2 / 2), and
- * the bits that this takes.
- */
+/* Returns the loss if each direction has the error min(theta, sigma^2 / 2), and its bits. */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
@@ -161,7 +155,7 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /* Searches theta by bisection of ln(theta), from exp(-700) * loss to loss. */
+    /* bounds of ln(theta), which bisection finds */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;
@@ -174,7 +168,7 @@ double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 }
 
 typedef struct {
-    /* must be the first field: functions cast its pointer to engine * */
+    /* must be first, as pointers are cast to engine * */
     kvd_sensitivity_engine hook;
     kvd_sensitivity_spec spec;
     kvd_backward *pass;

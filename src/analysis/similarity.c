@@ -20,10 +20,7 @@ double kvd_mean_abs(const double *R, size_t d)
 
 double kvd_delta(const double *A, const double *B, size_t d)
 {
-    /*
-     * Adds column by column, so that the sum equals kvd_delta_aligned bit for bit if no column is
-     * flipped.
-     */
+    /* Summed in the order of kvd_delta_aligned, for equal bits. */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
         for (size_t i = 0; i < d; i++)
@@ -61,7 +58,7 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     double *C = cosines(A, B, d, err);
     if (!C)
         return -1;
-    /* Sum of squares of the elements in the leading m x m block of C. */
+    /* sum of squares of the leading m x m block of C */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
         const size_t k = m - 1;
@@ -101,10 +98,7 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
     kvd_rng_seed(&rng, seed, stream);
     for (size_t i = 0; i < d * d; i++)
         X[i] = kvd_rng_normal(&rng);
-    /*
-     * The right singular vectors of a matrix of independent normal numbers are a uniformly
-     * distributed basis.
-     */
+    /* Singular vectors of independent normal numbers are a uniform random basis. */
     const int status = kvd_svd_right(X, d, d, X + d * d, R, err);
     free(X);
     return status;
@@ -184,22 +178,13 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/*
- * Values computed for a pair of files and one head. Means over heads are computed later, in a fixed
- * order, so that they do not depend on threads.
- */
+/* Values per two files and head. Means are later taken in a fixed order. */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /*
-     * [head][b][a][N_CELL] Values that compare the rotation of file a with file b. a = n_files is a
-     * random rotation.
-     */
+    /* [head][b][a][N_CELL] rotation of file a with file b; a = n_files is random */
     double *cell;
-    /*
-     * [head][n_files + 1] Mean absolute element of each file's rotation. The last one belongs to a
-     * random rotation.
-     */
+    /* [head][n_files + 1] mean absolute element, the last of a random rotation */
     double *epsilon;
     double *own; /* [head][b][m - 1] fraction of file b's squared norm in its first m dimensions */
 } parts;
@@ -257,10 +242,7 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/*
- * Compares the means of absolute entries of rotations. The papers ZACK and FDC may define delta as
- * their difference, or as mean |R_a - R_b|.
- */
+/* Compares means of |R|: the papers' delta may be their difference, or mean |R_a - R_b|. */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {
     const size_t F = c->n_files, heads = c->n_layers * c->n_h;

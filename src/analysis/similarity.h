@@ -1,7 +1,4 @@
-/*
- * Similarity of rotations: the measures of ZACK, section 4, and measures that ignore column signs
- * (Z-7, docs/readings.md).
- */
+/* Similarity of rotations, as in ZACK, section 4, and without regard to column signs. */
 #ifndef KVD_ANALYSIS_SIMILARITY_H
 #define KVD_ANALYSIS_SIMILARITY_H
 
@@ -11,39 +8,33 @@
 #include "common/err.h"
 #include "formats/similarity.h"
 
-/* Returns the mean absolute entry of R [d][d] (AABS in ZACK). */
+/* Returns the mean absolute element of R [d][d]. */
 double kvd_mean_abs(const double *R, size_t d);
-/* Returns the mean absolute entry of A - B (AABS(SUB) in ZACK). */
+/* Returns the mean absolute element of A - B. */
 double kvd_delta(const double *A, const double *B, size_t d);
-/*
- * Returns kvd_delta after changing the sign of each column of B whose scalar product with that of A
- * is negative.
- */
+/* Returns kvd_delta after flipping the columns of B whose product with A's is negative. */
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
 /*
- * Fills overlap [d] with || A_m^T B_m ||_F^2 / m for m = 1 .. d, where A_m and B_m are the first m
- * columns of A and B. For random A and B this is m / d on average.
+ * Fills overlap [d] with ||A_m^T B_m||_F^2 / m for the first m = 1 .. d columns. Random matrices
+ * give m / d on average.
  */
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
 /*
- * Fills energy [d] with sum_{j < m} || X_B a_j ||^2 / || X_B ||^2, m = 1 .. d, where a_j are
- * columns of A and X_B^T X_B = R_B diag(sigma_B^2) R_B^T. The result is 1 if || X_B || is 0.
+ * Fills energy [d]: share of B's squared norm in the first m = 1 .. d columns of A, with X_B^T X_B
+ * = R_B diag(sigma_B^2) R_B^T.
  */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
 
-/* Fills R [d][d] with a random orthogonal matrix, uniformly distributed (Haar). */
+/* Fills R [d][d] with a uniformly random orthogonal matrix. */
 int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err);
 
 /* Returns d / 2 rounded down, but at least 1. */
 size_t kvd_half(size_t d);
 
-/*
- * Fails if files differ in model, pairing, layers or RoPE, or if two files have equal labels but
- * different hashes of their texts.
- */
+/* Fails unless model, pairing, layers and RoPE agree, and equal labels mean equal texts. */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
 /* Compares the rotations of all files and a random one. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW. */

@@ -10,7 +10,7 @@
 #include "model/text/text_options.h"
 
 const char *const kvd_decomposition_name[4] = {"svd", "tsqr", "gram", NULL};
-/* values of --rope, and of --pairing in the order of kvd_pairing */
+/* values of --rope and --pairing */
 static const char *const ropes[] = {"after", "before", NULL}, *const pairings[] = {
                                                                   "shared", "per-query", NULL};
 
@@ -135,7 +135,7 @@ static int one_kind(const char *const *path, size_t n, bool *moments, kvd_err *e
     return 0;
 }
 
-/* Fails if two of n paths name the same file, because HDF5 must not open a file twice. */
+/* Fails if two paths name one file, because HDF5 must not open a file twice. */
 static int distinct(const char *const *path, size_t n, kvd_err *err)
 {
     struct stat *s = calloc(n, sizeof *s);
@@ -242,10 +242,7 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
     return status;
 }
 
-/*
- * Returns the number of singular values below 1e-5 times the largest of their head, which a Gram
- * matrix cannot resolve.
- */
+/* Returns how many singular values X^T X cannot resolve, below 1e-5 times the largest. */
 static size_t count_blurred(const kvd_spectrum *s, kvd_pair pair)
 {
     const size_t d = (size_t)s->model.d_head,

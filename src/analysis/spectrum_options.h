@@ -8,7 +8,7 @@
 enum { KVD_SPECTRUM_INPUTS = 4096 };
 
 typedef enum { KVD_BY_SVD, KVD_BY_TSQR, KVD_BY_GRAM } kvd_decomposition;
-/* values of --method in the order of kvd_decomposition, ended by NULL */
+/* values of --method, ended by NULL */
 extern const char *const kvd_decomposition_name[4];
 
 typedef struct {
@@ -19,34 +19,33 @@ typedef struct {
     kvd_pairing pairing;
     kvd_decomposition method;
     bool method_given, before_rope, no_bases;
-    /* number of tokens to use; 0 means all */
+    /* tokens to use; 0 means all */
     size_t tokens;
     kvd_reduction reduction;
     const char *label;
 } kvd_spectrum_options;
 
-/* Reads argv into *cfg, which must be zeroed. Wrong usage exits with status 2. */
+/* Reads argv into zeroed *cfg. Wrong usage exits with status 2. */
 void kvd_spectrum_parse(int argc, char **argv, kvd_spectrum_options *cfg);
 
-/* Prints a table or, with --json, a JSON object. `gpu` is the name of the GPU, or "". */
+/* Prints a table or, with --json, JSON. `gpu`: name of the GPU, or "". */
 int kvd_spectrum_print(const char *program, const kvd_spectrum_options *cfg, bool from_moments,
                        const char *gpu, const kvd_spectrum *s, kvd_err *err);
 
 typedef struct {
     bool moments; /* true if the inputs hold second moments, not activations */
-    /* Sum over all inputs. Its matrices X^T X are filled only if `moments` is true. */
+    /* sum over all inputs; X^T X only if `moments` is true */
     kvd_moments sum;
     kvd_activations *dump;
-    /* [n_sources] files of activations, and number of tokens to use of each */
+    /* [n_sources] files of activations */
     kvd_source *source;
     size_t n_dumps, n_sources;
     size_t tokens_cut; /* number of tokens of the dumps that are not used */
 } kvd_sources;
 
 /*
- * Opens all input files and adds up their second moments. If tokens > 0, uses the first `tokens`
- * tokens, file after file. Fails, naming the files, if models, layers or types of files are not
- * equal, or if two texts are equal. Borrows the paths.
+ * Opens all files and adds up their moments. If tokens > 0, uses the first `tokens`, file after
+ * file. Fails if models or layers differ, or texts are equal. Borrows the paths.
  */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);

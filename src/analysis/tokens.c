@@ -24,7 +24,7 @@ static void curve_of(kvd_a f, const kvd_word *histogram, double *to)
 
 static double decades(const double *curve)
 {
-    /* Indices of the quantiles 0.1 % and 99.9 % in the list of stored quantiles. */
+    /* quantiles 0.1 % and 99.9 % among the stored ones */
     enum { LOW = 1, HIGH = KVD_N_CURVE - 2 };
     return log10(curve[HIGH] / curve[LOW]);
 }
@@ -98,7 +98,7 @@ typedef struct {
     size_t token;
 } ranked;
 
-/* Equal values are ordered by position, so that every machine chooses the same tokens. */
+/* Orders by value, then by position, so that every machine chooses the same tokens. */
 static int rising(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
@@ -135,10 +135,7 @@ typedef struct {
     const kvd_attention_stats *s;
     size_t k;      /* number of important tokens, and of unimportant tokens */
     ranked *order; /* [seq_len] tokens to sort */
-    /*
-     * [2][n_layers][seq_len] Sets of tokens: set[0] marks unimportant tokens, set[1] important
-     * ones.
-     */
+    /* [2][n_layers][seq_len] set[0] marks unimportant tokens, set[1] important ones */
     uint8_t *set;
 } sets;
 
@@ -180,10 +177,7 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
-    /*
-     * Fields of *t for the fraction of unimportant and of important tokens that two layers have in
-     * common.
-     */
+    /* fractions of tokens that two layers share */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;
     for (size_t r = 0; r < z->s->n_kept; r++) {

@@ -4,9 +4,8 @@
 #include "formats/tokens.h"
 
 /*
- * Computes from attention statistics which tokens are important, and allocates *out. `share` is the
- * fraction of important tokens (ZDC: 0.35). Layers of a group have more than `group_overlap` (ZDC:
- * 0.95) of their important tokens in common with the group's first layer.
+ * Finds important tokens, a fraction `share` (ZDC: 0.35), and allocates *out. A group's layers
+ * share more than `group_overlap` (ZDC: 0.95) of them with its first layer.
  */
 int kvd_tokens_study(const kvd_attention_stats *s, double share, double group_overlap,
                      kvd_tokens *out, kvd_err *err);

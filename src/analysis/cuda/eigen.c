@@ -16,7 +16,7 @@ typedef struct {
     cusolverDnParams_t params;
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    /* The solver decomposes `batch` matrices of d rows at once. */
+    /* `batch` matrices of d rows are decomposed at once */
     size_t d, batch;
     kvd_device_memory memory;
     double *A, *lambda; /* device memory, [batch][d][d] and [batch][d] */
@@ -41,10 +41,7 @@ static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_
                         "the work space of eigenvalues", err);
 }
 
-/*
- * Chooses how many of n matrices to decompose at once: starts with n and halves it until a batch
- * fits into free device memory.
- */
+/* Halves the batch until it fits into free device memory. */
 static int choose_batch(solver *s, size_t n, kvd_err *err)
 {
     size_t free_bytes, total;
@@ -108,10 +105,7 @@ static void solver_close(solver *s)
         (void)cudaStreamDestroy(s->stream);
 }
 
-/*
- * Decomposes m matrices `gram` [m][d][d] at once. Writes their eigenvalues in rising order, and
- * their eigenvectors [m][d][d], column-major.
- */
+/* Decomposes m matrices [m][d][d]. Eigenvalues rise, eigenvectors are column-major. */
 static int run_batch(solver *s, const double *gram, size_t m, double *lambda, double *vectors,
                      double *seconds, kvd_err *err)
 {
@@ -121,10 +115,7 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     float ms = 0;
     if (kvd_queue_put(s->A, gram, m * matrix, s->stream, what, err) ||
         kvd_cuda_check(cudaEventRecord(s->begin, s->stream), what, err) ||
-        /*
-         * cuSOLVER reads only the upper triangle of the column-major matrix. The CPU version,
-         * kvd_gram_svd, reads the same one.
-         */
+        /* Both cuSOLVER and kvd_gram_svd read only this triangle. */
         solver_check(s->lib->cusolverDnXsyevBatched(
                          s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
                          CUDA_R_64F, s->A, d, CUDA_R_64F, s->lambda, CUDA_R_64F, s->work,
@@ -141,10 +132,7 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     return 0;
 }
 
-/*
- * Converts one matrix's rising eigenvalues to falling singular values, and its column-major R to
- * row-major.
- */
+/* Reverses the order of rising eigenvalues, takes their roots, and makes R row-major. */
 static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
 {
     if (info)

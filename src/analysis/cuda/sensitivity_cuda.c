@@ -1,17 +1,11 @@
-/*
- * Sums outer products x x^T over tokens on a GPU, for kvdim-sensitivity: of queries and head
- * outputs (matrices C), and of their gradients (matrices G).
- */
+/* Sums outer products x x^T over tokens on a GPU: of queries, head outputs, and their gradients. */
 #include <stdlib.h>
 
 #include "analysis/sensitivity.h"
 #include "common/cuda/gram.h"
 #include "model/pass/cuda/backward.h"
 
-/*
- * Kinds of vectors whose outer products are summed in float64 on the GPU: queries, head outputs and
- * their gradients.
- */
+/* queries, head outputs, and the gradients of both */
 
 enum { KINDS = KVD_SENSITIVITY_KINDS };
 
@@ -20,10 +14,7 @@ static const char what[] = "sums of gradients";
 typedef struct {
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
-    /*
-     * [n_layers][KINDS][n_kv_heads][d][d] sums of x^T x over vectors x; only lower triangles are
-     * set
-     */
+    /* [n_layers][KINDS][n_kv_heads][d][d] sums of x x^T, lower triangles only */
     double *sum;
     double *scratch;
 } kvd_gpu_sensitivity;
@@ -66,10 +57,7 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
     return s;
 }
 
-/*
- * Queues the addition of X^T X for queries and head outputs (`kind` 0) or for their gradients
- * (`kind` 1).
- */
+/* Queues X^T X of queries and head outputs (`kind` 0), or of their gradients (1). */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
 {
