@@ -1,7 +1,4 @@
-/*
- * Parts of kvdim-collect: engine, output files, snapshots (second moments after given numbers of
- * tokens), report, and MPI ranks.
- */
+/* Parts of kvdim-collect: engine, output files, snapshots, report and MPI ranks. */
 #ifndef KVD_COLLECT_COLLECT_H
 #define KVD_COLLECT_COLLECT_H
 
@@ -19,10 +16,7 @@
 #include "model/pass/forward.h"
 #include "model/text/corpus.h"
 
-/*
- * Input and outputs of an engine of kvdim-collect. The state file OUT.h5.state of an unfinished run
- * describes only data on disk. A resumed run gives equal bits.
- */
+/* Input and outputs of an engine. A resumed run gives equal bits. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller */
@@ -31,67 +25,61 @@ typedef struct {
     bool pre;              /* true if Q and K before RoPE are recorded too */
     kvd_activations *dump; /* activations file for Q, K and V; owned by the caller, may be NULL */
     kvd_moments *sums;     /* second moments to add to; owned by the caller, may be NULL */
-    /* attention statistics to add to, on the CPU only; owned by the caller, may be NULL */
+    /* statistics to add to, CPU only; owned by the caller, may be NULL */
     kvd_attention_stats *stats;
-    /* squared gradients to add to, on one GPU at most; owned by the caller, may be NULL */
+    /* squared gradients to add to, one GPU at most; owned by the caller, may be NULL */
     kvd_fisher *fisher;
     int threads;
     kvd_dtype compute; /* number type of the passes on a GPU: KVD_F32 or KVD_BF16 */
     int first_gpu, n_gpus;
 } kvd_collect_spec;
 
-/*
- * Seconds of the phases of a run inside the engine's `run`. Recording counts only while the forward
- * pass waits for it.
- */
+/* Seconds inside the engine's `run`. Recording counts only while the forward pass waits. */
 typedef struct {
-    /*
-     * `backward` includes computing activations a second time. `forward` excludes recording and
-     * writing.
-     */
+    /* `backward` includes recomputed activations; `forward` excludes recording */
     double forward, backward, record, write;
 } kvd_collect_times;
 
 typedef struct kvd_collect_engine kvd_collect_engine;
 struct kvd_collect_engine {
-    /* Writes W_O and W_V of the recorded layers and adds their second moments to spec.sums. */
+    /* Writes W_O and W_V of the recorded layers and adds their moments. */
     int (*weights)(kvd_collect_engine *e, kvd_err *err);
     /*
-     * Runs a batch whose first token has index first_token in the activations file.
+     * Runs a batch from first_token of the activations file on.
      *
-     * - into: second moments to add to: spec.sums, or those of the first tokens alone; may be NULL
-     * - to_dump: if true, adds the batch also to the file, spec.stats and spec.fisher
-     * - give_up: called between layers; if it returns nonzero, `run` fails with its message
+     * - into: second moments to add to, or NULL
+     * - to_dump: also adds to the file, spec.stats and spec.fisher
+     * - give_up: called between layers; nonzero makes `run` fail
      *
-     * After a failure the sums, the statistics and the rows of the batch are invalid.
+     * After a failure all results are invalid.
      */
     int (*run)(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
                bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
-    /* Waits until all batches are added to the second moments and written to the file. */
+    /* Waits until all batches are added and written. */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);
-    /* Returns a description of device and number type, valid until `free`. */
+    /* Returns device and number type as text, valid until `free`. */
     const char *(*describe)(const kvd_collect_engine *e);
     kvd_collect_times times;
 };
 
-/* Return an engine that runs the model of s->checkpoint, on the CPU or on GPUs. */
+/* Return an engine for s->checkpoint, on the CPU or on GPUs. */
 kvd_collect_engine *kvd_collect_engine_cpu(const kvd_collect_spec *s, kvd_err *err);
 kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *err);
 
-/* Sets *batch to the largest number of tokens that fits into the GPU's total memory. */
+/* Sets *batch to the most tokens that fit into the GPU's total memory. */
 int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu, int n_gpus,
                           size_t seq_len, size_t *batch, kvd_err *err);
 
 typedef struct {
     bool want_dump, want_moments, want_stats, want_fisher;
-    /* paths of the output files and the state file; NULL for a file that is not written */
+    /* paths of the output files; NULL for a file that is not written */
     char *dump_path, *moments_path, *stats_path, *fisher_path, *state_path;
     kvd_activations dump;
     kvd_moments sums;
     kvd_attention_stats stats;
     kvd_fisher fisher;
-    /* files that are open from the start of the run, to hold the locks on their names */
+    /* output files that are open from the start, to hold the locks on their names */
     kvd_h5 moments_file, stats_file;
     const kvd_run *run;
     kvd_run_key key;
@@ -103,48 +91,38 @@ typedef struct {
 typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 
 /*
- * Opens the output files. The caller has zeroed *o and set run, key, want_*, dtype in o->dump,
- * n_kept in o->stats, n_rows in o->fisher and model, label, corpus_hash, n_tokens, n_sequences,
- * seq_len, layers and has_pre in o->sums.
+ * Opens the output files. *o is zero but for run, key, want_*, sizes in o->dump, o->stats,
+ * o->fisher, and the description in o->sums.
  *
- * - output is the path of -o, each ..._file the path of one kind of result, or NULL.
- * - *how is NEW if there are no earlier results, RESUMED if o->state, o->sums and o->stats hold
- *   those of an interrupted run, DONE if complete files with an equal key exist; no file is then
- *   open.
+ * - output is the path of -o, each ..._file that of one kind of result, or NULL.
+ * - *how is NEW; RESUMED if *o has an interrupted run's results; DONE if complete files exist.
  *
- * If `resume`, fails on files with another key, naming the first different option. Otherwise
- * replaces the files of an interrupted run.
+ * If `resume`, fails on files with another key. Otherwise replaces an interrupted run's files.
  */
 int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file,
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
                      kvd_err *err);
 
-/* Writes all data recorded so far to disk, and then the state file. */
+/* Writes all data so far to disk, then the state file. */
 int kvd_outputs_save(kvd_outputs *o, size_t n_sequences, size_t n_tokens, kvd_err *err);
 
-/* Returns true if --resume can continue from the data of the last kvd_outputs_save. */
+/* Returns true if --resume can continue from the last kvd_outputs_save. */
 bool kvd_outputs_kept(const kvd_outputs *o);
 
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err);
 
-/*
- * Closes all output files. If there is a state file, keeps an unfinished activations file for
- * --resume. Safe if *o is zeroed.
- */
+/* Closes all files. Keeps an unfinished one for --resume if it has a state file. *o may be zero. */
 void kvd_outputs_close(kvd_outputs *o);
 
-/* Fails if host memory is too small for the run. *out must be filled as for kvd_outputs_open. */
+/* Fails if host memory is too small. *out must be filled as for kvd_outputs_open. */
 int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
                              kvd_outputs *out, size_t batch_tokens, kvd_err *err);
 
-/*
- * Snapshot of second moments: file NAME.1024.h5 has those of the first sequences that have 1024
- * tokens together.
- */
+/* File NAME.1024.h5: second moments of the first sequences, 1024 tokens together. */
 
 typedef struct {
     size_t asked; /* wanted number of tokens, part of the file name */
-    /* number of whole sequences, and of their tokens */
+    /* number of whole sequences that are finished, and of their tokens */
     size_t n_sequences, n_tokens;
     char corpus_hash[40];
     char *path;
@@ -159,32 +137,25 @@ typedef struct {
 } kvd_snapshots;
 
 /*
- * Fills the n snapshots, each of which stores the second moments of the first asked[i] tokens in a
- * file of its own. Leaves fields `run` and `key` unset. asked[] must increase.
+ * Fills n snapshots of the first asked[i] tokens each. asked[] must increase. `run` and `key` stay
+ * unset.
  */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
 
-/*
- * Finds the snapshots (files with the second moments of the first tokens) that an interrupted run
- * has written. Fails if one is missing or was made with other options.
- */
+/* Finds the snapshots of an interrupted run. Fails if one is missing or has other options. */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
 /*
- * Returns the index of the first unwritten snapshot (second moments of the first sequences), not
- * below `from`, that needs between first + 1 and `last` sequences, or s->n if there is none.
+ * Returns the first unwritten snapshot, at least `from`, at first + 1 .. last sequences, or s->n.
  */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
-/*
- * Writes the file of a snapshot (second moments of the first tokens) with the sums in *sums, but
- * with token counts and hash of *s.
- */
+/* Writes a snapshot with the sums of *sums and the counts of *s. */
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err);
 
-/* Numbers that are printed at the end of a run. A resumed run counts only its own work. */
+/* Numbers printed at the end. A resumed run counts only its own work. */
 typedef struct {
     const kvd_collect_options *cfg;
     const kvd_corpus *corpus;
@@ -204,8 +175,8 @@ typedef struct {
 int kvd_collect_summarise(const char *program, const kvd_collect_summary *s, kvd_err *err);
 
 /*
- * State of MPI. Rank 0 writes the files. Collective functions must be called by every rank, in the
- * same order.
+ * State of MPI. Rank 0 writes the files. Every rank must call the collective functions, in the same
+ * order.
  */
 
 typedef struct {
@@ -214,44 +185,35 @@ typedef struct {
     bool lost;    /* true if MPI failed, so that other ranks cannot be told about errors */
 } kvd_ranks;
 
-/* Mutes stdout and stderr of all MPI ranks but one. Must be called before parsing the options. */
+/* Mutes all ranks but one. Call before parsing the options. */
 void kvd_ranks_mute(void);
 
-/* Returns the index of this process on its machine, or 0 if unknown. */
+/* Returns the index of this process on its machine, or 0. */
 int kvd_ranks_local(void);
 
-/* Starts MPI if a launcher started this process. All ranks must call it. */
+/* Starts MPI if a launcher started this process. Every rank must call it. */
 int kvd_ranks_start(kvd_ranks *r, kvd_err *err);
 
 /*
- * Returns 0 if `status` is 0 on every rank. Otherwise returns -1 with the message of the lowest
- * failing rank. All ranks must call it.
+ * Returns 0 if `status` is 0 on every rank, else -1 with the lowest failing rank's message. Every
+ * rank must call it.
  */
 int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err);
 
-/*
- * Fails unless every rank passes the same `text`, which messages call `what`. All ranks must call
- * it.
- */
+/* Fails unless every rank has the same `text`. Every rank must call it. */
 int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err);
 
-/*
- * Computes which sequences this rank processes, *first .. *end - 1. Batches are the same as in a
- * run of a single process.
- */
+/* Computes this rank's sequences *first .. *end - 1. Batches are those of a single process. */
 void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
                      size_t *end);
 
-/* Replaces *value by its largest value on any MPI rank. All ranks must call it. */
+/* Sets *value to its maximum over ranks. Every rank must call it. */
 int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err);
 
-/*
- * Adds the second moments of all ranks into *sums of rank 0. *sums of the other ranks is lost. All
- * ranks must call it.
- */
+/* Adds all ranks' moments into *sums of rank 0; others lose theirs. Every rank must call it. */
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err);
 
-/* Ends MPI. All ranks must call it. After a failed MPI call, ends all ranks and does not return. */
+/* Ends MPI. Every rank must call it. After a failed MPI call, it ends all ranks. */
 int kvd_ranks_end(kvd_ranks *r, kvd_err *err);
 
 #endif

@@ -6,7 +6,7 @@
 #include "common/clock.h"
 #include "common/threads.h"
 
-/* bytes that a thread transposes and writes at a time; they fit into the L2 cache */
+/* bytes that a thread handles at a time, which fit into the L2 cache */
 enum { PIECE_BYTES = 1 << 19 };
 
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err)
@@ -26,14 +26,11 @@ void kvd_dump_release(kvd_dump *d)
     d->slabs = NULL;
 }
 
-/*
- * Converts the rows of head h in `from` to slab [n][width] of the file's number type. Returns the
- * index of a non-finite value, or n * width.
- */
+/* Converts head h to slab [n][width]. Returns the index of a non-finite value, or n * width. */
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
 {
-    /* number of tokens that are converted and then checked in the L1 cache */
+    /* tokens that are converted, then checked in the L1 cache */
     enum { ROWS = 32 };
     const size_t bytes = width * kvd_dtype_bytes(t);
     for (size_t at = 0; at < n; at += ROWS) {
@@ -108,7 +105,7 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     for (int x = 0; x < (a->has_pre ? KVD_N_X : KVD_X_Q_PRE); x++)
         for (int h = 0; h < kvd_activations_heads(a, (kvd_x)x); h++)
             jobs[n_jobs++] = (job){(kvd_x)x, h, from[x]};
-    /* smallest failed job, so that the error does not depend on the threads */
+    /* smallest failed job, so that the error does not depend on threads */
     int failed = n_jobs;
     double transposed = 0, written = 0;
     const size_t slab = d->piece * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype);

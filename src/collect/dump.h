@@ -1,4 +1,4 @@
-/* Writes Q, K and V of the CPU's forward pass into an activations file as [head][token][dim]. */
+/* Writes Q, K and V of the CPU's forward pass to a file as [head][token][dim]. */
 #ifndef KVD_COLLECT_DUMP_H
 #define KVD_COLLECT_DUMP_H
 
@@ -16,14 +16,11 @@ typedef struct {
     double convert_s, write_s; /* seconds of conversion and of writing */
 } kvd_dump;
 
-/* Allocates buffers for as many threads as OpenMP will start. */
+/* Allocates buffers for all OpenMP threads. */
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err);
 void kvd_dump_release(kvd_dump *d);
 
-/*
- * Writes one layer's Q, K and V of a batch, if the file holds this layer. Fails on a value that is
- * not finite.
- */
+/* Writes one layer of a batch, if recorded. Fails on a non-finite value. */
 int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* CPU engine of kvdim-collect: a forward pass with a callback that records every layer. */
+/* CPU engine of kvdim-collect. */
 #include <stdlib.h>
 
 #include "collect/collect.h"
@@ -18,10 +18,7 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /*
-     * True if the current batch is added to second moments, to the activations file, to attention
-     * statistics.
-     */
+    /* results to which the current batch is added */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -37,9 +34,7 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return c->add ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
 }
 
-/*
- * Writes W_O and W_V of the recorded layers and adds their second moments, also in a resumed run.
- */
+/* Writes W_O and W_V and adds their moments, also in a resumed run. */
 static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;
@@ -89,7 +84,7 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/* Stores the squared gradients of weights. `run` has already stored all other results. */
+/* Stores the squared gradients of weights. Everything else is stored already. */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

@@ -1,4 +1,4 @@
-/* Squared gradients of W_K, W_V, K and V: empirical Fisher information (sums.h). */
+/* Squared gradients of W_K, W_V, K and V: empirical Fisher information. */
 #include "collect/sums.h"
 
 #include <cblas.h>
@@ -14,11 +14,11 @@ struct kvd_information {
     kvd_fisher *f;
     kvd_backward *backward;
     size_t d, width, d_model, n_sequences, threads;
-    /* [n_layers][n_kv_heads d_head][d_model] squared gradients of W_K and W_V */
+    /* [n_layers][n_kv_heads d_head][d_model] squared gradients */
     double *weight[KVD_F_SIDES];
     float *tile;      /* [threads][TILE][d_model] gradient of TILE rows of a weight matrix */
     double *products; /* scratch memory of kvd_gram_add */
-    /* [n_kv_heads][max_tokens][d_head] loss gradients by K or V of each token, or NULL */
+    /* [n_kv_heads][max_tokens][d_head] gradients of each token, or NULL */
     float *rows;
     size_t first_token;
     int (*give_up)(void *ctx, kvd_err *err);
@@ -48,10 +48,7 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
     return kvd_fisher_put_rows(s->f, side, layer, s->first_token, n, s->rows, err);
 }
 
-/*
- * Adds the squared gradient of a weight matrix W [width][d_model] to `sum`. The gradient is the sum
- * over tokens of input x times gradient of the output.
- */
+/* Adds the squared gradient of W [width][d_model], a sum over tokens of input times gradient. */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)
 {

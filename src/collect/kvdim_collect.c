@@ -50,7 +50,7 @@ static int resolve_device(collector *c, kvd_err *err)
     cfg->gpus = cfg->gpus ? cfg->gpus : 1;
     if (cfg->gpus > there)
         return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
-    /* MPI ranks on one machine use different GPUs if there are enough. */
+    /* Ranks on one machine use different GPUs, if there are enough. */
     c->first_gpu = kvd_ranks_local() % (there / cfg->gpus) * cfg->gpus;
     return 0;
 }
@@ -65,7 +65,7 @@ static int resolve_options(const collector *c, kvd_err *err)
         if (kvd_engine_cuda_batch(model, cfg->compute, c->first_gpu, cfg->gpus, cfg->seq_len,
                                   &cfg->batch, err))
             return -1;
-        /* The backward pass keeps the input of every layer, so the batch is limited. */
+        /* The backward pass keeps the input of every layer. */
         if (cfg->fisher && cfg->batch > 4096)
             cfg->batch = 4096;
     }
@@ -180,7 +180,7 @@ static int make_buffers(collector *c, kvd_err *err)
     return c->engine ? 0 : -1;
 }
 
-/* Fails if the user has interrupted and the current batch has taken 2 seconds. */
+/* Fails after an interrupt if the batch has taken 2 seconds. */
 static int give_up(void *ctx, kvd_err *err)
 {
     const collector *c = ctx;
@@ -208,7 +208,7 @@ static int save(collector *c, kvd_err *err)
     return 0;
 }
 
-/* Returns true if saving takes at most a tenth of the run's time. */
+/* Returns true if saving would take at most a tenth of the time. */
 static bool save_is_due(const collector *c, double last_cost)
 {
     const double every = c->cfg->save_every, since = kvd_run_elapsed(&c->run) - c->last_save;
@@ -228,10 +228,7 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
     return c->engine->run(c->engine, &batch, before, into, to_dump, give_up, c, err);
 }
 
-/*
- * Computes second moments of n sequences after the finished ones, up to a token count for which the
- * user wants a file. Such a range may end inside a batch.
- */
+/* Computes second moments of n more sequences, which may end inside a batch. */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
     kvd_moments *whole = &c->out.sums;
@@ -275,10 +272,7 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    /*
-     * Sequences count as finished only after the second moments up to them are written
-     * (--snapshots), so that a resumed run has all these files.
-     */
+    /* Counted only now, because a resumed run must have all files of --snapshots. */
     c->sequence += n;
     return 0;
 }
@@ -288,7 +282,7 @@ static int run_all(collector *c, kvd_err *err)
     kvd_progress progress;
     int status = 0;
     double last_cost = 0;
-    /* The progress bar counts only the remaining tokens, so that its rate is right. */
+    /* The progress bar counts only remaining tokens, so that its rate is right. */
     const size_t begin = kvd_corpus_offset(c->corpus, c->sequence);
     size_t rounds = 0;
     for (size_t s = c->sequence; s < c->last; s += kvd_corpus_batch(c->corpus, s, c->cfg->batch))
@@ -302,16 +296,13 @@ static int run_all(collector *c, kvd_err *err)
     /* Ranks synchronise after every batch, so that all end soon after one fails. */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
-        /* Only a run of one process without Fisher output saves a state for --resume. */
+        /* Only a single process without Fisher output can be resumed. */
         const bool alone = c->ranks.n == 1 && !c->out.want_fisher;
         if (c->sequence < c->last)
             status = run_batch(c, err);
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
-            /*
-             * Saves the state only if the last batch finished. Otherwise the sums may include a
-             * part of an abandoned batch.
-             */
+            /* Saves after whole batches only, as the sums may hold a part of the current one. */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;
             else
@@ -501,7 +492,7 @@ static int collect(collector *c, kvd_err *err)
 static void release(collector *c)
 {
     if (c->engine)
-        /* The engine's threads may still write into the output files, so it is freed first. */
+        /* Freed first, because the engine's threads may still write into the files. */
         c->engine->free(c->engine);
     kvd_outputs_close(&c->out);
     kvd_moments_release(&c->part);
@@ -534,7 +525,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: what was recorded is lost: unfinished files of '%s' were removed\n",
                 program, cfg.common.output);
     release(&c);
-    /* An error that all ranks know of is printed by rank 0 only. */
+    /* An error that all ranks know is printed by rank 0 only. */
     const bool silent = c.ranks.rank > 0 && !c.ranks.lost;
     const int result = silent ? status != 0 : kvd_run_exit(program, status, &err);
     if (kvd_ranks_end(&c.ranks, &err))

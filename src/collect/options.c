@@ -32,7 +32,7 @@ static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
         const char *option;
-        /* True if the option was given without =FILE, so that its output is the file of -o. */
+        /* without =FILE, the output is the file of -o */
         bool at_output;
     } out[] = {{"--moments", cfg->moments && !cfg->moments_file},
                {"--attention", cfg->attention && !cfg->attention_file},
@@ -81,7 +81,7 @@ static void list_shapes(void)
     for (size_t i = 0; i < kvd_shape_count(); i++) {
         const kvd_shape *s = kvd_shape_at(i);
         kvd_config c;
-        /* A test parses every built-in shape, so parsing cannot fail here. */
+        /* A test parses every shape, so this cannot fail. */
         kvd_err ignored;
         if (kvd_config_parse(s->name, s->json, strlen(s->json), &c, &ignored) == 0)
             printf("%-14s %-22s %14.2f  %s\n", s->name, s->title,

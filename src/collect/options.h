@@ -24,25 +24,22 @@ typedef struct {
     size_t n_random;
     const char *field;
     bool no_special;
-    /* number of tokens of the whole run, of a sequence, of a batch; 0 if not given */
+    /* number of tokens of the run, of a sequence, of a batch; 0 if not given */
     size_t tokens, seq_len, batch;
     bool rope_both;
     bool moments;
     const char *moments_file; /* file for second moments; NULL means the file of -o */
     bool attention;
     const char *attention_file; /* file for attention statistics; NULL means the file of -o */
-    /* number of first sequences for which attention statistics of each token are stored */
+    /* number of first sequences that get attention statistics of each token */
     size_t attention_requests;
     bool fisher;
     const char *fisher_file; /* file for squared gradients; NULL means the file of -o */
     size_t fisher_rows; /* number of first tokens whose squared gradients are stored one by one */
-    /*
-     * [n_snapshots] increasing token counts; a file with the second moments of the first tokens is
-     * written for each. Allocated.
-     */
+    /* [n_snapshots] rising token counts, each with a file of second moments; allocated */
     size_t *snapshots;
     size_t n_snapshots;
-    /* layers to record; last_layer -1 means the model's last layer */
+    /* last_layer -1: the model's last layer */
     int first_layer, last_layer;
     kvd_dtype dtype;
     kvd_dtype compute; /* number type of the pass on a GPU: KVD_F32 or KVD_BF16 */
@@ -52,7 +49,7 @@ typedef struct {
     double save_every; /* seconds between two saves for --resume */
 } kvd_collect_options;
 
-/* Parses the command line into *cfg, which must be zeroed. Wrong usage exits with status 2. */
+/* Parses the command line into zeroed *cfg. Wrong usage exits with status 2. */
 void kvd_collect_parse(int argc, char **argv, kvd_collect_options *cfg);
 void kvd_collect_options_release(kvd_collect_options *cfg);
 
@@ -68,16 +65,13 @@ typedef struct {
     const kvd_collect_options *cfg; /* options; --device is already `cpu` or `cuda` */
     const char *model, *corpus;     /* content hashes of the model and of the text */
     const char *label;
-    /*
-     * Number of tokens of the run or, in a file for the first tokens only, of these. `corpus` is
-     * the hash of these tokens.
-     */
+    /* Tokens of the run, or of a file's first tokens. `corpus` is their hash. */
     size_t n_tokens;
     int ranks;
     const char *gpu; /* name of the GPU; "" on the CPU */
 } kvd_collect_facts;
 
-/* Records all options in *run and those that affect results in *key. run->threads must be set. */
+/* Records options in *run, and in *key those that affect results. run->threads must be set. */
 int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *key, kvd_err *err);
 
 #endif

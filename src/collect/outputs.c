@@ -1,4 +1,4 @@
-/* Output files of kvdim-collect: opened, saved, continued and finished (collect.h). */
+/* Output files of kvdim-collect: opened, saved, continued and finished. */
 #include "collect/collect.h"
 
 #include <errno.h>
@@ -23,10 +23,7 @@ static bool exists(const char *path, const char *suffix)
     return there;
 }
 
-/*
- * Returns 1 if `path` is a complete output file with schema and options *wanted. Sets *other if its
- * options differ.
- */
+/* Returns 1 if `path` is complete with options *wanted. Sets *other if its options differ. */
 static int complete(const char *path, const kvd_schema *schema, const kvd_run_key *wanted,
                     bool *other, kvd_err *err)
 {
@@ -34,7 +31,7 @@ static int complete(const char *path, const kvd_schema *schema, const kvd_run_ke
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        /* If the file has another format this is no error, because the run replaces the file. */
+        /* No error, because the run replaces a file of another format. */
         return 0;
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
@@ -46,7 +43,7 @@ static int complete(const char *path, const kvd_schema *schema, const kvd_run_ke
     return same;
 }
 
-/* Removes state and temporary files that an earlier run left next to a complete output. */
+/* Removes files that an earlier run left next to a complete output. */
 static void clean_up(const kvd_outputs *o, const char *output)
 {
     kvd_output lock = {.lock_fd = -1};
@@ -80,10 +77,7 @@ static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
     a->first_layer = m->first_layer;
     a->n_layers = m->n_layers;
     a->has_pre = m->has_pre;
-    /*
-     * Creates the activations file. kvd_h5_sync below reserves its disk space, so that a full disk
-     * is found at once.
-     */
+    /* kvd_h5_sync below reserves the space, so a full disk is found at once. */
     if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
         return -1;
     return kvd_status(kvd_h5_put_text(&a->file, "/", "run_key", o->key.text, err) ||
@@ -100,10 +94,7 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     o->dump.dtype = dtype;
     if (o->want_dump && create_dump(o, have_lock, err))
         return -1;
-    /*
-     * Removes the state file of an earlier run, because that run's activations file was just
-     * replaced.
-     */
+    /* Removes the state of the earlier run, whose activations file was just replaced. */
     if (unlink(o->state_path) && errno != ENOENT)
         return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
     return 0;
@@ -147,10 +138,7 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     bool have_lock = false, fits = true;
     kvd_err why;
     o->saved = true; /* From here on, a failure keeps the unfinished activations file. */
-    /*
-     * Takes the lock before reading the state, because the process that holds the lock may replace
-     * the state.
-     */
+    /* Takes the lock first, because its holder may replace the state. */
     if (o->want_dump) {
         if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
             return -1;
@@ -217,7 +205,7 @@ static int start_stats(kvd_outputs *o, kvd_err *err)
     return kvd_attention_stats_alloc(&o->stats, err);
 }
 
-/* Returns the number of bytes of memory that kvd_outputs_open allocates for *o. */
+/* Returns how many bytes kvd_outputs_open allocates. */
 static double bytes_of(kvd_outputs *o)
 {
     double bytes = o->want_moments ? kvd_moments_bytes(&o->sums) : 0;
@@ -272,7 +260,7 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (kvd_state_check(o->state_path, err))
         return -1;
     const bool found = exists(o->state_path, "");
-    /* Creates the output files. Each holds the lock on its name until the end of the run. */
+    /* Each file holds the lock on its name until the end. */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
         (o->want_stats &&
@@ -313,9 +301,7 @@ bool kvd_outputs_kept(const kvd_outputs *o)
            (!o->want_dump || exists(o->dump_path, ".partial"));
 }
 
-/*
- * Completes the activations file last, because an interrupted run can be resumed only until then.
- */
+/* Completes the activations file last, because a run can be resumed only until then. */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
     if (o->want_moments && (kvd_moments_write(&o->moments_file, &o->sums, err) ||
@@ -373,10 +359,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = bytes_of(out);
     if (cfg->n_snapshots)
-        /*
-         * Second moments of the first tokens, up to a sequence inside a batch, need memory of their
-         * own.
-         */
+        /* A snapshot inside a batch needs memory of its own. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
@@ -407,7 +390,7 @@ static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
     return name;
 }
 
-/* Returns how many sequences from the start of the corpus have n tokens together. */
+/* Returns how many first sequences have n tokens together. */
 static size_t sequences_for(const kvd_corpus *corpus, size_t n)
 {
     size_t low = 1, high = kvd_corpus_n_sequences(corpus);
@@ -455,7 +438,7 @@ void kvd_snapshots_release(kvd_snapshots *s)
     *s = (kvd_snapshots){0};
 }
 
-/* Removes NAME.lock, which remains if a process is killed after renaming its output. */
+/* Removes NAME.lock, which a process leaves that is killed after renaming its output. */
 static int clear_remains(const char *path, kvd_err *err)
 {
     kvd_output out;
@@ -499,7 +482,7 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* `part` shares the arrays of *sums, but has the token counts of the smaller file. */
+    /* `part` shares the arrays of *sums, with the smaller file's counts. */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

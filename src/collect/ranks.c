@@ -1,4 +1,4 @@
-/* MPI ranks of kvdim-collect: their shares of the sequences, and errors of any rank (collect.h). */
+/* MPI ranks of kvdim-collect: their shares of the sequences, and errors of any rank. */
 #include "collect/collect.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <mpi.h>
 #endif
 
-/* Returns the number in the first environment variable of `name` that holds one, or -1. */
+/* Returns the first environment variable that holds a number, or -1. */
 static long launched(const char *const *name)
 {
     for (; *name; name++) {
@@ -25,16 +25,10 @@ static long launched(const char *const *name)
     return -1;
 }
 
-/*
- * Environment variables that hold the MPI rank, set by Open MPI's mpirun, srun --mpi=pmix, MPICH or
- * srun --mpi=pmi2.
- */
+/* Open MPI, PMIx and PMI launchers set one of these to the rank. */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
-/*
- * Environment variables that hold the index of a process on its machine, set by Open MPI, MPICH or
- * Slurm.
- */
+/* Open MPI, MPICH and Slurm set one of these to the index on the machine. */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
 
@@ -47,10 +41,7 @@ int kvd_ranks_local(void)
 enum { STREAMS = 2 }; /* stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
-/*
- * Ends a muted process with status 0. A failing status would make the launcher end the process that
- * prints.
- */
+/* Exits with status 0, as a failing status would make the launcher end the printing process. */
 static void leave_silently(void)
 {
     if (spoken[0] >= 0 || spoken[1] >= 0)
@@ -87,7 +78,7 @@ static int speak(kvd_err *err)
     return status;
 }
 
-/* Returns the first sequence, from `sequence` on, whose batch begins at token `token` or later. */
+/* Returns the first sequence whose batch begins at `token` or later. */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
     while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)
@@ -99,7 +90,7 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
                      size_t *end)
 {
     const size_t total = kvd_corpus_n_tokens(corpus), ranks = (size_t)r->n, mine = (size_t)r->rank;
-    /* Computes total * mine / ranks, rounded down, without overflow. */
+    /* total * mine / ranks, rounded down, without overflow */
     const size_t whole = total / ranks, rest = total % ranks;
     *first = batch_from(corpus, max_tokens, 0, whole * mine + rest * mine / ranks);
     *end = batch_from(corpus, max_tokens, *first, whole * (mine + 1) + rest * (mine + 1) / ranks);
@@ -107,10 +98,7 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 
 #ifdef KVD_MPI
 
-/*
- * Turns an error code of MPI into a message. MPI returns codes because kvd_ranks_start sets its
- * error handler.
- */
+/* Turns MPI's error codes into messages. kvd_ranks_start makes MPI return codes. */
 static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -131,7 +119,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
         return -1;
     if (launched(rank_names) < 0)
         return 0;
-    /* Asks for MPI_THREAD_FUNNELED, because only the main thread calls MPI. */
+    /* Only the main thread calls MPI. */
     if (check(r, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "start", err))
         return -1;
     r->started = true;
@@ -197,7 +185,7 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
-    /* largest number of elements per MPI call, because MPI allocates as much as it transfers */
+    /* Most elements per call, because MPI allocates as much as it transfers. */
     enum { MOST = 1 << 26 };
     if (r->n == 1)
         return 0;
@@ -235,10 +223,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /*
-     * Without MPI support, all launched processes fail here. kvd_ranks_mute lets only one of them
-     * print.
-     */
+    /* Without MPI support, all launched processes fail here, and one prints. */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

@@ -18,7 +18,7 @@ static const char magic[] = "kvdim-collect state 2";
 static const kvd_g summed[] = {KVD_G_Q, KVD_G_K, KVD_G_V, KVD_G_Q_PRE, KVD_G_K_PRE};
 enum { N_SUMMED = sizeof summed / sizeof *summed };
 
-/* An open state file, with the hash of the bytes read or written so far. */
+/* An open state file, with the hash of all bytes so far. */
 typedef struct {
     FILE *f;
     XXH3_state_t *hash;
@@ -61,7 +61,7 @@ static int close_stream(stream *s)
     return status;
 }
 
-/* Compares the hash of a state file with its last 8 bytes, and moves to the start of the file. */
+/* Compares the hash with the file's last 8 bytes, then rewinds. */
 static int verify(stream *s, kvd_err *err)
 {
     char block[1 << 13];
@@ -93,7 +93,7 @@ static int sync_folder(const char *path, kvd_err *err)
     if (!folder)
         return kvd_no_memory(err, "a path", strlen(path));
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* EINVAL means that the file system cannot sync folders. */
+    /* EINVAL: the file system cannot sync folders */
     const bool failed = fd < 0 || (fsync(fd) && errno != EINVAL);
     if (failed)
         kvd_fail_errno(err, "cannot sync folder '%s'", folder);
@@ -175,7 +175,7 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
 done:
     if (status) {
         close_stream(&to);
-        /* Removing the incomplete file frees space on a full disk. */
+        /* frees space on a full disk */
         unlink(partial);
     }
     free(partial);

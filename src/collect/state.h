@@ -1,4 +1,4 @@
-/* State file OUT.h5.state of kvdim-collect, for --resume. Replaced after its data are on disk. */
+/* State file OUT.h5.state of kvdim-collect, for --resume. It is written after its data. */
 #ifndef KVD_COLLECT_STATE_H
 #define KVD_COLLECT_STATE_H
 
@@ -17,17 +17,14 @@ typedef struct {
     char key[sizeof(kvd_run_key)]; /* run key: text of all options that affect the results */
 } kvd_state;
 
-/* Fails if `path` or its temporary file exists and is not a state file. */
+/* Fails if `path` exists and is not a state file. */
 int kvd_state_check(const char *path, kvd_err *err);
 
-/* Writes the state file atomically. `sums` and `stats` may be NULL. */
+/* Writes the file atomically. `sums` and `stats` may be NULL. */
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 
-/*
- * Loads a state file, or sets *found to 0 if there is none. Fills `sums` and `stats` only if the
- * file was made with the options *now.
- */
+/* Loads a file; *found is 0 without one. Fills `sums` and `stats` if its options equal *now. */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);
 

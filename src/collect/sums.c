@@ -23,7 +23,7 @@ void kvd_accumulator_release(kvd_accumulator *a)
     a->scratch = NULL;
 }
 
-/* One head's rows x [n][d] and the second moment to which they are added. */
+/* One head's vectors x [n][d], and the second moment to add to. */
 typedef struct {
     kvd_g g;
     int head;
@@ -31,15 +31,12 @@ typedef struct {
     size_t ld;
 } job;
 
-/*
- * Adds X^T X of n_jobs heads in parallel. A single thread adds up each sum, so that results do not
- * depend on the number of threads.
- */
+/* Adds X^T X of heads in parallel. One thread makes each sum, for results that never vary. */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /* smallest failed job, so that the error does not depend on the threads */
+    /* smallest failed job, so that the error does not depend on threads */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -160,10 +157,7 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
     most->x = fmax(most->x, x);
 }
 
-/*
- * Adds the scores s[n] of one query to the statistics *h, and writes their softmax probabilities p.
- * Returns ln of the softmax denominator.
- */
+/* Adds scores s[n] of one query to *h. Writes probabilities p, returns ln of the denominator. */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
 {
@@ -197,15 +191,13 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/*
- * Returns the number of tokens that attend to token j, itself included. A window of 0 means none.
- */
+/* Returns how many tokens attend to j, itself included. A window of 0 means none. */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
 }
 
-/* Returns the number of tokens to which j attends, itself included. A window of 0 means none. */
+/* Returns to how many tokens j attends, itself included. A window of 0 means none. */
 static size_t sees(size_t j, size_t window)
 {
     return window && j + 1 > window ? window : j + 1;
@@ -252,10 +244,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /*
-             * Initialises the attention that token i receives, mass[i], with what it receives from
-             * itself.
-             */
+            /* begins with the attention of the token to itself */
             mass[i] = p[i - start];
         }
     }
@@ -269,10 +258,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         const size_t others = seen_by(j, n, window) - 1;
         if (j + 1 == n) /* The last token has no later tokens. */
             break;
-        /*
-         * Mean attention that token j receives from later tokens. With a window of 1, no other
-         * token attends to it.
-         */
+        /* With a window of 1, no other token attends to it. */
         const double mean = others ? later[j] / (double)others : 0;
         AT(RECEIVED_HISTOGRAM)[mean > 0 ? kvd_probability_bin(log10(mean)) : 0].n++;
         AT(RECEIVED_MIN)->x = fmin(AT(RECEIVED_MIN)->x, mean);
@@ -288,10 +274,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/*
- * Raises *at until *sum, the sum of the first *at elements of `sorted`, is at least `wanted`.
- * Returns *at.
- */
+/* Raises *at until *sum of the first *at elements is at least `wanted`. */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
     while (*at < n && *sum < wanted)
@@ -309,13 +292,10 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* Factor on the sum to reach, so that rounding does not count one more token. */
+/* factor on the wanted sum, so that rounding does not count one more token */
 static const double slack = 1 - 1e-12;
 
-/*
- * Counts the fewest tokens that receive 90, 95 and 99 % of the attention `mass`. Adds the counts to
- * statistics `count` .. `count` + 4.
- */
+/* Counts the fewest tokens with 90, 95 and 99 % of `mass` in statistics `count` .. count + 4. */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {
@@ -334,7 +314,7 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
     }
 }
 
-/* Replaces t->mass of the first query head of a KV head by the sum over all its query heads. */
+/* Sums t->mass over the query heads of a KV head. */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
 {
@@ -368,10 +348,7 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/*
- * Adds the statistics of one layer of a sequence. For the first requests, also stores values of
- * single tokens.
- */
+/* Adds a layer's statistics. For the first requests, also stores values of single tokens. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;
@@ -406,7 +383,7 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
         as_query[j].x = of_query / (double)(heads * sees(j, in->window));
         as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
-        /* The sum contains exp(0) = 1 for the largest element. fmax guards against rounding. */
+        /* The sum contains exp(0) = 1, so less is a rounding error. */
         denominator[j].x = largest + log(fmax(sum, 1));
     }
 }
@@ -414,7 +391,7 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/* Adds statistics of all heads. If several heads fail, reports the error of the lowest one. */
+/* Adds statistics of all heads. If several fail, reports the lowest head's error. */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

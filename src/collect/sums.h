@@ -1,4 +1,4 @@
-/* Sums over the tokens of a run: second moments, attention statistics and squared gradients. */
+/* Sums over a run's tokens: second moments, attention statistics and squared gradients. */
 #ifndef KVD_COLLECT_SUMS_H
 #define KVD_COLLECT_SUMS_H
 
@@ -8,13 +8,10 @@
 #include "model/pass/attention.h"
 #include "model/pass/backward.h"
 
-/*
- * Attention statistics of a run (kvdim/attention file), to which layers are added. Scores are
- * computed again from Q and K.
- */
+/* Attention statistics of a run. Scores are computed again from Q and K. */
 
 typedef struct {
-    /* statistics to which results are added; owned by the caller */
+    /* results are added here; owned by the caller */
     kvd_attention_stats *stats;
     int n_threads;
     float *scores; /* [n_threads][KVD_ATTEND_ROWS][seq_len] attention scores */
@@ -27,21 +24,18 @@ typedef struct {
     double seconds;
 } kvd_tally;
 
-/* Allocates buffers for adding attention statistics of sequences of up to stats->seq_len tokens. */
+/* Allocates buffers for sequences of up to stats->seq_len tokens. */
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err);
 void kvd_tally_release(kvd_tally *t);
 
-/*
- * Adds attention statistics of one layer of a batch, if this layer is recorded. Fails if a value is
- * not finite; *t is then invalid.
- */
+/* Adds one layer of a batch, if recorded. Fails on a non-finite value; *t is then invalid. */
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err);
 
-/* Second moments of a run: adds X^T X of each head's Q, K and V. */
+/* Second moments of a run: X^T X of each head's Q, K and V. */
 
 typedef struct {
     kvd_moments *sums; /* second moments to add to; owned by the caller */
-    /* scratch memory of kvd_gram_add, [n_threads][kvd_gram_scratch(d_head)] */
+    /* scratch memory [n_threads][kvd_gram_scratch(d_head)] */
     double *scratch;
     int n_threads;
     double seconds;
@@ -50,46 +44,37 @@ typedef struct {
 int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, kvd_err *err);
 void kvd_accumulator_release(kvd_accumulator *a);
 
-/*
- * Adds second moments of one layer of a batch, if this layer is recorded. Fails, with invalid sums,
- * if a value is not finite.
- */
+/* Adds one layer of a batch, if recorded. Fails on a non-finite value; sums are then invalid. */
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
-/*
- * Adds second moments of one layer's weights w_o [n_heads][d_head][d_model] and w_v
- * [n_kv_heads][d_head][d_model].
- */
+/* Adds one layer's w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model]. */
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 
-/* Sums of squared gradients of the backward pass, for a kvdim/fisher file. */
+/* Sums of squared gradients, for a kvdim/fisher file. */
 
 typedef struct kvd_information kvd_information;
 
 /*
- * Returns an object that adds squared gradients to *f, owned by the caller. If `c` is NULL, the
- * gradients come from kvd_information_take.
+ * Returns an object that adds to *f, owned by the caller. If `c` is NULL, kvd_information_take
+ * gives the gradients.
  */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);
 
-/*
- * Runs the model forward and backward on a batch and adds its squared gradients. A failure makes
- * the sums invalid.
- */
+/* Runs the model on a batch and adds its squared gradients. A failure makes the sums invalid. */
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 
 /*
- * kvd_information_begin begins a batch whose gradients the caller computes. kvd_information_take
- * adds the gradients of one layer; its `s` is a kvd_information.
+ * Begin a batch whose gradients the caller computes, and add those of one layer. `s` is a
+ * kvd_information.
  */
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);
 
-/* Stores the sums of squared weight gradients in the kvd_fisher object. */
+/* Stores the sums for weights in the kvd_fisher object. */
 void kvd_information_flush(kvd_information *s);
 
 #endif

@@ -9,21 +9,15 @@
 #include "collect/cuda/slabs.h"
 #include "common/clock.h"
 
-/*
- * Number and size of the buffers between GPU and file, and of the threads that write. While one
- * thread waits for the disk, another works.
- */
+/* Sizes of buffers and threads: while one thread waits for the disk, another works. */
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /*
-     * Buffer on the device and its copy on the host: rows of tokens and, from byte bad_at on, a
-     * record of the first value that is not finite.
-     */
+    /* buffer on device and host: recorded values and, at bad_at, the first non-finite one */
     void *device, *host;
     /*
-     * Events: `asked` before waiting for a free buffer, `begin` and `made` around the
-     * transposition, `copied` after the copy to the host.
+     * events: `asked` before waiting for a buffer, `begin` and `made` around the transposition,
+     * `copied` after the copy
      */
     cudaEvent_t asked, begin, made, copied;
     int layer;
@@ -43,10 +37,7 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /*
-     * Event that is recorded before waiting for a free buffer. The buffer then takes it over as its
-     * `asked`.
-     */
+    /* recorded before waiting for a buffer, which takes it over as its `asked` */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];
@@ -99,9 +90,7 @@ static int write_buffer(kvd_gpu_dump *d, const buffer *b, kvd_err *err)
                                          d->first_head[x] + h, b->first_token, b->n_rows, slab,
                                          err))
                 return -1;
-    /*
-     * Lets the kernel write the rows to disk in the background. kvd_gpu_dump_flush reports errors.
-     */
+    /* Lets the operating system write to disk in the background. */
     (void)sync_file_range(d->file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return 0;
 }
@@ -112,7 +101,7 @@ static double between(cudaEvent_t from, cudaEvent_t to)
     return cudaEventElapsedTime(&ms, from, to) ? 0 : 1e-3 * (double)ms;
 }
 
-/* Thread function: writes full buffers to the file, or discards them after an error. */
+/* Writes full buffers to the file, or discards them after an error. */
 static void *write_all(void *ctx)
 {
     kvd_gpu_dump *d = ctx;
@@ -127,10 +116,7 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /*
-         * Waits until the device has filled the buffer, which is necessary even if the buffer is
-         * discarded.
-         */
+        /* Waits for the device even if the buffer is discarded. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();
@@ -151,7 +137,7 @@ static void *write_all(void *ctx)
     return NULL;
 }
 
-/* Waits until n buffers are free. The caller must hold the lock of *d. */
+/* Waits for n free buffers. The caller holds the lock of *d. */
 static int wait_for(kvd_gpu_dump *d, int n, kvd_err *err)
 {
     while (d->idle.n < n && !d->failed)

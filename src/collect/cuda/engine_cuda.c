@@ -1,4 +1,4 @@
-/* GPU engine of kvdim-collect: callbacks on each device record Q, K and V. */
+/* GPU engine of kvdim-collect. */
 #include "collect/collect.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 typedef struct cuda cuda;
 
-/* State of one of the GPUs. A GPU computes the heads of its `share`. */
+/* One GPU, which computes the heads of its `share`. */
 typedef struct {
     cuda *all;
     int index;
@@ -24,10 +24,10 @@ typedef struct {
     kvd_gpu_capture capture;
 } gpu;
 
-/* Number of gradients that are kept: of K after RoPE, K before RoPE, K before its norm, and V. */
+/* gradients that are kept: of K after RoPE, before RoPE, before its norm, and of V */
 enum { GRADIENTS = 4 };
 
-/* Backward pass and its gradients, which are copied to the host. `pass` may be NULL. */
+/* Backward pass, or NULL, and its gradients on the host. */
 typedef struct {
     kvd_gpu_backward *pass;
     kvd_information *sums;
@@ -44,16 +44,16 @@ struct cuda {
     gpu gpu[KVD_GPUS_MAX];
     gradients gradients;
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    /* Second moments on the host of which the devices hold a copy, or NULL. */
+    /* second moments of which the devices hold a copy, or NULL */
     kvd_moments *held;
-    /* True if the devices have added batches that are not yet in *held. */
+    /* true if the devices have added batches that *held lacks */
     bool ahead;
-    /* index of the current batch's first token in the activations file */
+    /* first token of the batch in the activations file */
     size_t first_token;
     bool add, to_dump;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
-    /* two events per layer on the first GPU, which time the second moments */
+    /* two events per layer on the first GPU, to time the moments */
     cudaEvent_t *event;
     int n_events;
     double elapsed, moments;
@@ -76,10 +76,7 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/*
- * Makes the devices add to *sums by copying it to them. If they hold other second moments, first
- * copies those to the host.
- */
+/* Copies *sums to the devices, after saving the sums that they held. */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -104,10 +101,10 @@ static int sum_weights(cuda *c, int layer, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* Transposes one GPU's part of W_O from [d_model][heads * d] to [heads][d][d_model]. */
+/* Transposes one GPU's part of W_O, [d_model][heads * d], to [heads][d][d_model]. */
 static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d_model, float *to)
 {
-    /* Copies a tile of ROWS rows and COLUMNS columns at a time, which fits into the L1 cache. */
+    /* a tile that fits into the L1 cache */
     enum { ROWS = 16, COLUMNS = 64 };
     const size_t bytes = kvd_dtype_bytes(type), pieces = (d_model + ROWS - 1) / ROWS;
 #pragma omp parallel for schedule(static)
@@ -125,10 +122,7 @@ static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d
     }
 }
 
-/*
- * Copies W_O and W_V of a layer from all devices to the host. `raw` must have room for W_O in
- * float32.
- */
+/* Copies W_O and W_V to the host. `raw` must have room for W_O in float32. */
 static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -188,10 +182,7 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /*
-         * Copies the sums to the host now: this fails if a weight is not finite, instead of hours
-         * later.
-         */
+        /* Copies the sums now, so that a weight that is not finite fails at once. */
         if (fetch_sums(c, err))
             return -1;
     }
@@ -330,10 +321,7 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /*
-     * The caller may change the sums of the first tokens between calls. Only spec.sums are kept on
-     * the GPUs.
-     */
+    /* Only spec.sums stay on the GPUs, because the caller may change other sums. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;
@@ -465,7 +453,7 @@ static int open_all(cuda *c, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
     const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
-    /* The backward pass allocates its memory first. The forward pass takes what is left. */
+    /* The backward pass allocates first; the forward pass takes the rest. */
     if (s->fisher && open_gradients(c, err))
         return -1;
     if (!s->dump && !s->sums)
@@ -515,7 +503,7 @@ int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu,
     if (kvd_cuda_check(cudaSetDevice(first_gpu), "collecting", err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), "collecting", err))
         return -1;
-    /* A tenth of the device memory is left for second moments, buffers and the CUDA runtime. */
+    /* A tenth is left for second moments, buffers and the CUDA runtime. */
     pass.memory = total / 10 * 9;
     for (*batch = MOST; *batch > LEAST; *batch /= 2) {
         pass.max_tokens = *batch > seq_len ? *batch : seq_len;

@@ -7,14 +7,11 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* Model and recorded layers. Its pointers `gram` are unused. */
+    /* model and recorded layers; its `gram` is unused */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
-    /*
-     * [n_layers][heads of this GPU][d_head][d_head] Second moments in device memory; NULL if not
-     * recorded.
-     */
+    /* [n_layers][heads here][d_head][d_head] on the device; NULL if not recorded */
     double *gram[KVD_N_G];
     double *scratch;
 };
@@ -136,7 +133,7 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
     return add(m, &a, in->stream, err);
 }
 
-/* Adds W_O and W_V in the number type in which the device holds them. */
+/* Adds second moments of W_O and W_V in the number type of the device's weights. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
 {
@@ -165,10 +162,7 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
     return 0;
 }
 
-/*
- * Copies second moments of a tensor between the device, which has its own heads, and the host
- * array, which has all heads.
- */
+/* Copies moments between device, with its own heads, and host, with all heads. */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
 {
@@ -184,10 +178,7 @@ static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStr
                           "second moments", err);
 }
 
-/*
- * Fails if a diagonal element of the second moments is not finite: a recorded value was then not
- * finite.
- */
+/* Fails if a diagonal element is not finite: then a recorded value was not finite. */
 static int check(const kvd_gpu_moments *m, const kvd_moments *sums, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->shape.model.d_head;

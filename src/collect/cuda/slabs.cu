@@ -1,4 +1,4 @@
-/* Rounds x[token][head][dim] to slabs[head][token][dim] and finds a result that is not finite. */
+/* Rounds and transposes x[token][head][dim] to [head][token][dim], and finds non-finite values. */
 #include "collect/cuda/slabs.h"
 
 #include <cuda_bf16.h>
@@ -76,10 +76,7 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
     }
 }
 
-/*
- * Completes the record of the first non-finite result: finds its tensor, head, token and value.
- * Runs as one thread.
- */
+/* Completes the record of the first non-finite value. Runs as one thread. */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {
     kvd_slab_bad *const bad = a.bad;

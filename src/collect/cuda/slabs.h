@@ -1,4 +1,4 @@
-/* Transposes and converts Q, K, V from [token][head][dim] to [head][token][dim] on the device. */
+/* Transposes and converts Q, K, V from [token][head][dim] to [head][token][dim] on the GPU. */
 #ifndef KVD_COLLECT_CUDA_SLABS_H
 #define KVD_COLLECT_CUDA_SLABS_H
 
@@ -14,12 +14,9 @@ extern "C" {
 
 enum { KVD_SLAB_PARTS = 5 };
 
-/* Record of the first value that is not finite after the conversion. */
+/* First value that is not finite after the conversion. */
 typedef struct {
-    /*
-     * Place of the value, head << 48 | row (token) << 16 | dim. All bits are 1 if all values are
-     * finite.
-     */
+    /* head << 48 | token << 16 | dim; all bits are 1 if all values are finite */
     uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;
@@ -27,7 +24,7 @@ typedef struct {
 } kvd_slab_bad;
 
 typedef struct {
-    /* number types of the input x (KVD_F32 or KVD_BF16) and of the output (slabs) */
+    /* types of the input x and of the output */
     kvd_dtype from, to;
     int d, n_parts;
     size_t n_rows;
@@ -36,15 +33,12 @@ typedef struct {
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    /*
-     * [n_heads][n_rows][d] Output: first the heads of tensor part[0], then those of part[1], and so
-     * on.
-     */
+    /* [n_heads][n_rows][d] output: the heads of part[0], then of part[1], and so on */
     void *slabs;
     kvd_slab_bad *bad;
 } kvd_slab_args;
 
-/* Queues the transposition and conversion of the tensors in *args. Ties round to even. */
+/* Queues the work of *args. Ties round to even. */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
