@@ -21,7 +21,7 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
-/* Prints a limit of an option with all digits that are needed: 1048576 and not 1.04858e+06. */
+/* Prints a limit with all its digits: 1048576, not 1.04858e+06. */
 static void print_bound(double v, char text[40])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -103,10 +103,7 @@ static size_t count_char(const char *s, char c)
     return n;
 }
 
-/*
- * Rounds v to 12 decimal digits, so that the list 0.1:0.5:0.1 contains 0.3 and not
- * 0.30000000000000004.
- */
+/* Rounds v to 12 decimal digits, so that the list 0.1:0.5:0.1 contains exactly 0.3. */
 static double typed(double v)
 {
     char text[40];

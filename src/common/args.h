@@ -5,10 +5,7 @@
 
 #include "common/err.h"
 
-/*
- * Parse the value of an option as a number in [lo, hi]. White space, hexadecimal numbers, "inf" and
- * "nan" are errors.
- */
+/* Parse a number in [lo, hi]. White space, hexadecimal numbers, "inf" and "nan" are errors. */
 int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, size_t *out,
                  kvd_err *err);
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out,
@@ -18,10 +15,7 @@ enum { KVD_ARG_FIELD = 64 };
 /* Copies n bytes of `text` to field[]. A longer text is cut and ends in "...". */
 void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
 
-/*
- * Parses a list "a,b,c" or "first:last:step" of numbers into *out, which the caller frees. A
- * repeated value is an error.
- */
+/* Parses "a,b,c" or "first:last:step" into *out, which the caller frees. Values must differ. */
 int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out,
                     size_t *n, kvd_err *err);
 

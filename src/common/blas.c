@@ -44,7 +44,6 @@ void kvd_blas_choose_core(char **argv)
         return;
     self[n] = '\0';
     execv(self, argv);
-    /* execv failed. The program goes on with OpenBLAS's slower kernels. */
     unsetenv("OPENBLAS_CORETYPE");
 #else
     (void)argv;
@@ -54,10 +53,7 @@ void kvd_blas_choose_core(char **argv)
 /* bytes of OpenBLAS's buffer for one thread on x86-64 */
 enum { BUFFER_BYTES = 128 << 20 };
 
-/*
- * OpenBLAS's internal functions that allocate and free the buffer of a thread. Freed buffers stay
- * mapped.
- */
+/* Allocate and free OpenBLAS's buffer of one thread. Freed buffers stay mapped. */
 extern void *blas_memory_alloc(int unused) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
@@ -67,9 +63,7 @@ static bool fits(size_t bytes)
     return p != MAP_FAILED && !munmap(p, bytes);
 }
 
-/*
- * Returns true if OpenBLAS is newer than 0.3.26, so that it maps a buffer as soon as it is loaded.
- */
+/* Returns true for OpenBLAS after 0.3.26, which maps its buffer when it is loaded. */
 static bool maps_buffer_when_loaded(void)
 {
     char *at = strpbrk(OPENBLAS_VERSION, "0123456789");
@@ -89,10 +83,7 @@ static void refuse_without_buffer(const char *program)
     }
 }
 
-/*
- * If the user has limited memory, restarts the program with one OpenBLAS thread. Runs before the C
- * library is ready.
- */
+/* If memory is limited, restarts the program with one OpenBLAS thread. */
 __attribute__((no_sanitize("address", "undefined"))) static void
 start_without_pool(int argc, char **argv, char **envp)
 {
@@ -103,9 +94,7 @@ start_without_pool(int argc, char **argv, char **envp)
     if (getrlimit(RLIMIT_AS, &space) || getrlimit(RLIMIT_DATA, &data) ||
         (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY))
         return;
-    /*
-     * Checks that OpenBLAS's buffer fits, with 16 MB for libraries that are loaded before OpenBLAS.
-     */
+    /* Leaves 16 MB for libraries that are loaded before OpenBLAS. */
     if (maps_buffer_when_loaded() && !fits(BUFFER_BYTES + (16 << 20)))
         refuse_without_buffer(argc ? argv[0] : "kvdim");
     while (envp[n])
@@ -193,7 +182,7 @@ int kvd_blas_start(int threads, kvd_err *err)
 #endif
     openblas_set_num_threads(threads);
     if (limited) {
-        /* Starts OpenMP's threads now, while there is memory for their stacks. */
+        /* Starts threads now, while there is memory for their stacks. */
 #pragma omp parallel
         {
         }
@@ -203,10 +192,7 @@ int kvd_blas_start(int threads, kvd_err *err)
 
 int kvd_blas_serial(void)
 {
-    /*
-     * Does not set OpenBLAS's number of threads in an OpenMP build, because this would also change
-     * OpenMP's.
-     */
+    /* Returns 0 for OpenMP builds, where this would change OpenMP's number of threads. */
     if (openblas_get_parallel() != OPENBLAS_THREAD)
         return 0;
 #ifdef _OPENMP

@@ -6,10 +6,7 @@
 
 #include "common/err.h"
 
-/*
- * Stores in `found` the first folder that contains `file`, of `given` (may be NULL), `in_tree`,
- * `installed` and the install folder. Messages name `option` (may be NULL).
- */
+/* Stores in `found` the first of the folders that contains `file`. `option` is for messages. */
 int kvd_data_folder(const char *given, const char *option, const char *in_tree,
                     const char *installed, const char *file, char found[2 * PATH_MAX],
                     kvd_err *err);

@@ -15,7 +15,6 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
     const cudaError_t e = cudaGetDeviceCount(&n);
     if (e || n == 0) {
         (void)cudaGetLastError();
-        /* A driver version of 0 means that no driver is installed. */
         if (!cudaDriverGetVersion(&driver) && driver == 0)
             return kvd_fail(err, "no CUDA device: this machine has no driver");
         return kvd_fail(err, "no CUDA device: %s", e ? cudaGetErrorString(e) : "none is visible");
@@ -34,10 +33,7 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
 #endif
 }
 
-/*
- * Writes the driver version from the kernel's line "NVRM version: NVIDIA UNIX Open Kernel Module
- * for x86_64 580.95.05 ...".
- */
+/* Parses "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.95.05 ...". */
 void kvd_cuda_driver(char *text, size_t size)
 {
     char line[512] = "";

@@ -22,13 +22,10 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err);
 /* Writes the driver version, such as "580.95.05", or "unknown". */
 void kvd_cuda_driver(char *text, size_t size);
 
-/*
- * Replaces --device `auto` by `cuda` or `cpu`, and sets `name` to the GPU's name or "". Fails for
- * `cuda` if there is no usable GPU.
- */
+/* Replaces --device `auto` by `cuda` or `cpu`. `name` receives the GPU's name or "". */
 int kvd_device_resolve(kvd_common_options *opt, char *name, size_t size, kvd_err *err);
 
-/* Sets --device `auto` to `cpu` and refuses `cuda`, for programs that cannot use a GPU. */
+/* Sets --device `auto` to `cpu` and refuses `cuda`. */
 int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err);
 
 /* Returns the number of usable CUDA devices, 0 in a build without CUDA. */

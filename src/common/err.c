@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Replaces control characters in a message by '?', because they could control the terminal. */
+/* Replaces control characters, which could control the user's terminal, by '?'. */
 static void make_printable(char *s)
 {
     for (; *s; s++)

@@ -1,7 +1,6 @@
 /*
- * Error messages: one line in lower case without a full stop, beginning with what failed; names in
- * single quotes. Functions with `err` return 0, or fill *err and return -1 (pointers: NULL).
- * Library code never prints or exits.
+ * Error messages: one line in lower case without a full stop. Functions with `err` return 0, or
+ * fill *err and return -1 or NULL.
  */
 #ifndef KVD_COMMON_ERR_H
 #define KVD_COMMON_ERR_H
@@ -28,31 +27,25 @@ typedef struct {
 /* Stores a formatted message and returns -1. Control characters become '?'. */
 int kvd_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Puts a formatted context ("layer 3: ...") before the message and returns -1. */
+/* Puts a formatted text ("layer 3: ...") before the message and returns -1. */
 int kvd_in(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Stores a message with the text of errno: "cannot open 'x': No such file". Returns -1. */
+/* Stores a message with the text of errno. Returns -1. */
 int kvd_fail_errno(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Stores the message for a failed allocation, with the memory limit if any. Returns -1. */
+/* Stores the message for a failed allocation. Returns -1. */
 int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes);
 
-/* Returns -1 if `failed` is true, otherwise 0. Used for chains of calls that have filled *err. */
+/* Returns -1 if `failed` is true, otherwise 0. */
 static inline int kvd_status(bool failed)
 {
     return failed ? -1 : 0;
 }
 
-/*
- * Returns an array of n zeroed elements (not NULL even if n is 0), which the caller frees. On
- * failure returns NULL and fills *err.
- */
+/* Returns n zeroed elements, which the caller frees. On failure returns NULL and fills *err. */
 void *kvd_new(size_t n, size_t size, const char *what, kvd_err *err);
 
-/*
- * Returns true if the user has limited memory. `text` receives a description: "the limit of 307200
- * KB on memory (ulimit -v)".
- */
+/* Returns true if memory is limited. `text` describes the limit: "... (ulimit -v)". */
 bool kvd_memory_limit(char text[KVD_MEMORY_LIMIT_TEXT]);
 
 #ifdef __cplusplus

@@ -52,17 +52,11 @@ static uint16_t f32_to_f16(float x)
     const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (a >> 13 & 0x1ffu));
-    /*
-     * 65520 is halfway between the largest float16, 65504, and 2^16. It rounds to infinity, as do
-     * larger numbers.
-     */
+    /* Rounds numbers from 65520 on to infinity. */
     if (a >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
     if (a < 0x38800000u) {
-        /*
-         * Adding 0.5 rounds to a multiple of 2^-24, the unit of float16's subnormals, because
-         * float32 numbers near 0.5 have this spacing.
-         */
+        /* Rounds to a multiple of 2^-24, the spacing of float32 numbers near 0.5. */
         const float shifted = float_of(a) + 0.5f;
         return (uint16_t)(sign | (bits_of(shifted) - 0x3f000000u));
     }
@@ -108,10 +102,7 @@ static void f32_to_bf16_plain(const float *src, uint16_t *dst, size_t n)
 
 #if defined(__x86_64__)
 
-/*
- * Returns a mask of the NaN elements of u. Written with intrinsics, because compilers do not
- * vectorise this test.
- */
+/* Returns a mask of the NaN elements of u. Compilers do not vectorise this test. */
 __attribute__((target("avx2"))) static __m256i is_nan(__m256i u)
 {
     return _mm256_cmpgt_epi32(_mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff)),
@@ -146,9 +137,7 @@ __attribute__((target("avx2"))) static void f32_to_bf16_avx2(const float *src, u
     for (; i + 16 <= n; i += 16) {
         const __m256i low = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i)));
         const __m256i high = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i + 8)));
-        /*
-         * Packing works on 128-bit halves and so mixes their order, which the permutation restores.
-         */
+        /* Packing mixes the order of 64-bit parts; the permutation restores it. */
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
         _mm256_storeu_si256((__m256i *)(dst + i), packed);
     }
@@ -176,10 +165,7 @@ __attribute__((target("avx2,f16c"))) static void f32_to_f16_f16c(const float *sr
 
 static int have_f16c;
 
-/*
- * Asks the processor once for F16C, because cpuid is slow on virtual machines. AVX2 implies that
- * the system saves ymm registers.
- */
+/* Asks the processor once for F16C, because cpuid is slow on virtual machines. */
 __attribute__((constructor)) static void ask_f16c(void)
 {
     unsigned a, b, c, d;
@@ -250,7 +236,7 @@ void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n)
     assert(0 && "unknown dtype");
 }
 
-/* Defines functions that find a NaN or infinity in an array. `mask` selects the exponent bits. */
+/* Defines functions that find a NaN or infinity. `mask` selects the exponent bits. */
 #define SPECIAL_LOOPS(name, attribute)                                                             \
     attribute static int special16_##name(const uint16_t *v, size_t n, uint16_t mask)              \
     {                                                                                              \

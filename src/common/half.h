@@ -1,7 +1,4 @@
-/*
- * Converts between float32 and float16 or bfloat16. Ties round to even, and overflow gives
- * infinity.
- */
+/* Converts between float32 and float16 or bfloat16. Ties round to even. */
 #ifndef KVD_COMMON_HALF_H
 #define KVD_COMMON_HALF_H
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* LAPACK reads a row-major X as X^T, so it returns the right singular vectors of X as left ones. */
+/* Allocates a matrix. LAPACK reads it as the transpose, so right vectors come as left ones. */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
 {
@@ -98,7 +98,7 @@ double kvd_orthogonality(const double *R, size_t d)
     return worst;
 }
 
-/* Replaces the function by which LAPACKE prints an error to the standard output. */
+/* Replaces LAPACKE's function, which would print errors to the standard output. */
 void LAPACKE_xerbla(const char *name, lapack_int info);
 void LAPACKE_xerbla(const char *name, lapack_int info)
 {
@@ -124,10 +124,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     int status = -1;
     if (n == 0)
         return kvd_fail(err, "no rows to decompose");
-    /*
-     * Refuses sizes for which LAPACK's 32-bit integers cannot hold the size of its workspace, about
-     * n * d.
-     */
+    /* The size of LAPACK's workspace, about n * d, must fit into 32 bits. */
     if (d > 16384 || n > (size_t)INT32_MAX / d - 4 * d - 64)
         return kvd_fail(err, "%zu rows of %zu are too many for one dgesdd: use tsqr or gram", n, d);
     if (refuse_nonfinite("X", X, n, d, err))
@@ -140,7 +137,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /* If n > d, dgesdd's job 'O' writes the singular vectors over A, which saves n * d doubles. */
+    /* With job 'O' LAPACK writes the singular vectors over A, which saves n * d doubles. */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -172,7 +169,7 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
     if (!A || !left)
         goto done;
     memcpy(A, M, d * d * sizeof *A);
-    /* dgesdd reads the row-major M as M^T and writes U^T by columns, so `left` holds U by rows. */
+    /* dgesdd reads M as M^T and writes U^T by columns, so `left` holds U by rows. */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
     if (info) {
@@ -188,16 +185,13 @@ done:
     return status;
 }
 
-/*
- * Number of rows and panel width with which LAPACK's dtpqrt is fastest: 2 to 3 times faster than
- * dgeqrf at d = 64 and 128.
- */
+/* rows and block size with which LAPACK's dtpqrt is 2 to 3 times faster than dgeqrf */
 enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
 struct kvd_tsqr {
     size_t d, filled, panel;
     double *r; /* triangular factor of all rows so far, [d][d], column-major */
-    /* [d][TSQR_ROWS] Rows that are not yet part of the factor R, column-major. */
+    /* [d][TSQR_ROWS] rows that are not yet part of the factor R, column-major */
     double *block;
     double *t, *work;
 };
@@ -246,7 +240,7 @@ static int reduce(kvd_tsqr *q, kvd_err *err)
     return 0;
 }
 
-/* Copies n rows into the block, 8 at a time, so that writes to a column share a cache line. */
+/* Copies n rows, 8 at a time, so that writes to a column share a cache line. */
 static void put_rows(kvd_tsqr *q, const double *X, size_t n)
 {
     const size_t d = q->d;
@@ -298,10 +292,7 @@ static int refuse_negative(const double *lambda, size_t d, kvd_err *err)
     return 0;
 }
 
-/*
- * Computes the eigenvalues lambda of G [d][d], falling, and its eigenvectors, the columns of
- * row-major Z.
- */
+/* Computes the eigenvalues of G [d][d], falling, and its eigenvectors, columns of Z. */
 static int eigen(const double *G, size_t d, double *lambda, double *Z, kvd_err *err)
 {
     assert(d >= 1);
@@ -346,7 +337,7 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
     return 0;
 }
 
-/* Number of rows of X per call of dsyrk. With 128 columns they stay in the L2 cache. */
+/* number of rows of X at a time, which stay in the L2 cache with 128 columns */
 enum { GRAM_ROWS = 1024 };
 
 size_t kvd_gram_scratch(size_t d)
@@ -377,7 +368,7 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
             for (size_t j = 0; j < d; j++)
                 to[j] = from[j];
         }
-        /* dsyrk reads X as X^T. It stores element (i, j) of X^T X, with i <= j, at G[j * d + i]. */
+        /* dsyrk stores element (i, j) of X^T X, with i <= j, at G[j * d + i]. */
         cblas_dsyrk(CblasColMajor, CblasUpper, CblasNoTrans, (int)d, (int)m, 1.0, scratch, (int)d,
                     1.0, G, (int)d);
     }
@@ -405,10 +396,7 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /*
-     * Computes S = W W^T with W = Z diag(lambda^{1/4}), and P with lambda^{-1/4}. Both are then
-     * exactly symmetric.
-     */
+    /* With W = Z diag(lambda^{1/4}), S = W W^T is exactly symmetric, and P likewise. */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;

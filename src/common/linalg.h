@@ -1,6 +1,6 @@
 /*
- * Dense linear algebra by LAPACK in float64 on row-major matrices. Signs of singular vectors are
- * chosen so that the first entry of largest magnitude is positive.
+ * Dense linear algebra in float64 on row-major matrices. The first largest entry of a singular
+ * vector is positive.
  */
 #ifndef KVD_COMMON_LINALG_H
 #define KVD_COMMON_LINALG_H
@@ -10,64 +10,43 @@
 
 #include "common/err.h"
 
-/*
- * Computes of X [n][d] the singular values sigma [d], falling, and the right singular vectors, the
- * columns of R [d][d].
- */
+/* Computes X's [n][d] singular values, falling, and right singular vectors, columns of R. */
 int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R, kvd_err *err);
 
-/*
- * QR decomposition of a stream of rows (TSQR: Demmel, Grigori, Hoemmen, Langou 2012), from which
- * singular values are computed.
- */
+/* QR decomposition of a stream of rows (TSQR: Demmel, Grigori, Hoemmen, Langou 2012) */
 typedef struct kvd_tsqr kvd_tsqr;
 kvd_tsqr *kvd_tsqr_new(size_t d, kvd_err *err);
-/*
- * Adds n rows X [n][d], which must be finite. The result does not depend on how rows are divided
- * among calls.
- */
+/* Adds n finite rows X [n][d]. The division of rows among calls does not matter. */
 int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err);
 /* Writes singular values sigma [d] and right singular vectors R [d][d] of all rows so far. */
 int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
 void kvd_tsqr_free(kvd_tsqr *q);
 
 /*
- * Computes the singular values sigma [d] and vectors R [d][d] of X from G = X^T X. Relative error
- * of sigma[k]: eps * (sigma[0] / sigma[k])^2 / 10. Clearly negative eigenvalues are an error.
+ * Computes X's singular values and right vectors from G = X^T X [d][d]. sigma[k] has a relative
+ * error of eps * (sigma[0] / sigma[k])^2 / 10. A clearly negative eigenvalue is an error.
  */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
-/*
- * Replaces the falling eigenvalues lambda [d] of a Gram matrix by their square roots. Treats
- * negative ones as kvd_gram_svd does.
- */
+/* Replaces falling eigenvalues by their square roots. A clearly negative one is an error. */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
-/*
- * Adds X^T X to G [d][d] for n float32 rows X, which begin `ld` elements apart. `scratch` holds
- * kvd_gram_scratch(d) doubles.
- */
+/* Adds X^T X to G [d][d] for n rows X, `ld` apart. `scratch`: kvd_gram_scratch(d) doubles. */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
                  kvd_err *err);
 
-/* Decomposes M [d][d] = U diag(s) V^T, with a positive largest entry in each column of U. */
+/* Decomposes M [d][d] = U diag(s) V^T. The largest entry of each column of U is positive. */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
-/*
- * Computes S = G^{1/2} of a symmetric G [d][d] and, unless P is NULL, the pseudo-inverse P of S.
- * *rank receives its rank.
- */
+/* Computes S = G^{1/2} of a symmetric G [d][d], its rank, and its pseudo-inverse P unless NULL. */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank,
                  kvd_err *err);
 
-/* Minimises A C - Y over C [k][m] by QR. A [n][k], Y [n][m]. Fails on dependent columns of A. */
+/* Minimises |A C - Y| over C [k][m] by QR. A is [n][k], Y [n][m] with independent columns. */
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);
 
-/*
- * Negate each column of R [d][d] whose entry of largest magnitude is negative. kvd_fix_signs_two
- * also negates the same columns of S.
- */
+/* Negate columns of R [d][d] whose largest entry is negative, and the same columns of S. */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);
 

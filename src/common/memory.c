@@ -10,7 +10,7 @@
 
 static const double share = 0.9, gib = 1073741824.;
 
-/* Returns the number after `key` in the first line of a file that starts with `key`, or NaN. */
+/* Returns the number in the first line of a file that starts with `key`, or NaN. */
 static double field(const char *path, const char *key)
 {
     const size_t n = strlen(key);
@@ -50,7 +50,7 @@ bool kvd_memory_was_short(void)
            kilobytes * 1024 + close_to >= (double)limit.rlim_cur;
 }
 
-/* Names of the files that describe a memory control group (cgroup), in versions 1 and 2. */
+/* files that describe a memory control group (cgroup), in versions 1 and 2 */
 static const struct {
     const char *folder, *limit, *usage, *inactive, *active;
 } version[2] = {{"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
@@ -67,10 +67,7 @@ static double group_field(const char *folder, const char *file, const char *key)
     return x;
 }
 
-/*
- * Returns the bytes left in a control group, or infinity if it has no limit. No limit is stored as
- * about 2^63 (version 1) or "max" (version 2).
- */
+/* Returns how many bytes are left in a control group, or infinity if it has no limit. */
 static double group_left(const char *folder, int v)
 {
     const double limit = group_field(folder, version[v].limit, ""),
@@ -83,7 +80,7 @@ static double group_left(const char *folder, int v)
     return limit - fmax(used - cached, 0);
 }
 
-/* Returns the least number of bytes left in a control group and all its parents. */
+/* Returns the least bytes left in a control group and all its parents. */
 static double groups_left(const char *root, const char *path, int v)
 {
     char *folder;

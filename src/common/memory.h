@@ -12,19 +12,13 @@ typedef struct {
     const char *limit; /* limit that decides, such as "free memory of the machine" */
 } kvd_memory_left;
 
-/*
- * Returns nine tenths of the memory that is free: the least of MemAvailable, the address space
- * limit (RLIMIT_AS) and the limits of control groups.
- */
+/* Returns nine tenths of the memory that this process can still allocate. */
 kvd_memory_left kvd_memory_available(void);
 
 /* Returns true if the peak use of address space was within 32 MB of RLIMIT_AS. */
 bool kvd_memory_was_short(void);
 
-/*
- * Returns the bytes left in the control groups that the file `list` (/proc/self/cgroup) names, or
- * INFINITY.
- */
+/* Returns how many bytes are left in the control groups that the file `list` names, or INFINITY. */
 double kvd_memory_cgroup_left(const char *list, const char *root);
 
 typedef struct {
@@ -32,37 +26,25 @@ typedef struct {
     double bytes;
 } kvd_memory_part;
 
-/*
- * Fails if the sum of the parts of a run's memory exceeds kvd_memory_available. `advice` names
- * options that lower it.
- */
+/* Fails if a run's parts need more memory than is free. `advice` names helpful options. */
 int kvd_memory_check(const kvd_memory_part *part, size_t n, const char *advice, kvd_err *err);
 
-/* List of zeroed allocations that are freed together. Begins as {0}. */
+/* list of zeroed allocations that are freed together; begins as {0} */
 typedef struct {
     struct kvd_pool_block *first;
     unsigned long long bytes;
     bool failed;
 } kvd_pool;
 
-/*
- * Returns zeroed memory that kvd_pool_free frees, or NULL if memory is short. After a NULL,
- * kvd_pool_check fails.
- */
+/* Returns zeroed memory that kvd_pool_free frees, or NULL. kvd_pool_check then fails. */
 void *kvd_pool_new(kvd_pool *p, size_t bytes);
 int kvd_pool_check(const kvd_pool *p, const char *what, kvd_err *err);
 void kvd_pool_free(kvd_pool *p);
 
-/*
- * kvd_pool_open returns a zeroed structure whose first member is the kvd_pool that holds it, or
- * NULL. kvd_pool_close frees it with the pool. `self` must not be NULL.
- */
+/* Return a zeroed structure that begins with the pool that holds it, and free it with the pool. */
 void *kvd_pool_open(size_t bytes);
 void kvd_pool_close(void *self);
-/*
- * Stores the structure `opened` in *self and returns 0. If `failed`, closes it instead and returns
- * -1.
- */
+/* Stores `opened` in *self and returns 0. If `failed`, closes it and returns -1. */
 int kvd_pool_give(void *opened, bool failed, void **self);
 
 #endif

@@ -18,7 +18,7 @@ const char *const kvd_switch_words[3] = {"off", "on", NULL};
 
 enum { MOST_OPTIONS = 128, LABEL = 64 };
 
-/* Values given by the user: value[i] is the text for row i of the table of options, or NULL. */
+/* values given by the user: value[i] is the text of option i, or NULL */
 typedef struct {
     const kvd_program *program;
     char *config;
@@ -74,10 +74,7 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        /*
-         * If the user typed a part of an option's name, such as --rate of --request-rate, this
-         * counts as one edit.
-         */
+        /* A part of an option's name counts as one edit, such as --rate for --request-rate. */
         n = 1;
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;
@@ -490,10 +487,7 @@ int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, 
     return p->check ? p->check(config, err) : 0;
 }
 
-/*
- * Opens /dev/null for each closed standard stream, so that no other file takes its number. The
- * stream cannot be used, as its direction is wrong.
- */
+/* Opens /dev/null for closed standard streams, so that no other file takes their numbers. */
 static void fill_standard_streams(void)
 {
     for (int fd = 0; fd < 3; fd++)
@@ -534,10 +528,7 @@ void kvd_options_release(const kvd_program *p, void *config)
 
 enum { HELP_COLUMN = 26, RIGHT = 80 };
 
-/*
- * Prints a text with line breaks at column RIGHT. `at` is the current column; new lines begin at
- * `column`.
- */
+/* Prints a text with line breaks. New lines begin at `column`; `at` is the current one. */
 static void print_wrapped(const char *text, int column, int at)
 {
     while (*text) {
@@ -593,9 +584,7 @@ static FILE *next_fact(FILE *f, bool *open)
     return f;
 }
 
-/*
- * Writes range, default and unit of an option, such as "(2 .. 8; default 4 bits; may be repeated)".
- */
+/* Writes range, default and unit, such as "(2 .. 8; default 4 bits)". */
 static void put_facts(const kvd_option *o, FILE *f)
 {
     char all[400];

@@ -47,10 +47,7 @@ typedef struct {
     size_t count;    /* for a list, offset of the size_t that receives the number of elements */
     size_t given;    /* offset of a bool that is set if the option was given; 0 means none */
     size_t typed;    /* offset of a const char * that receives the value as typed; 0 means none */
-    /*
-     * Allowed range of the value; if both limits are 0, any number. For KVD_OPT_TEXT, `high` is the
-     * largest length of a name.
-     */
+    /* allowed range of the value; no limits if both are 0. Names: `high` is the largest length. */
     double low, high;
     bool above_low, below_high; /* true if `low` or `high` itself is not allowed */
     bool positional;            /* true for an argument without a name */
@@ -70,10 +67,7 @@ typedef struct {
     const char *help;
 } kvd_option;
 
-/*
- * KVD_INTO stores the option's value in field `f` of type `T`. KVD_INTO_LIST also stores the length
- * of a list in field `n`.
- */
+/* KVD_INTO stores the value in field `f` of type `T`, KVD_INTO_LIST its length in `n`. */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
 #define KVD_GIVEN(T, f)        .given = offsetof(T, f)
@@ -90,18 +84,15 @@ typedef struct {
     /* examples in --help: whole commands, one per line */
     const char *examples[KVD_OPTION_EXAMPLES];
     const char *notes; /* last paragraphs of --help, or NULL */
-    /* Options that belong to the program `moved_to` instead of this one; may be NULL. */
+    /* options that belong to the program `moved_to` instead of this one; may be NULL */
     const char *moved;
     const char *moved_to;
     const kvd_option *options; /* ends with the row {0} */
-    /*
-     * Checks in *config what the table of options cannot express. May also set other fields. May be
-     * NULL.
-     */
+    /* function that checks *config further, and may set other fields; may be NULL */
     int (*check)(void *config, kvd_err *err);
 } kvd_program;
 
-/* Parses argv into *config, which must be zero. Wrong usage exits with 2. Starts OpenBLAS first. */
+/* Parses argv into *config, which must be zero. Wrong usage exits with status 2. */
 void kvd_options_parse(const kvd_program *p, int argc, char **argv, void *config);
 
 /* Like kvd_options_parse, but on wrong usage returns -1 and fills *err. */
@@ -160,18 +151,12 @@ extern const char *const kvd_switch_words[3];
         "json", .type = KVD_OPT_FLAG, KVD_INTO(T, common.json),                                    \
                 .help = "Print one JSON object on stdout instead of the summary"                   \
     }
-/*
- * Rows of an option table for all common options. T must have a field `common` of type
- * kvd_common_options.
- */
+/* Lists the common options. T must have a field `common` of type kvd_common_options. */
 #define KVD_OPTIONS_COMMON(T, what, text)                                                          \
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)
 
-/*
- * Sets *nearest to `candidate` if it is more like the misspelt `text` than the previous *nearest.
- * Before the first call, *nearest is NULL and *distance 0.
- */
+/* Sets *nearest to `candidate` if it is more like `text`. Begin with NULL and distance 0. */
 void kvd_option_nearest(const char *text, const char *candidate, const char **nearest,
                         size_t *distance);
 

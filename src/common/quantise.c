@@ -14,10 +14,7 @@ float kvd_round_f16(float x)
     return y;
 }
 
-/*
- * Computes scale *step and zero point *zero with which codes 0 .. top cover the n numbers of x.
- * Both are rounded to float16.
- */
+/* Computes the float16 scale and zero point for which codes 0 .. top cover the n numbers. */
 static void set_range(const float *x, size_t n, size_t stride, float top, float *step, float *zero)
 {
     float lo = x[0], hi = x[0];
@@ -32,10 +29,7 @@ static void set_range(const float *x, size_t n, size_t stride, float top, float 
 
 static float code_of(float x, float top, float step, float zero)
 {
-    /*
-     * Adding and then subtracting 1.5 * 2^23 rounds to a whole number. rintf would be a function
-     * call on x86-64 before SSE 4.1.
-     */
+    /* Adding and subtracting 1.5 * 2^23 rounds to a whole number, faster than rintf. */
     const float whole = 0x1.8p23F;
     /* The largest quotient may exceed `top`, because the scale is rounded. */
     float q = step > 0 ? (x - zero) / step : 0;

@@ -5,19 +5,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bits of a group's float16 scale and zero point together. */
+/* number of bits of a group's float16 scale and zero point together */
 enum { KVD_GROUP_SIDE_BITS = 32 };
 
 float kvd_round_f16(float x);
 
 /*
- * Quantises n values, x[0], x[stride], ..., to integers of b bits, 1 .. 16 (LeanKV Eq. 2; KIVI
- * section 3):
+ * Quantises n values, `stride` apart, to integers of b bits, 1 .. 16:
  *
- *   s = (max - min) / (2^b - 1),   x^ = s round((x - min) / s) + min
+ * s = (max - min) / (2^b - 1),   x^ = s round((x - min) / s) + min
  *
- * s and min are rounded to float16. `decoded` (x^) may be x. Returns how many bits the integers
- * take.
+ * `decoded` (x^) may be x. Returns how many bits the integers take.
  */
 double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded);
 

@@ -27,7 +27,7 @@ void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream)
 {
     uint64_t s = seed;
     const uint64_t high = splitmix(&s), low = splitmix(&s);
-    /* Derives PCG's increment from the stream number. It is odd and different for each stream. */
+    /* PCG's increment must be odd and different for each stream. */
     uint64_t t = stream;
     r->inc = wide(splitmix(&t), stream) << 1 | 1;
     r->state = 0;
@@ -44,10 +44,7 @@ uint64_t kvd_rng_u64(kvd_rng *r)
     return x >> rot | x << (-rot & 63);
 }
 
-/*
- * Returns a random number below n: the high word of n times a random word (Lemire 2019), without
- * bias.
- */
+/* Returns the high word of n times a random word (Lemire 2019), which has no bias. */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n)
 {
     u128 product = (u128)kvd_rng_u64(r) * n;
@@ -64,10 +61,7 @@ double kvd_rng_uniform(kvd_rng *r)
     return (double)(kvd_rng_u64(r) >> 11) * 0x1p-53;
 }
 
-/*
- * Returns a normal number by the polar method (Marsaglia & Bray 1964), which makes two. The second
- * one is dropped.
- */
+/* Returns a normal number by the polar method (Marsaglia & Bray 1964). */
 double kvd_rng_normal(kvd_rng *r)
 {
     for (;;) {

@@ -1,7 +1,4 @@
-/*
- * Random numbers that are equal on every machine: generator PCG-XSL-RR 128/64 (O'Neill 2014),
- * seeded by splitmix64.
- */
+/* Random numbers that are equal on every machine: PCG-XSL-RR 128/64 (O'Neill 2014). */
 #ifndef KVD_COMMON_RNG_H
 #define KVD_COMMON_RNG_H
 
@@ -19,10 +16,7 @@ uint64_t kvd_rng_u64(kvd_rng *r);
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n);
 double kvd_rng_uniform(kvd_rng *r);
 double kvd_rng_normal(kvd_rng *r);
-/*
- * Draws k different numbers of 0 .. n - 1 in random order into index[0 .. k-1]. The other numbers
- * fill index[k .. n-1].
- */
+/* Draws k different numbers of 0 .. n - 1 into index[0 .. k - 1]; the rest follow. */
 void kvd_rng_choose(kvd_rng *r, size_t n, size_t k, size_t *index);
 
 #endif

@@ -28,10 +28,7 @@ static _Atomic double stop_asked_s;
 static volatile sig_atomic_t reader_gone;
 static atomic_int failing_status = 1;
 
-/*
- * Handles a request to stop. Ignores a second signal within half a second, because `timeout` sends
- * one request twice.
- */
+/* Handles a request to stop. `timeout` sends one twice, so a quick second is ignored. */
 static void on_stop(int sig)
 {
     const double now = kvd_clock_s();
@@ -105,16 +102,10 @@ static void note_hang_up(void)
     hang_up_ignored = !sigaction(SIGHUP, NULL, &now) && now.sa_handler == SIG_IGN;
 }
 
-/*
- * Notes if nohup lets SIGHUP be ignored. Runs before the constructors of libraries, because UCX,
- * which MPI may load, changes this.
- */
+/* Notes whether SIGHUP is ignored. Libraries may change this in their constructors. */
 __attribute__((section(".preinit_array"), used)) static void (*const at_start)(void) = note_hang_up;
 
-/*
- * Installs handlers: SIGINT, SIGTERM and SIGHUP request a stop. SIGXFSZ is ignored and SIGPIPE
- * caught, so that writes fail instead.
- */
+/* Lets SIGINT, SIGTERM and SIGHUP request a stop, and SIGXFSZ and SIGPIPE make writes fail. */
 static int install_signals(kvd_err *err)
 {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
@@ -134,7 +125,7 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
                   kvd_err *err)
 {
     *run = (kvd_run){.program = program, .seed = opt->seed, .started = kvd_clock_s()};
-    /* HDF5's cleanup at exit would retry a failed flush without end. */
+    /* Without this call, HDF5's cleanup at exit would retry a failed flush without end. */
     (void)H5dont_atexit();
     if (H5open() < 0)
         return kvd_fail(err, "cannot start the HDF5 library");
@@ -198,10 +189,7 @@ int kvd_fail_interrupted(kvd_err *err)
     return kvd_fail(err, "interrupted");
 }
 
-/*
- * Adds the user's memory limit to an error message, because libraries report failed allocations as
- * other errors.
- */
+/* Libraries report failed allocations as other errors, so the message names the limit. */
 static void name_the_limit(kvd_err *err)
 {
     char limit[KVD_MEMORY_LIMIT_TEXT];
@@ -429,7 +417,7 @@ int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err)
     struct stat target, folder, in;
     if (stat(input, &in))
         return 0;
-    /* Real path without symbolic links; NULL if the file does not exist yet. */
+    /* real path of the output; NULL if the file does not exist yet */
     char *const real = realpath(path, NULL);
     if (!real && errno == ENOMEM)
         return kvd_no_memory(err, "a path", strlen(path));

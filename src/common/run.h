@@ -32,14 +32,14 @@ typedef struct {
     char gpu[128], driver[80];
     kvd_run_input *inputs;
     int n_inputs;
-    /* Name and value of every option, recorded for result files. */
+    /* name and value of every option, recorded for result files */
     char (*parameters)[2][512];
     int n_parameters;
 } kvd_run;
 
 /*
- * Starts a run: records command line and time, starts threads, handles signals. Call it once, in
- * main, after parsing. opt->threads receives the number of threads. argv must outlive *run.
+ * Starts a run: records the command, starts threads, handles signals. Call once, in main.
+ * opt->threads receives the number of threads. argv must outlive *run.
  */
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
                   kvd_err *err);
@@ -50,28 +50,23 @@ char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err);
 
 /* Hashes an input file and adds it to the run. Ignores a folder. */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
-/* Hashes n input files and adds them to the run. Skips paths that are NULL. */
+/* Hashes n input files and adds them to the run. Skips NULL paths. */
 int kvd_run_add_inputs(kvd_run *run, const char *const *path, size_t n, kvd_err *err);
-/*
- * Hashes the files of a checkpoint, except hidden files and subfolders, and adds it to the run's
- * inputs.
- */
+/* Hashes the files of a checkpoint and adds it to the run's inputs. */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
 /* Writes the hash of a file's bytes in the form that is recorded for inputs. */
 int kvd_run_hash_file(const char *path, char hash[KVD_HASH_TEXT], kvd_err *err);
 
-/* Adds an input that is not a file. `hash` ("xxh3:...") is the hash of its content. */
+/* Adds an input that is not a file, with the hash of its content ("xxh3:..."). */
 int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd_err *err);
 
-/*
- * Fails if the output file `path`, or the file that it links to, is an input or in an input folder.
- */
+/* Fails if the output `path` is an input or in an input folder. */
 int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err);
 /* Fails if the output `path` is `input` or in the folder `input`. */
 int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err);
 
-/* Records the value of one option for /parameters of result files. Cuts it after 511 bytes. */
+/* Records the value of an option for result files. Cuts it after 511 bytes. */
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
@@ -82,10 +77,10 @@ bool kvd_interrupted(void);
 
 int kvd_fail_interrupted(kvd_err *err);
 
-/* Ends main: prints *err if `status` is not 0, flushes stdout, and returns the exit status. */
+/* Ends main: prints *err if `status` is not 0. Returns the exit status. */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
 
-/* Makes a failing run end with status 2, as wrong usage does. Thread-safe. */
+/* Makes a failing run exit with status 2, as wrong usage does. Thread-safe. */
 void kvd_run_fail_as_usage(void);
 
 const char *kvd_version(void); /* such as "1.0.0" */

@@ -1,4 +1,4 @@
-/* Run key: text of all options and inputs that affect results. Resuming requires an equal key. */
+/* Text of all options and inputs that affect results. Resuming a run requires an equal text. */
 #ifndef KVD_COMMON_RUN_KEY_H
 #define KVD_COMMON_RUN_KEY_H
 
@@ -6,7 +6,7 @@
 
 #include "common/err.h"
 
-/* Text of a run key: one line "name=value" for each option or input that affects results. */
+/* text with a line "name=value" for each option or input that affects results */
 typedef struct {
     char text[2048];
     size_t used;
@@ -16,10 +16,7 @@ typedef struct {
 int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
-/*
- * Fails unless the key `then` of the file `path` equals *now. Message: "'path' <what>: name was X,
- * is now Y".
- */
+/* Fails unless `then`, the key in file `path`, equals *now. The message names the difference. */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);
 

@@ -70,10 +70,7 @@ int kvd_by_falling_value(const void *a, const void *b)
     return order ? order : kvd_by_index(a, b);
 }
 
-/*
- * Returns quantile q of sorted x [n] by interpolation at position (n - 1) q, as R's type 7 and
- * NumPy do.
- */
+/* Returns quantile q of sorted x [n] by linear interpolation, as NumPy does. */
 static double sorted_quantile(const double *x, size_t n, double q)
 {
     const double at = (double)(n - 1) * q;
@@ -118,10 +115,7 @@ double kvd_mad(const double *x, size_t n)
     return v;
 }
 
-/*
- * Returns the mean over strata of sum(num) / sum(den). Sums are over clusters: all of them, or
- * those that r draws if it is not NULL.
- */
+/* Returns the mean over strata of sum(num) / sum(den). r, unless NULL, draws the clusters. */
 static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
                          kvd_rng *r)
 {

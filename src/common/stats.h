@@ -14,10 +14,7 @@ double kvd_cv(const double *x, size_t n);
 void kvd_sort(double *x, size_t n);
 void kvd_sort_falling(double *x, size_t n);
 
-/*
- * Element of a ranking, and comparisons for qsort: by value (equal values by rising index), or by
- * index alone.
- */
+/* element of a ranking; the comparisons for qsort order by value or by index */
 typedef struct {
     double value;
     size_t index;
@@ -37,13 +34,13 @@ typedef struct {
 /* smallest number of clusters for which a bootstrap interval is computed */
 enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 
-/* Computes sum(num) / sum(den) of n clusters with a 95 % bootstrap interval (Efron, Tibshirani). */
+/* Computes sum(num) / sum(den) of n clusters with a 95 % bootstrap interval. */
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 
 /*
- * Like kvd_bootstrap_ratio, but computes the mean of the strata's ratios. Stratum i has clusters
- * first[i] .. first[i + 1] - 1.
+ * Like kvd_bootstrap_ratio, for the mean of the strata's ratios. Stratum i has clusters first[i] ..
+ * first[i + 1] - 1.
  */
 int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
                          int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);

@@ -4,18 +4,15 @@
 
 #include <stddef.h>
 
-/* Returns the number of threads that a parallel region would have now; 1 inside a region. */
+/* Returns how many threads a parallel region would have now; 1 inside a region. */
 size_t kvd_thread_count(void);
 /* Returns the index, from 0, of the calling thread in its parallel region. */
 size_t kvd_thread_index(void);
 
-/* Limits the number of OpenMP threads in parallel regions that the calling thread starts. */
+/* Limits the OpenMP threads of regions that the calling thread starts. */
 void kvd_threads_limit(int n);
 
-/*
- * kvd_blas_serial makes OpenBLAS use one thread. It returns a value from which kvd_blas_restore
- * restores the earlier number.
- */
+/* Makes OpenBLAS use one thread. kvd_blas_restore takes the returned value to undo it. */
 int kvd_blas_serial(void);
 void kvd_blas_restore(int saved);
 

@@ -1,6 +1,4 @@
-/*
- * Functions for text in UTF-8 (RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF).
- */
+/* Functions for text in UTF-8 (RFC 3629). */
 #ifndef KVD_COMMON_UTF8_H
 #define KVD_COMMON_UTF8_H
 
@@ -14,10 +12,7 @@ size_t kvd_utf8_first_bad(const char *s, size_t len);
 /* Returns 3 if s [len] begins with a byte order mark, else 0. */
 size_t kvd_utf8_mark(const char *s, size_t len);
 
-/*
- * Returns the number of bytes of a UTF-8 character whose first byte is `lead`. The text must be
- * valid.
- */
+/* Returns how many bytes a character with the first byte `lead` has. The text must be valid. */
 unsigned kvd_utf8_width(char lead);
 
 /* Returns the code point of the first character of s. *width receives its number of bytes. */
@@ -26,7 +21,7 @@ uint32_t kvd_utf8_decode(const char *s, unsigned *width);
 /* Writes a code point as 1 to 4 bytes and returns their number. */
 unsigned kvd_utf8_encode(uint32_t code_point, char out[4]);
 
-/* Returns the index of the first byte of the character before s[end]; `end` is above 0. */
+/* Returns the index of the first byte of the character before s[end]. */
 size_t kvd_utf8_before(const char *s, size_t end);
 
 /* Returns true if the code point has the Unicode property White_Space. */

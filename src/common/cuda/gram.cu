@@ -1,7 +1,4 @@
-/*
- * Adds X^T X to the lower triangle of G on double-precision tensor cores (DMMA). A CTA sums a slice
- * of a head's rows; a second kernel adds the slices in a fixed order.
- */
+/* Computes G += X^T X on double-precision tensor cores, for the lower triangle of G. */
 #include "common/cuda/gram.h"
 
 #include <cuda_bf16.h>
@@ -44,7 +41,6 @@ __device__ __forceinline__ double widen(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* Computes the row `high` and column `low` of the p-th block of the lower triangle of G. */
 __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 {
     high = 0;
@@ -53,10 +49,7 @@ __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
     low = p - pairs_of(high);
 }
 
-/*
- * Computes D (16 x 8) += A (16 x 4) B (4 x 8) on tensor cores. Lane 4 g + c has elements (g + 8 r,
- * c) of A, (c, g) of B and (g + 8 r, 2 c + s) of D.
- */
+/* Computes D += A B with D 16 x 8, A 16 x 4 and B 4 x 8 on tensor cores. */
 __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], double b)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -73,10 +66,7 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 #endif
 }
 
-/*
- * Adds the products of 16 rows of X, in `tile`, to block (`high`, `low`) of X^T X. PITCH, the
- * length of a row, avoids bank conflicts.
- */
+/* Adds the products of 16 rows of X to a block of X^T X. PITCH is the length of a row. */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
                                          double (&acc)[2][4][4])
@@ -111,7 +101,7 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                   /* Number of elements of X that a thread loads for ROWS rows. */
         EACH = ROWS / STEP;
     static_assert(STEP >= 1 && ROWS % STEP == 0, "");
-    /* Two buffers of rows of X in shared memory, [2][ROWS][PITCH]. */
+    /* Two buffers of rows of X, [2][ROWS][PITCH]. */
     extern __shared__ __align__(16) double tiles[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int row = (int)threadIdx.x / WIDTH, dim = (int)threadIdx.x % WIDTH;
@@ -151,7 +141,6 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
         double *tile = tiles + odd * (ROWS * PITCH);
         store(tile);
         fetch(at + ROWS);
-        /* Waits until all warps have stored their rows and have read the other buffer. */
         __syncthreads();
         if (mine)
             multiply<PITCH>(tile, high, low, lane, acc);
@@ -172,10 +161,7 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                     make_double2(acc[m][c][2 * r], acc[m][c][2 * r + 1]);
 }
 
-/*
- * Adds the partial sums of X^T X, one per slice of rows, to G in a fixed order. Grid: blocks,
- * heads.
- */
+/* Adds the sums of all slices of rows to G in a fixed order. Grid: blocks, heads. */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
     int head = (int)blockIdx.y, part = 0, high, low;
@@ -227,10 +213,7 @@ int most_slices(int n_heads)
     return n_heads < MAX_CTAS ? MAX_CTAS / n_heads : 1;
 }
 
-/*
- * Returns the number of slices for which the estimated time is lowest. The unit of time is 160
- * clocks, the time of one row.
- */
+/* Returns the number of slices with the least estimated time. Its unit is 160 clocks. */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {
     const double extra = 0.045 * n_heads * pairs_of(blocks);

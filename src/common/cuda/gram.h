@@ -11,10 +11,7 @@ extern "C" {
 
 enum { KVD_GRAM_PARTS = 5, KVD_GRAM_MAX_D = 256 };
 
-/*
- * Rows X of n heads. Column i of row t of head h is x[h * head_stride + t * row_stride + i *
- * dim_stride].
- */
+/* column i of row t of head h is x[h * head_stride + t * row_stride + i * dim_stride] */
 typedef struct {
     const void *x;
     size_t head_stride, row_stride, dim_stride;
@@ -28,19 +25,13 @@ typedef struct {
     size_t n_rows;
     int n_parts;
     kvd_gram_part part[KVD_GRAM_PARTS];
-    /*
-     * Scratch memory on the device: kvd_gram_scratch_bytes(n, d) bytes, where n is the total number
-     * of heads.
-     */
+    /* device memory of kvd_gram_scratch_bytes(n, d) bytes; n is the number of all heads */
     double *scratch;
 } kvd_gram_args;
 
 size_t kvd_gram_scratch_bytes(int n_heads, int d);
 
-/*
- * Queues G += X^T X for every head in args->part. Results are equal bit for bit in all runs and for
- * all strides.
- */
+/* Queues G += X^T X for every head in args->part. Results are bit for bit reproducible. */
 cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t stream);
 
 /* Queues the copy of the lower triangle of each G [n][d][d] to the upper one. */

@@ -5,9 +5,8 @@
 #include <cuda_runtime.h>
 
 /*
- * Queues the launch of kernel(args...) on a stream, also with more dynamic shared memory than the
- * default of 48 KiB. If `early`, the kernel may start before the preceding one ends (sm_90); it
- * must execute griddepcontrol.wait.
+ * Queues the launch of kernel(args...). If `early`, the kernel may start before the preceding one
+ * ends; it must execute griddepcontrol.wait.
  */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
@@ -31,7 +30,6 @@ inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), d
     return e == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, args...) : e;
 }
 
-/* Launches kernel(args...) after the stream's earlier work. */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
                               size_t shared_bytes, cudaStream_t stream, const Args &...args)
@@ -39,9 +37,7 @@ inline cudaError_t kvd_launch(void (*kernel)(Parameters...), dim3 grid, dim3 blo
     return kvd_launch_early(false, kernel, grid, block, shared_bytes, stream, args...);
 }
 
-/*
- * Returns the sum of x over lane 0 up to the calling lane. All 32 lanes of the warp must call it.
- */
+/* Returns the sum of x over lanes 0 to the caller's. All 32 lanes of the warp must call it. */
 template <class T> __device__ __forceinline__ T kvd_sum_to_lane(T x)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -52,10 +48,7 @@ template <class T> __device__ __forceinline__ T kvd_sum_to_lane(T x)
     return x;
 }
 
-/*
- * Returns the last i in first .. end - 1 for which f(i) is true. f must be true up to an index, at
- * least `first`, and false from there on.
- */
+/* Returns the last i below `end` for which f(i) is true. f is true first, then false. */
 template <class F> __device__ __forceinline__ int kvd_last_true(int first, int end, const F &f)
 {
     while (end - first > 1) {
@@ -76,10 +69,7 @@ __device__ __forceinline__ unsigned long long kvd_now_ns(void)
     return t;
 }
 
-/*
- * Lets the next kernel start early, waits for the end of the preceding kernel, and writes the time
- * in ns to *began.
- */
+/* Waits for the end of the preceding kernel, then writes the time in ns to *began. */
 __device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
 {
 #if __CUDA_ARCH__ >= 900

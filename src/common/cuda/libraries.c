@@ -7,10 +7,10 @@
 #define STRING_(x) #x
 #define STRING(x)  STRING_(x)
 
-/* A CUDA library that is loaded at run time. */
+/* a CUDA library that is loaded at run time */
 typedef struct {
     const char *title, *file;
-    /* [n] names of the library functions, in the order of the pointers in `table` */
+    /* [n] names of the library's functions */
     const char *const *name;
     size_t n;
     void **table;

@@ -11,9 +11,7 @@ int kvd_cuda_check(cudaError_t e, const char *what, kvd_err *err)
     return kvd_fail(err, "%s: %s", what, cudaGetErrorString(e));
 }
 
-/*
- * Records a failed allocation in *m, so that later calls fail with the same message. Returns NULL.
- */
+/* Records a failed allocation in *m. Later calls then fail with the same message. */
 static void *failed(kvd_device_memory *m, const kvd_err *err)
 {
     m->status = -1;

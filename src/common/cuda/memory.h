@@ -7,52 +7,37 @@
 
 #include "common/memory.h"
 
-/*
- * List of arrays on one device that are freed together. The caller must zero the list before use.
- */
+/* arrays on one device that are freed together; must be zero before use */
 typedef struct {
     void **array, **pinned;
     int n, n_pinned;
-    /* Number of pointers that the lists `array` and `pinned` have room for. */
     int room, pinned_room;
     kvd_pool host;
-    /*
-     * 0, or -1 after a failed allocation. Later allocations then fail with the message `failure`
-     * too.
-     */
+    /* 0, or -1 after a failed allocation; later allocations then fail too */
     int status;
     kvd_err failure;
 } kvd_device_memory;
 
 /* Returns a new array on the current device with undefined contents. */
 void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
-/*
- * Returns a new device array whose bytes all have the value `byte`. The device has written them on
- * return.
- */
+/* Returns a new device array whose bytes all have the value `byte`. */
 void *kvd_device_filled(kvd_device_memory *m, size_t bytes, int byte, const char *what,
                         kvd_err *err);
 /* Return zeroed host memory, pinned or pageable, that kvd_device_release frees. */
 void *kvd_device_pinned(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
 void *kvd_device_host(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
-/* Returns a new device array with a copy of `host`, which the device has made on return. */
+/* Returns a new device array with a copy of `host`. */
 void *kvd_device_from(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       kvd_err *err);
-/*
- * Returns a new device array into which a copy of `host` is queued on `stream`. `host` must not
- * change before the copy is made.
- */
+/* Queues the copy of `host` to a new device array. `host` must not change until then. */
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);
-/* Write zeros or a copy of host data to device memory, and wait until the device has finished. */
+/* Write zeros or a copy of host data to device memory, and wait for the end. */
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
 /* Returns new pinned host memory, which cudaFreeHost frees. */
 void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err);
-/*
- * Queue a copy between host and device memory on the stream. Until it is made, the caller must not
- * touch the host memory.
- */
+/* Queue a copy between host and device. The caller must not touch the host memory until then. */
 int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err);
 int kvd_queue_get(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
@@ -62,10 +47,7 @@ int kvd_queue_copy(void *to, const void *from, size_t bytes, cudaStream_t stream
 /* Frees all arrays of the list. Their device must be current. */
 void kvd_device_release(kvd_device_memory *m);
 
-/*
- * Returns 0 if e is success. Otherwise returns -1 and stores the message "WHAT: " and CUDA's text
- * for e.
- */
+/* Returns 0 if e is success. Otherwise returns -1 and stores CUDA's text for e. */
 int kvd_cuda_check(cudaError_t e, const char *what, kvd_err *err);
 
 #endif

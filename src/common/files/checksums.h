@@ -1,7 +1,6 @@
 /*
- * Checksums of datasets that are filled while the model runs. /checksums/PATH holds those of
- * dataset /PATH: for every KVD_CHECKSUM_ROWS rows of a head, the sum of (2 t + 1) h_t modulo 2^64,
- * where h_t is the XXH3-64 hash of row t.
+ * Checksums of datasets in HDF5 files, stored as /checksums/PATH for dataset /PATH. A checksum is
+ * the sum of (2 t + 1) XXH3(row t) over a block of KVD_CHECKSUM_ROWS rows.
  */
 #ifndef KVD_COMMON_FILES_CHECKSUMS_H
 #define KVD_COMMON_FILES_CHECKSUMS_H
@@ -10,50 +9,40 @@
 
 enum { KVD_CHECKSUM_ROWS = 64 };
 
-/*
- * Checksums of a dataset [layer][head][row][...]. A dataset [row] counts as one layer and one head.
- */
+/* checksums of a dataset [layer][head][row][...] */
 typedef struct {
     char path[32];        /* path of the dataset that the checksums protect */
     const char *row_name; /* axis that counts rows, a string literal: "token" or "dim" */
     bool by_head;         /* the dataset has axes for layers and heads */
     size_t n_layers, n_heads, n_rows, row_bytes, n_blocks;
-    /*
-     * [n_layers][n_heads][n_blocks] Checksums, one for every KVD_CHECKSUM_ROWS rows; NULL if there
-     * are none.
-     */
+    /* [n_layers][n_heads][n_blocks]; NULL if there are none */
     uint64_t *sum;
 } kvd_checksums;
 
-/* Prepares checksums, all 0, of the dataset `data` in a file that is being written. */
+/* Prepares zero checksums of a dataset in a file that is being written. */
 int kvd_checksums_reserve(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd_err *err);
 
-/* Reads the checksums of the dataset `data`. If there are none, returns 0 with c->sum NULL. */
+/* Reads the checksums of a dataset. If there are none, c->sum is NULL. */
 int kvd_checksums_load(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd_err *err);
 
 void kvd_checksums_release(kvd_checksums *c);
 
-/*
- * Adds the hashes of n rows of a head, from row `first` on, to the checksums. The rows are in the
- * file's number type. Thread-safe.
- */
+/* Adds n rows of a head, from row `first` on, in the file's number type. Thread-safe. */
 void kvd_checksums_add(kvd_checksums *c, size_t layer, size_t head, size_t first, size_t n,
                        const void *rows);
 
 /* Sets the checksums of one head to 0, before its rows are written again. */
 void kvd_checksums_clear(kvd_checksums *c, size_t layer, size_t head);
 
-/* Returns one checksum of all checksums c_i: the sum over i of (2 i + 1) c_i. */
+/* Combines all checksums c_i into one: the sum of (2 i + 1) c_i. */
 uint64_t kvd_checksums_total(const kvd_checksums *c);
 
 int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 
-/* Callback that reads n rows of the head that `ctx` identifies, in the file's number type. */
+/* Is called to read n rows of a head in the file's number type. */
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
-/*
- * Compares n rows of a head with their checksums. Rows that complete a block are read by `reader`.
- */
+/* Compares n rows of a head with their checksums. `reader` reads the rest of their blocks. */
 int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                          size_t first, size_t n, const void *rows, kvd_row_reader reader, void *ctx,
                          kvd_err *err);

@@ -100,10 +100,7 @@ static int fail_parse(reader *r, struct csv_parser *p)
 static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
-    /*
-     * Lets libcsv grow its buffer by 4 MiB at a time for long rows. Its default of 128 bytes is too
-     * slow for megabytes.
-     */
+    /* From 1 MiB on, libcsv's buffer grows by 4 MiB, because its default of 128 bytes is slow. */
     if (r->since_row_end > (size_t)1 << 20)
         csv_set_blk_size(p, (size_t)4 << 20);
     if (csv_parse(p, text, len, on_field, on_row, r) != len && !r->failed)
@@ -179,7 +176,7 @@ typedef struct {
     kvd_csv_row row;
     void *ctx;
     size_t n_rows;
-    /* number of rows of all tables so far, and number given in the last row (or SIZE_MAX) */
+    /* number of rows so far, and the number given in the last row or SIZE_MAX */
     size_t n_all, end;
 } table_reader;
 
@@ -229,10 +226,7 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     return rc;
 }
 
-/*
- * Returns true if a field needs quotes. Blanks at its start or end need them, because readers
- * remove such blanks.
- */
+/* Returns true if a field needs quotes. Readers remove blanks at unquoted ends. */
 static bool needs_quotes(const char *s)
 {
     const size_t n = strlen(s);

@@ -7,26 +7,17 @@
 
 #include "common/err.h"
 
-/*
- * Callback for a row. Lines count from 1. Field i has len[i] bytes, which may include zero bytes.
- * Returns -1 to stop.
- */
+/* Is called for every row, with field i of len[i] bytes. Returns -1 to stop. */
 typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const size_t *len,
                            size_t n_fields, kvd_err *err);
 
 /* Calls `row` for every row of a CSV file. A row longer than 64 MiB is an error. */
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 
-/*
- * Value of the first field in the last row of a file with several tables. The second field of that
- * row is the number of rows.
- */
+/* Marks the last row of a file with several tables. Its second field counts the rows. */
 #define KVD_CSV_END "end"
 
-/*
- * Reads table `name` of a file with several tables, without the first column. Fails if the table or
- * the last row is missing.
- */
+/* Reads one table of a file with several. Fails if the table or the last row is missing. */
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
                        kvd_err *err);
 
@@ -38,8 +29,8 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
 int kvd_csv_put(FILE *f, const char *field, int last, kvd_err *err);
 
 /*
- * Writes a text as a field. A text that begins with "=", "+", "-" or "@" gets an apostrophe in
- * front, so that no spreadsheet runs it.
+ * Writes a text. If it begins with "=", "+", "-" or "@", puts an apostrophe before it, so that no
+ * spreadsheet runs it.
  */
 int kvd_csv_put_text(FILE *f, const char *text, int last, kvd_err *err);
 

@@ -8,24 +8,22 @@
 int kvd_field_text(kvd_h5 *f, const char *where, const char *name, char *to, size_t size,
                    kvd_err *err);
 
-/* Reads a text attribute of the root group. If it is missing, as in old files, the text is "". */
+/* Reads a text attribute of the root group, or "" if it is missing. */
 int kvd_field_text_or_none(kvd_h5 *f, const char *name, char *to, size_t size, kvd_err *err);
 
-/* Reads an integer attribute. Fails unless it is in [lo, hi]. */
+/* Reads an integer attribute, which must be in [lo, hi]. */
 int kvd_field_int(kvd_h5 *f, const char *where, const char *name, int64_t lo, int64_t hi,
                   int64_t *out, kvd_err *err);
 
-/* Read a size or a small integer as kvd_field_int does. */
+/* Read a size or a small integer, which must be in [lo, hi]. */
 int kvd_field_size(kvd_h5 *f, const char *where, const char *name, size_t lo, size_t hi,
                    size_t *out, kvd_err *err);
 int kvd_field_small(kvd_h5 *f, const char *where, const char *name, int lo, int hi, int *out,
                     kvd_err *err);
 
-/*
- * Reads the number of layers of a dataset with `rank` dimensions. Fails unless it is in [1, most].
- */
+/* Reads a dataset's number of layers, which must be in [1, most]. */
 int kvd_field_layers(kvd_h5 *f, const char *path, int rank, int most, int *n_layers, kvd_err *err);
-/* Write and read the scalar /n_tokens. Reading fails on less than `least` or above 2^60 tokens. */
+/* Write and read the number of tokens. Reading fails on less than `least`. */
 int kvd_field_write_tokens(kvd_h5 *f, const char *long_name, size_t n_tokens, kvd_err *err);
 int kvd_field_tokens(kvd_h5 *f, size_t least, size_t *n_tokens, kvd_err *err);
 /* Writes n real numbers without a unit as a one-dimensional dataset. */
@@ -35,16 +33,16 @@ int kvd_field_write_reals(kvd_h5 *f, const char *path, const char *long_name, co
 /* Writes n texts as fixed-length UTF-8, padded with zero bytes. */
 int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
                           const char *const *text, size_t n, kvd_err *err);
-/* Copies n fixed-length UTF-8 texts to text [n], NULL at first. The caller frees the texts. */
+/* Copies n fixed-length texts to text [n]. The caller frees the texts. */
 int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size_t n, char **text,
                          kvd_err *err);
 
 /* Fails unless the dataset `path` has exactly the dimensions want [rank]. */
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
-/* Combines the hash `other` of a calibration text into *sum. The order of texts does not matter. */
+/* Combines the hash of another text into *sum. The order of texts does not matter. */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);
-/* Joins labels: "a" and "b" become "a+b", cut to `size` bytes. Equal labels are not joined. */
+/* Joins labels: "a" and "b" become "a+b". Equal labels are not joined. */
 void kvd_field_add_label(char *sum, size_t size, const char *other);
 
 #endif

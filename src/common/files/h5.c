@@ -24,15 +24,15 @@ hid_t kvd_h5_access(void)
         return access;
     /* Closing a file also closes objects that are open in it. */
     herr_t rc = H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    /* Copies to and from the page cache are twice as fast with aligned data. */
+    /* Aligned data are copied to the page cache twice as fast. */
     rc = rc < 0 ? rc : H5Pset_alignment(access, 1 << 16, 4096);
-    /* In format version 1.10, HDF5 protects its own structures by checksums. */
+    /* This format version protects HDF5's own structures by checksums. */
     rc = rc < 0 ? rc : H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_LATEST);
-    /* Lets HDF5 open a file whose writer was killed and left the mark "open for writing". */
+    /* A killed writer leaves the mark "open for writing" in the file. */
     if (rc >= 0 && H5Pexist(access, "clear_status_flags") > 0)
         rc = H5Pset(access, "clear_status_flags", &(hbool_t){1});
 #if H5_VERSION_GE(1, 10, 7)
-    /* Disables HDF5's file locks, which fail on read-only and network folders. */
+    /* HDF5's file locks fail on read-only and network folders. */
     rc = rc < 0 ? rc : H5Pset_file_locking(access, 0, 1);
 #endif
     if (rc < 0) {
@@ -56,7 +56,7 @@ hid_t kvd_h5_creation(hid_t kind)
 int kvd_h5_room(const char *path, kvd_err *err)
 {
     const size_t bytes = 8 << 20;
-    /* The pointer is volatile, because a compiler may remove an unused allocation. */
+    /* volatile: a compiler may remove an unused allocation */
     void *volatile room = malloc(bytes);
     if (!room) {
         errno = ENOMEM;
@@ -78,10 +78,7 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
     return id;
 }
 
-/*
- * Closes the HDF5 file once. Never closes it a second time after a failure, because HDF5 would
- * repeat the failed flush.
- */
+/* Closes the file once. A second attempt would repeat a failed flush. */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
     const hid_t id = f->id;
@@ -92,7 +89,7 @@ static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 void kvd_h5_close(kvd_h5 *f, bool keep_partial)
 {
     kvd_err ignored;
-    /* Deletes an incomplete file before closing it, which saves flushing its data. */
+    /* Deletes an incomplete file first, which saves flushing its data. */
     if (f->writing && !keep_partial && f->output.path)
         (void)unlink(f->output.partial);
     if (f->id > 0)
@@ -103,14 +100,14 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* Cuts a text that is too long for an HDF5 attribute, and marks the place. */
+/* Cuts a text that is too long for an attribute, and marks the place. */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };
     char *out = NULL;
     const size_t n = strlen(text);
     size_t kept = n < MOST ? n : MOST;
-    /* Moves the place of the cut to the start of a UTF-8 character. */
+    /* Moves the cut to the start of a UTF-8 character. */
     while (kept < n && ((unsigned char)text[kept] & 0xc0) == 0x80)
         kept--;
     const int rc = kept == n
@@ -125,7 +122,7 @@ static char *shorten(const char *text, kvd_err *err)
 
 static int put_history(kvd_h5 *f, kvd_err *err)
 {
-    /* Number of bytes reserved in the attribute `history`, to which later programs add lines. */
+    /* bytes reserved for the attribute `history`, which later programs extend */
     enum { ROOM = 4096 };
     char *old = NULL, *text = NULL, *command = NULL;
     int rc = -1;
@@ -295,7 +292,6 @@ static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
     do
         rc = fallocate(fd, 0, 0, (off_t)size);
     while (rc && errno == EINTR);
-    /* If the file system cannot reserve space, compares the size with the free space. */
     if (rc && errno == EOPNOTSUPP)
         rc = needed > available ? (errno = ENOSPC, -1) : 0;
     if (rc && errno == ENOSPC)
@@ -342,9 +338,7 @@ int kvd_h5_finish(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads the name of a file's schema, such as "moments" for "kvdim/moments". The caller frees *name.
- */
+/* Reads the schema, such as "moments" for "kvdim/moments". The caller frees *name. */
 static int get_schema(kvd_h5 *f, char **name, kvd_err *err)
 {
     kvd_err why;
@@ -468,7 +462,6 @@ static int resume(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
     if (f->id < 0 || check_schema(f, schema, true, err) ||
         kvd_h5_get_double(f, "/provenance", "elapsed_s", &f->elapsed_before, err))
         return -1;
-    /* Inputs and parameters that are already in the file need not be written again. */
     f->n_inputs = f->run->n_inputs;
     f->n_parameters = f->run->n_parameters;
     f->resumed = true;

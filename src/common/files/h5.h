@@ -31,49 +31,37 @@ typedef struct {
     int n_inputs, n_parameters; /* number of inputs and of parameters already written to the file */
 } kvd_h5;
 
-/*
- * Fails if `path` exists and is not a file that may be replaced: empty, HDF5, or with a name that
- * ends in .h5.
- */
+/* Fails if `path` exists and is not empty, not HDF5, and not named *.h5. */
 int kvd_h5_check_replaced(const char *path, kvd_err *err);
 
-/* Creates PATH.partial. Fails if PATH is an input or kvd_h5_check_replaced refuses it. */
+/* Creates PATH.partial. Fails if PATH is an input or may not be replaced. */
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 
 /*
- * Reopens an interrupted PATH.partial, under the lock. If there is none, sets f->id to
- * H5I_INVALID_HID; the caller must then call kvd_h5_create_locked.
+ * Reopens an interrupted PATH.partial under its lock. If there is none, f->id is invalid; then call
+ * kvd_h5_create_locked.
  */
 int kvd_h5_reopen(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 int kvd_h5_create_locked(kvd_h5 *f, const kvd_schema *schema, kvd_err *err);
 
-/* Marks the file as complete and renames it to PATH. On failure an earlier PATH is unchanged. */
+/* Completes the file and renames it to PATH. On failure an earlier PATH is unchanged. */
 int kvd_h5_finish(kvd_h5 *f, kvd_err *err);
 
-/*
- * Flushes an incomplete file to disk, so that kvd_h5_reopen can continue it. The first call claims
- * the reserved disk space.
- */
+/* Flushes an incomplete file to disk, so that kvd_h5_reopen can continue it. */
 int kvd_h5_sync(kvd_h5 *f, kvd_err *err);
 
-/*
- * Opens a complete kvdim file of the given schema for reading. Reads it in a child process first,
- * because HDF5 may crash on a damaged file. On failure *f is closed.
- */
+/* Opens a complete file for reading. Tries it in a child process, as damage may crash HDF5. */
 int kvd_h5_open(kvd_h5 *f, const char *path, const kvd_schema *schema, kvd_err *err);
 
-/* Reads only the schema name ("moments") of any kvdim file. */
+/* Reads only the schema name ("moments"). */
 int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
 
-/*
- * Reads schema name, git revision (both allocated) and run time in seconds of a file. If it is no
- * kvdim file, returns "", "" and 0.
- */
+/* Reads schema, git revision (allocated) and run time in seconds; "", "", 0 if no kvdim file. */
 int kvd_h5_identify(const char *path, char **schema, char **made_by, double *seconds, kvd_err *err);
 
-/* Closes *f. Removes an unfinished PATH.partial unless keep_partial. Safe on a zeroed *f. */
+/* Closes *f and removes an unfinished PATH.partial unless keep_partial. *f may be zero. */
 void kvd_h5_close(kvd_h5 *f, bool keep_partial);
 
 typedef struct {
@@ -86,50 +74,38 @@ typedef struct {
     const char *axes[KVD_MAX_RANK]; /* names of the axes: "layer", "kv_head", "token", "dim", ... */
 } kvd_h5_spec;
 
-/* Writes a new dataset from data[], whose number type in memory is mem_type. */
+/* Writes a new dataset. mem_type is the number type of `data`. */
 int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void *data,
                  kvd_err *err);
 
-/* Creates a contiguous dataset that the caller fills later and closes with kvd_h5_close_dataset. */
+/* Creates a dataset that the caller fills later and closes. */
 int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *err);
-/* Closes a dataset and sets *dataset to H5I_INVALID_HID. Fails if HDF5 cannot write its buffers. */
+/* Closes a dataset. Fails if HDF5 cannot write its buffers. */
 int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *err);
 
-/*
- * Writes the dimensions of a dataset to dims [rank]. Fails if the dataset has another number of
- * axes.
- */
+/* Writes the shape of a dataset to dims [rank]. Fails on another number of axes. */
 int kvd_h5_shape(kvd_h5 *f, const char *path, int rank, hsize_t *dims, kvd_err *err);
 bool kvd_h5_exists(kvd_h5 *f, const char *path);
 
-/*
- * Reads a whole dataset, whose shape must be `dims`. A number that mem_type cannot hold is an
- * error.
- */
+/* Reads a whole dataset of shape `dims`. A number that mem_type cannot hold is an error. */
 int kvd_h5_read(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, hid_t mem_type,
                 void *data, kvd_err *err);
 int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, double *data,
                        kvd_err *err);
 
-/*
- * Read and write a block of a dataset. In a bfloat16 dataset the caller must convert, because HDF5
- * cannot.
- */
+/* Read and write a block of a dataset. The caller must convert bfloat16, HDF5 cannot. */
 int kvd_h5_read_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                      const hsize_t *count, hid_t mem_type, void *data, kvd_err *err);
 int kvd_h5_write_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                       const hsize_t *count, hid_t mem_type, const void *data, kvd_err *err);
 
-/*
- * Write an attribute of the object `where` ("/" or a path). Replace an old value, and create a
- * missing group.
- */
+/* Write an attribute of the group or dataset `where`. Replace an old value. */
 
 int kvd_h5_put_text(kvd_h5 *f, const char *where, const char *name, const char *value,
                     kvd_err *err);
 int kvd_h5_put_int(kvd_h5 *f, const char *where, const char *name, int64_t value, kvd_err *err);
 int kvd_h5_put_double(kvd_h5 *f, const char *where, const char *name, double value, kvd_err *err);
-/* Reads a text attribute, which the caller frees. A missing attribute is an error. */
+/* Reads a text attribute, which the caller frees. */
 int kvd_h5_get_text(kvd_h5 *f, const char *where, const char *name, char **value, kvd_err *err);
 int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *value, kvd_err *err);
 int kvd_h5_get_double(kvd_h5 *f, const char *where, const char *name, double *value, kvd_err *err);

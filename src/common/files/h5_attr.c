@@ -1,4 +1,4 @@
-/* Attributes of HDF5 objects, and messages of HDF5 errors (h5.h). */
+/* Attributes of HDF5 objects, and messages of HDF5 errors. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "common/files/h5_internal.h"
 #include "common/utf8.h"
 
-/* largest text attribute in bytes; HDF5 limits an object header message to 64 KiB */
+/* largest text attribute in bytes */
 enum { MAX_TEXT = 60000 };
 
 static herr_t first_reason(unsigned n, const H5E_error2_t *e, void *ctx)
@@ -29,10 +29,7 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    /*
-     * Extracts the system's reason from HDF5's text "... error message = 'No space left on device',
-     * ...".
-     */
+    /* Extracts the system's reason from HDF5's text "... error message = '...', ...". */
     const char *system = desc ? strstr(desc, "error message = '") : NULL;
     if (system) {
         system += strlen("error message = '");
@@ -56,10 +53,7 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     hid_t group = H5I_INVALID_HID;
     if (links >= 0 && creation >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
         group = H5Gcreate2(f->id, where, links, creation, H5P_DEFAULT);
-    /*
-     * Closes `creation` and `links` only after success, because closing them after a failure would
-     * overwrite HDF5's error message.
-     */
+    /* Does not close after a failure, which would overwrite HDF5's error message. */
     if (group >= 0) {
         kvd_h5_drop(creation);
         kvd_h5_drop(links);
@@ -67,10 +61,7 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     return group;
 }
 
-/*
- * Writes a scalar attribute. Replaces an old value in place, so that the file stays readable if the
- * process is killed.
- */
+/* Replaces an old value in place, so that a killed process leaves a readable file. */
 static int put_scalar(kvd_h5 *f, const char *where, const char *name, hid_t file_type,
                       hid_t mem_type, const void *value, kvd_err *err)
 {
@@ -110,7 +101,7 @@ done:
     return rc;
 }
 
-/* Returns the number of bytes that an existing text attribute can hold, or 0 if there is none. */
+/* Returns how many bytes an existing text attribute can hold, or 0. */
 static size_t room_there(kvd_h5 *f, const char *where, const char *name)
 {
     size_t size = 0;
@@ -178,7 +169,7 @@ int kvd_h5_put_double(kvd_h5 *f, const char *where, const char *name, double val
     return put_scalar(f, where, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value, err);
 }
 
-/* Opens an attribute that has a single value. The caller closes the returned id and *type. */
+/* Opens an attribute with a single value. The caller closes the id and *type. */
 static hid_t open_scalar(kvd_h5 *f, const char *where, const char *name, hid_t *type, kvd_err *err)
 {
     *type = H5I_INVALID_HID;
@@ -277,10 +268,7 @@ int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *valu
     const hid_t attr = open_number(f, where, name, true, &type, err);
     if (attr < 0)
         return -1;
-    /*
-     * Checks the range of unsigned values, because HDF5 would silently cut them to the signed
-     * range.
-     */
+    /* Reads unsigned values as such, because HDF5 would silently cut them to the signed range. */
     int rc = 0;
     uint64_t wide = 0;
     const bool is_unsigned = H5Tget_sign(type) == H5T_SGN_NONE;

@@ -9,14 +9,11 @@
 #include "common/files/h5_internal.h"
 #include "common/threads.h"
 
-/*
- * Division of a dataset into chunks. A chunk has one index of each dimension before `cut`, `piece`
- * indices of dimension `cut`, and all indices of later dimensions.
- */
+/* division of a dataset into chunks of `piece` indices along axis `cut` and all of later axes */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* Length of a chunk along dimension `cut`, and number of chunks along this dimension. */
+    /* length of a chunk along axis `cut`, and number of chunks along it */
     size_t piece, per_row;
     /* product of the lengths of the axes after `cut` */
     size_t inner;
@@ -41,8 +38,8 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
 }
 
 /*
- * Writes the position of chunk i in the dataset to `offset` and returns the index of its first
- * element. *valid receives the number of its elements inside the dataset.
+ * Writes chunk i's position to `offset`, its number of elements inside the dataset to *valid.
+ * Returns the index of its first element.
  */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
@@ -59,10 +56,7 @@ static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
     return element;
 }
 
-/*
- * Reorders the bytes of n elements: byte 0 of all elements, then byte 1, and so on, like HDF5's
- * shuffle filter.
- */
+/* Reorders bytes as HDF5's shuffle filter does: byte 0 of all elements, then byte 1, ... */
 static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, uint8_t *to)
 {
     for (size_t j = 0; j < size; j++) {
@@ -72,13 +66,10 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
     }
 }
 
-/*
- * Returns the checksum that HDF5's Fletcher-32 filter computes: over 16-bit words, high byte first.
- * An odd last byte is a high byte.
- */
+/* Returns the checksum of HDF5's Fletcher-32 filter, over 16-bit words, high byte first. */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
-    /* number of words that can be added before a 32-bit sum could overflow */
+    /* number of additions that cannot overflow 32 bits */
     enum { ROUND = 360 };
     uint32_t a = 0, b = 0;
     for (size_t words = bytes / 2; words;) {
@@ -102,7 +93,7 @@ static uint32_t fletcher32(const uint8_t *x, size_t bytes)
     return b << 16 | a;
 }
 
-/* DEFLATE_SKIPPED is the bit of HDF5's filter mask for a chunk that is stored without deflate. */
+/* The first constant is the bit of HDF5's filter mask for "not deflated". */
 enum { DEFLATE_SKIPPED = 1 << 1, SUM_BYTES = 4 };
 
 typedef struct {
@@ -164,15 +155,12 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
     return status;
 }
 
-/*
- * Each axis of a dataset has an HDF5 dimension scale (H5DS), named like the axis or, if lengths
- * differ, such as "token_512".
- */
+/* Each axis of a dataset has an HDF5 dimension scale, usually named like the axis. */
 
-/* Longest axis whose scale holds the indices 0, 1, ...: they must fit into 64 KiB. */
+/* longest axis whose scale stores the indices 0, 1, ... */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
-/* Opens a dimension scale of length n. Returns H5I_INVALID_HID if there is none. */
+/* Opens a dimension scale of length n, or returns H5I_INVALID_HID. */
 static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 {
     hid_t scale = H5I_INVALID_HID;
@@ -193,7 +181,7 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
-    /* Value of the attribute by which netCDF marks a dimension without coordinates. */
+    /* netCDF marks a dimension without coordinates by this text. */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
                    (unsigned long long)n);

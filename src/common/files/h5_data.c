@@ -1,4 +1,4 @@
-/* Creates, writes and reads datasets, and defines the two 16-bit float types. */
+/* Creates, writes and reads HDF5 datasets, and defines two 16-bit float types. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,9 +8,9 @@
 #include "common/files/h5_internal.h"
 
 static const size_t chunk_bytes = (size_t)4 << 20;
-/* Datasets with fewer bytes are stored in an object header, without filters. */
+/* size in bytes below which datasets are stored in the object header, without filters */
 static const size_t filter_bytes = 256;
-/* Datasets of at least this size are compressed by all threads. */
+/* size in bytes above which all threads compress a dataset */
 static const size_t large_bytes = (size_t)16 << 20;
 
 static hid_t float16(size_t exponent_bits, size_t mantissa_bits, size_t bias)
@@ -63,7 +63,7 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* Makes the block have length 1 along all axes before axis i. */
+            /* All axes before axis i get a block length of 1. */
             inner = most;
     }
 }
@@ -113,9 +113,7 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
         rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
         rc = rc < 0 ? rc : H5Pset_fletcher32(made);
     } else {
-        /*
-         * Small (compact) data are stored in the object header, whose checksum protects them too.
-         */
+        /* Stores small data in the object header, whose checksum protects them too. */
         rc = H5Pset_layout(made, H5D_COMPACT);
     }
     if (rc < 0) {
@@ -205,7 +203,7 @@ int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *e
 
 bool kvd_h5_exists(kvd_h5 *f, const char *path)
 {
-    /* Checks every part of the path, because H5Lexists fails if a parent group is missing. */
+    /* Checks every parent group, because H5Lexists fails if one is missing. */
     char part[512];
     if (strlen(path) >= sizeof part)
         return false;
@@ -265,10 +263,7 @@ static void shape_text(int rank, const hsize_t *dims, char *text, size_t size)
         at += (size_t)snprintf(text + at, size - at, "[%llu]", (unsigned long long)dims[i]);
 }
 
-/*
- * Callback of HDF5 for a number that does not fit into the target type. Makes the conversion fail;
- * HDF5 would store the nearest number.
- */
+/* Makes HDF5 fail on a number that does not fit, instead of storing the nearest one. */
 static H5T_conv_ret_t refuse_range(H5T_conv_except_t what, hid_t from, hid_t to, void *src,
                                    void *dst, void *ctx)
 {

@@ -10,56 +10,35 @@ static inline void kvd_h5_drop(hid_t id)
         (void)H5Idec_ref(id);
 }
 
-/*
- * Stores a message with HDF5's reason for the last failure and returns -1. Must be called right
- * after the failing call.
- */
+/* Stores HDF5's reason for the last failure and returns -1. Call right after the failure. */
 int kvd_h5_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/*
- * Returns the file access properties with which every file is opened, or H5I_INVALID_HID on
- * failure.
- */
+/* Returns the properties with which files are opened, or H5I_INVALID_HID. */
 hid_t kvd_h5_access(void);
 
-/* Returns creation properties that keep attributes in the object header, which has a checksum. */
+/* Returns properties that keep attributes in the object header, which has a checksum. */
 hid_t kvd_h5_creation(hid_t kind);
 
-/*
- * Fails if memory is short. Must be called before H5Fopen and H5Fcreate, because HDF5 1.10 crashes
- * without memory.
- */
+/* Fails if memory is short. Call before opening a file: HDF5 1.10 crashes without memory. */
 int kvd_h5_room(const char *path, kvd_err *err);
 
-/*
- * Computes in slab [rank] the shape of chunks of at most `limit` bytes. Chunks cut the dataset
- * along its first axes.
- */
+/* Computes the shape of chunks of at most `limit` bytes that cut the first axes. */
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab);
 
-/*
- * Returns the creation properties of a dataset of `bytes` bytes: compact if it is small, contiguous
- * if `reserve` is true, otherwise chunked.
- */
+/* Returns creation properties: compact if small, contiguous if `reserve`, else chunked. */
 hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve);
 
-/*
- * Writes `data` to the dataset chunk by chunk, through the filters shuffle, deflate (level 1) and
- * Fletcher-32.
- */
+/* Writes `data` chunk by chunk, through the filters shuffle, deflate and Fletcher-32. */
 int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *chunk,
                         const void *data, kvd_err *err);
 
 /* Returns true for number types of kvdim files, in either byte order. */
 bool kvd_h5_known_number(hid_t type);
 
-/* Reads the file in a child process, because HDF5 may crash on damaged files. Not thread-safe. */
+/* Reads the file in a child process, as damage may crash HDF5. Not thread-safe. */
 int kvd_h5_probe(const char *path, kvd_err *err);
 
-/*
- * Writes a text attribute that has space for `capacity` bytes, so that a longer text can replace it
- * later.
- */
+/* Writes a text attribute with space for `capacity` bytes, for longer texts later. */
 int kvd_h5_put_text_room(kvd_h5 *f, const char *where, const char *name, const char *value,
                          size_t capacity, kvd_err *err);
 

@@ -16,7 +16,7 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* largest number of bytes of a dataset that the child process reads */
+/* most bytes of a dataset that the child process reads */
 static const size_t probe_bytes = (size_t)16 << 20;
 /* bytes that the child process may allocate beyond what it has at its start */
 static const size_t probe_memory = (size_t)2 << 30;
@@ -26,10 +26,7 @@ typedef struct {
     kvd_err *err;
 } probe_context;
 
-/*
- * Writes the size of an element of a dataset to *size, and sets *known if it can be read. Fails on
- * types that kvdim never writes.
- */
+/* Finds the size of an element. *known: it can be read. Fails on types kvdim never writes. */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
     const H5T_class_t class = H5Tget_class(type);
@@ -98,7 +95,7 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
     return bad;
 }
 
-/* Reads the n values of a dataset, or only the first and the last values of a large dataset. */
+/* Reads the values of a dataset, of a large one only the first and the last. */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
     hsize_t dims[H5S_MAX_RANK], slab[H5S_MAX_RANK], start[H5S_MAX_RANK] = {0};
@@ -191,10 +188,7 @@ static int probe_file(const char *path, kvd_err *err)
     if (kvd_h5_room(path, err))
         return -1;
     const hid_t access = kvd_h5_access();
-    /*
-     * Opens the file with HDF5's stdio driver, because the default driver would reuse the parent's
-     * file descriptor, which is closed here.
-     */
+    /* Uses the stdio driver. HDF5's default would reuse a closed file descriptor. */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)
@@ -232,9 +226,9 @@ static size_t address_space(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* File descriptor on which the child process writes its text. */
+/* file descriptor for the child's answer */
 enum { ANSWER = 3 };
-/* Exit statuses of the child process: the file is damaged, or could not be opened. */
+/* exit statuses of the child process */
 enum { DAMAGED = 1, NOT_OPENED = 3 };
 
 _Noreturn static void answer_with(const char *text, int status)
@@ -245,13 +239,13 @@ _Noreturn static void answer_with(const char *text, int status)
 _Noreturn static void child(const char *path, int answer, size_t in_use)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF, SIGPIPE};
-    /* The child process must not keep the lock of an output file. */
+    /* Closes all other files, because the child must not keep the lock of an output file. */
     if (answer != ANSWER && dup2(answer, ANSWER) < 0)
         _exit(2);
     (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
-    /* Ignores Ctrl-C in the child process. Otherwise the file would be reported as damaged. */
+    /* Ctrl-C must not make the file look damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -264,10 +258,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
         (void)dup2(null, STDERR_FILENO);
         close(null);
     }
-    /*
-     * Opens the file once more to learn the reason, because HDF5 does not say why it cannot open a
-     * file.
-     */
+    /* HDF5 does not say why it cannot open a file, but open() does. */
     const int file = open(path, O_RDONLY | O_NONBLOCK);
     if (file < 0)
         answer_with(strerror(errno), NOT_OPENED);
@@ -275,10 +266,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     limit(RLIMIT_CORE, 0);
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
-    /*
-     * Limits the processor time of the child process. A limit of elapsed time would depend on the
-     * disk.
-     */
+    /* Limits processor time, as elapsed time would depend on the disk. */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
     kvd_err err = {""};
@@ -344,7 +332,7 @@ static int check_start(const char *path, kvd_err *err)
     close(fd);
     if (rc)
         return rc;
-    /* Compares the size of the file with the size stored in HDF5's superblock at offset `at`. */
+    /* Compares the file's size with the size stored in HDF5's superblock. */
     const int version = head[8];
     const size_t at = version == 0 ? 40 : version == 1 ? 44 : 28;
     const bool offsets_of_8 = (version <= 1 ? head[13] : head[9]) == 8;
@@ -357,14 +345,14 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-/* A checked file, with "" or the reason why it must be refused. */
+/* a checked file, with the reason to refuse it or "" */
 typedef struct {
     struct stat file;
     char reason[sizeof((kvd_err *)NULL)->msg];
 } verdict;
 
 enum { KEPT = 64 };
-/* Verdicts on the files that were checked last. */
+/* verdicts on the files that were checked last */
 static verdict kept[KEPT];
 /* number of files checked so far */
 static size_t n_kept;
@@ -388,10 +376,7 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/*
- * Remembers the verdict on a file, unless the file changed within the last second: it could then
- * change again unnoticed.
- */
+/* Remembers a verdict, unless the file changed within the last second. */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;
@@ -400,10 +385,7 @@ static void keep_verdict(const char *path, const verdict *v)
         kept[n_kept++ % KEPT] = *v;
 }
 
-/*
- * Writes to `reason` why the child process refused the file, or "". `said` is the text that the
- * child wrote.
- */
+/* Writes to `reason` why the child refused the file, or "". `said`: the child's answer. */
 static void reason_of(int status, const char *said, char *reason, size_t size)
 {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)

@@ -47,7 +47,7 @@ static int check_target(const char *path, kvd_err *err)
         rc = kvd_fail(err, "cannot write '%s': it is a folder", path);
     else if (!stat(path, &st) && !S_ISREG(st.st_mode))
         rc = kvd_fail(err, "cannot write '%s': it is not a regular file", path);
-    /* Refuses a write-protected file, because the rename at the end would replace even that. */
+    /* Fails now, because the rename at the end would replace even a write-protected file. */
     else if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) && errno == EACCES)
         rc = kvd_fail(err,
                       "cannot write '%s': it exists and is write-protected; choose another name, "
@@ -148,7 +148,7 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
             close(fd);
             return -1;
         }
-        /* The lock file was removed before this process locked it. The loop tries again. */
+        /* Tries again if the lock file was removed before it was locked. */
         if (fstat(fd, &held) || lstat(out->lock, &named) || held.st_ino != named.st_ino ||
             held.st_dev != named.st_dev) {
             close(fd);
@@ -177,7 +177,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         return kvd_fail(err, "cannot write '%s': it is a folder", path);
     if (check_target(path, err))
         return -1;
-    /* If `path` is a symbolic link, replaces the file that it points to. */
+    /* If `path` is a symbolic link, its target is replaced. */
     struct stat st;
     if (!lstat(path, &st) && S_ISLNK(st.st_mode)) {
         out->path = realpath(path, NULL);
@@ -191,7 +191,6 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         kvd_output_forget(out);
         return kvd_no_memory(err, "a path", n);
     }
-    /* Tests the names of the output with the longest of them, NAME.partial. */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);
         return -1;
@@ -199,10 +198,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the real path, without symbolic links, of the file that an output replaces. The caller
- * frees it.
- */
+/* Returns the path without symbolic links. The caller frees it. */
 static char *resolve(const char *path, kvd_err *err)
 {
     struct stat st;
@@ -212,10 +208,7 @@ static char *resolve(const char *path, kvd_err *err)
     char *name = link ? realpath(path, NULL) : NULL;
     char *const parent = name || errno == ENOMEM ? NULL : kvd_output_parent(path);
     char *const folder = parent ? realpath(parent, NULL) : NULL;
-    /*
-     * If the folder is missing, returns the path unchanged, because kvd_output_begin reports this
-     * later.
-     */
+    /* Ignores a missing folder, which kvd_output_begin reports later. */
     if (parent &&
         ((!folder && errno == ENOMEM) ||
          asprintf(&name, "%s/%s", folder ? folder : parent, slash ? slash + 1 : path) < 0))
@@ -227,10 +220,7 @@ static char *resolve(const char *path, kvd_err *err)
     return name;
 }
 
-/*
- * Returns the i-th ending of the file names that an output uses: "", ".partial", ".lock", ..., then
- * NULL.
- */
+/* Returns ending i of the file names that an output uses: "", ".partial", ...; then NULL. */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
     static const char *const always[] = {"", ".partial", ".lock"};
@@ -247,7 +237,7 @@ static bool same_joined(const char *a, const char *x, const char *b, const char 
     return same;
 }
 
-/* Fails if two outputs use the same file name. a_name and b_name are paths without links. */
+/* Fails if two outputs use the same file. */
 static int check_pair(const kvd_output_name *a, const char *a_name, const kvd_output_name *b,
                       const char *b_name, kvd_err *err)
 {

@@ -13,23 +13,17 @@ typedef struct {
     char *partial; /* NAME.partial, in the folder of NAME. */
     char *lock;    /* NAME.lock, which exists while a program writes NAME. */
     int lock_fd;   /* File descriptor of the lock file; -1 when the lock is not held. */
-    /* Names of the files that an output folder may contain, ended by NULL. If NULL, any files. */
+    /* files that an output folder may contain, ended by NULL; if NULL, any */
     const char *const *contents;
 } kvd_output;
 
-/*
- * Takes the lock of the output file `path`. Fails if another process holds it, or if `path` is "-"
- * or not writable.
- */
+/* Takes the lock of an output file. Fails if it is taken, or if `path` is not writable. */
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 
 /* Fails if `path` exists and is not a regular file with one hard link. */
 int kvd_output_check_derived(const char *path, kvd_err *err);
 
-/*
- * kvd_output_clear removes a file left by a killed program, kvd_output_create creates an empty one.
- * Both fail if kvd_output_check_derived fails.
- */
+/* Remove a killed program's file, or create an empty one. Both refuse links. */
 FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);
 
@@ -39,23 +33,17 @@ int kvd_output_remove(const char *path, kvd_err *err);
 /* Flushes NAME.partial to disk, renames it to NAME and releases the lock. */
 int kvd_output_commit(kvd_output *out, kvd_err *err);
 
-/* Releases the lock, and removes NAME.partial unless `keep_partial`. Safe on a zeroed struct. */
+/* Releases the lock and removes NAME.partial unless `keep_partial`. *out may be zero. */
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
-/*
- * Description of one output of a run. The last field lists endings of further files that it writes,
- * ended by NULL; it may be NULL.
- */
+/* an output of a run; `more` lists endings of further files, ended by NULL, or is NULL */
 typedef struct {
     const char *option; /* option that names this output, such as "--moments" */
     const char *path;   /* NULL if the option was not given */
     const char *const *beside;
 } kvd_output_name;
 
-/*
- * Fails if two outputs would write the same file. Each uses `path`, path.partial, path.lock and
- * `path` with its further endings.
- */
+/* Fails if two outputs would write the same file. */
 int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err);
 
 /* Writes a file atomically. After a failure an earlier file is unchanged. */

@@ -11,10 +11,7 @@
 
 #include "common/files/output_internal.h"
 
-/*
- * Returns true if `contents` lists the file or subfolder `name`. Names of subfolders in `contents`
- * end in '/'.
- */
+/* Returns true if `contents` lists `name`. Names of subfolders end in '/' there. */
 static bool listed(const char *const *contents, const char *name, bool folder)
 {
     const size_t n = strlen(name);
@@ -24,10 +21,7 @@ static bool listed(const char *const *contents, const char *name, bool folder)
     return false;
 }
 
-/*
- * Removes a folder if `contents` lists everything in it or, if `contents` is NULL, if it has no
- * subfolders. With only_check, only checks this.
- */
+/* Removes a folder if `contents` lists all of it. If only_check, only checks this. */
 static int remove_folder(const char *path, const char *const *contents, bool only_check,
                          kvd_err *err)
 {
@@ -95,7 +89,7 @@ static int make_partial(const kvd_output *out, kvd_err *err)
     return mkdir(out->partial, 0777) ? kvd_fail_errno(err, "cannot create '%s'", out->partial) : 0;
 }
 
-/* If `make`, creates the subfolders of NAME.partial, else flushes them to disk. */
+/* Creates the subfolders of NAME.partial or, unless `make`, flushes them to disk. */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {
     int rc = 0;
@@ -202,7 +196,7 @@ int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err)
     return rc;
 }
 
-/* Replaces a folder in two renames: NAME to NAME.old, then NAME.partial to NAME. */
+/* Replaces NAME in two renames, with NAME.old in between. */
 static int step_aside(const kvd_output *out, kvd_err *err)
 {
     char *old = NULL;
@@ -230,7 +224,7 @@ static int put_in_place(const kvd_output *out, bool replace, kvd_err *err)
                    : 0;
     if (!renameat2(AT_FDCWD, out->partial, AT_FDCWD, out->path, RENAME_EXCHANGE))
         return remove_folder(out->partial, out->contents, false, err);
-    /* Network file systems cannot exchange two names in one step. These are their errors. */
+    /* Network file systems cannot exchange two names; these are their errors. */
     if (errno == EINVAL || errno == ENOSYS)
         return step_aside(out, err);
     return kvd_fail_errno(err, "cannot exchange '%s' and '%s'", out->partial, out->path);
@@ -271,7 +265,7 @@ char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *e
     return NULL;
 }
 
-/* Copies the rest of `from` or, if `from` is NULL, the text to `to`. Closes neither file. */
+/* Copies the rest of `from`, or if it is NULL the text, to `to`. Closes neither file. */
 static int write_all(FILE *to, const char *path, FILE *from, const char *text, size_t len,
                      kvd_err *err)
 {

@@ -4,32 +4,26 @@
 
 #include "common/files/output.h"
 
-/*
- * Takes the lock and creates an empty folder NAME.partial. Fails if the folder `path` exists and
- * `replace` is false.
- */
+/* Locks and creates an empty NAME.partial. Fails if `path` exists and `replace` is false. */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
 /*
- * Like kvd_output_folder_begin for a folder that every run replaces. `contents` (ended by NULL,
- * must outlive *out) lists the allowed names, "NAME/" for a subfolder.
+ * Like kvd_output_folder_begin with replacement. `contents` (ended by NULL, must outlive *out)
+ * lists the names that an old folder may hold.
  */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
 
-/*
- * Fails if the input file is `path` or is in it, because replacing this folder would remove the
- * input.
- */
+/* Fails if `input` is in the folder `path`, which will be replaced. */
 int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err);
 
-/* Renames NAME.partial to NAME or exchanges the two. Releases the lock. Files must be on disk. */
+/* Renames NAME.partial to NAME or exchanges the two. Releases the lock. */
 int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 
-/* Removes NAME.partial and releases the lock. Safe on a zeroed struct and after a commit. */
+/* Removes NAME.partial and releases the lock. *out may be zero. */
 void kvd_output_folder_release(kvd_output *out);
 
-/* Write a file in NAME.partial, from `text` or as a copy of `from`, and flush it to disk. */
+/* Write a file in NAME.partial and flush it to disk. */
 int kvd_output_folder_text(const kvd_output *out, const char *name, const char *text, size_t len,
                            kvd_err *err);
 int kvd_output_folder_copy(const kvd_output *out, const char *name, const char *from, kvd_err *err);
