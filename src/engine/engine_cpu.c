@@ -1,4 +1,4 @@
-/* Opens the serving engine on the CPU (engine.h). */
+/* Opens the engine on the CPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,29 +23,29 @@ typedef struct {
     const kvd_plan *plan;
     kvd_engine_spec spec;
     kvd_cpu_weights weights;
-    /* True if the method compresses token by token, false if it reduces dimensions. */
+    /* true if the method compresses token by token, instead of removing dimensions */
     bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
-    /* Largest number of tokens in a slot (running request). */
+    /* most tokens in a slot (running request) */
     size_t tokens;
     kvd_cpu_rows rows;
     double held_bytes;
-    /* Number of tokens of each running request (slot), [max_batch]; 0 if free. */
+    /* [max_batch] tokens of each slot (running request); 0 if free */
     uint32_t *held;
-    /* Residual stream of the tokens whose logits are computed, [max_batch][d_model]. */
+    /* [max_batch][d_model] residual stream of tokens that get logits */
     float *last;
-    /* Input of the output head, `last` projected to d_embed: [max_batch][d_embed], or NULL. */
+    /* [max_batch][d_embed] `last` projected for the output head, or NULL */
     float *narrow;
     float *logits; /* [max_batch][vocab_size] */
-    /* Row of `logits` of each request, [max_batch]; SIZE_MAX if the request emits no token. */
+    /* [max_batch] row of `logits` of each request; SIZE_MAX: it emits no token */
     size_t *emitted;
     size_t n_slices;
 } engine;
 
 static engine *self_of(kvd_engine *e)
 {
-    /* The cast is valid because kvd_engine is the first field of the structure. */
+    /* valid because kvd_engine is the first field of the structure */
     return (engine *)(void *)e;
 }
 
@@ -123,7 +123,7 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     char where[32];
     snprintf(where, sizeof where, "layer %d", layer);
     kvd_cpu_before_attention(r, layer, it->n_tokens, clock);
-    /* Keys are checked before attention, because an infinite key can vanish in the softmax. */
+    /* An infinite key could vanish in the softmax. */
     if (check_finite(it, where, r->k,
                      l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
         check_finite(it, where, r->v, l->cut.at_v[kv], err))
@@ -206,7 +206,7 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
     kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
     for (size_t i = 0; i < it->n_slices; i++)
         e->held[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* The bytes are counted here because finished requests still hold their caches. */
+    /* Counted here, because finished requests still hold their caches. */
     e->held_bytes = e->stepwise ? kvd_cpu_stepwise_bytes(&e->caches) : slots_bytes(e);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -265,7 +265,7 @@ static void release(kvd_engine *hook)
     free(e);
 }
 
-/* Sets facts.pages to the spec's limit or, if that is 0, to the number that fits into memory. */
+/* Sets facts.pages to the given limit or, if 0, to what fits into memory. */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {
     kvd_engine_facts *const f = &e->hook.facts;
@@ -320,7 +320,7 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /* Mean over a full slot's tokens, because windows store only the newest tokens. */
+    /* mean over a full slot, because windows store only the newest tokens */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

@@ -4,25 +4,25 @@
 
 #include <stddef.h>
 
-/* Rule by which requests get KV cache pages (serving/batching.h). */
+/* Rule by which requests get cache pages. */
 typedef enum {
-    /* A request gets pages for all its tokens, input and output, when it enters the batch. */
+    /* pages for all tokens, input and output, on entry */
     KVD_ADMIT_WHOLE,
-    /* A request gets pages only for its stored tokens, and may be preempted. */
+    /* pages only for stored tokens; the request may be preempted */
     KVD_ADMIT_STORED,
     KVD_ADMISSIONS
 } kvd_admission;
 
 typedef struct {
-    /* Largest number of requests running at once. */
+    /* largest number of requests that run at once */
     size_t max_batch;
-    /* Largest number of prompt tokens per iteration if `chunk` is 0. */
+    /* most prompt tokens per iteration if `chunk` is 0 */
     size_t max_tokens;
-    /* Largest number of tokens per iteration, beyond which prompts are split; 0 to split none. */
+    /* most tokens per iteration, beyond which prompts are split; 0: never */
     size_t chunk;
-    /* Number of 64-token pages in every layer. */
+    /* number of 64-token pages in every layer */
     size_t pages;
-    /* Pages of layers with a sliding window, and the most such pages that a request may have. */
+    /* pages of layers with a window, and most of them per request */
     size_t window_pages, window_share;
     kvd_admission admission;
 } kvd_batching_limits;

@@ -8,10 +8,10 @@
 #include "formats/phases.h"
 
 typedef struct {
-    /* Phase times to which measured times are added; NULL means that no time is measured. */
+    /* phase times to which measured times are added; NULL: nothing is measured */
     kvd_phase_times *times;
     double begin, last;
-    /* True to measure each phase, not only the total time. */
+    /* measure each phase, not only the total */
     int parts;
 } kvd_cpu_clock;
 

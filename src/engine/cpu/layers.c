@@ -8,15 +8,15 @@
 #include "model/pass/blocks.h"
 
 enum {
-    /* Largest number of rows per matrix product. */
+    /* largest number of tokens per matrix product */
     BLOCK = 256,
-    /* Number of tokens of one head that a thread projects at a time. */
+    /* tokens of a head that a thread projects at a time */
     ROTATED = 64,
 };
 
 enum { N_BUFFERS = 12 };
 
-/* Computes the number of floats in each buffer of kvd_cpu_rows, from x, q, k to cosine and sine. */
+/* Computes how many floats each buffer of kvd_cpu_rows has, from x, q, k to cosine and sine. */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs,
                          size_t size[N_BUFFERS])
 {
@@ -78,7 +78,7 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
-    /* Sets each token's row of the RoPE tables; with longrope, its table begins at row `table`. */
+    /* The loop below sets each token's row of the RoPE tables. */
     const kvd_config *const c = r->model->config;
     for (size_t i = 0, row = 0; i < it->n_slices; i++) {
         const size_t whole = it->slice[i].whole ? it->slice[i].whole : r->max_len;
@@ -103,7 +103,7 @@ void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n)
             kvd_linear(to, in, 1, w->d_embed, d, x, 0);
         if (w->config->embed_scale > 0)
             kvd_scale(x, d, (float)w->config->embed_scale);
-        /* The table of learned positions has position t in row t + 2. */
+        /* Row t + 2 of the table is the vector of position t. */
         if (w->positions.n) {
             kvd_weight_read(&w->positions, ((size_t)r->position[i] + 2) * d, d, row);
             kvd_add_bias(x, row, 1, d);
@@ -157,7 +157,7 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
     }
 }
 
-/* Computes `to` [rows][m] = x [rows][d] a [d][m]; if `a` is NULL, copies m columns of x. */
+/* Computes to [rows][m] = x [rows][d] a [d][m] or, if `a` is NULL, copies m columns of x. */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
 {
@@ -198,7 +198,7 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
     kvd_blas_restore(saved);
 }
 
-/* Runs the steps after attention in models that normalise attention's and the MLP's outputs. */
+/* Computes the steps after attention in models that norm the outputs of blocks. */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,
                                      kvd_cpu_clock *clock)
@@ -230,7 +230,7 @@ void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
         const size_t rows = n - i < BLOCK ? n - i : BLOCK;
         float *const x = r->x + i * d, *const normed = r->work, *const gate = normed + rows * d,
                      *const up = gate + rows * (size_t)c->d_ffn;
-        /* The second norm reads the layer's input, not the sum after attention. */
+        /* The second norm reads the layer's input. */
         if (c->order == KVD_ORDER_PARALLEL) {
             normalise(c, &l->w, second, x, rows, normed);
             kvd_cpu_mark(clock, KVD_PHASE_NORM);

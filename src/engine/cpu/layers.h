@@ -1,4 +1,4 @@
-/* Computes a layer before and after its attention, with one row of activations per token. */
+/* Computes a layer before and after its attention on the CPU. */
 #ifndef KVD_ENGINE_CPU_LAYERS_H
 #define KVD_ENGINE_CPU_LAYERS_H
 
@@ -10,19 +10,19 @@
 typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
-    /* Activations that the compression method reads, as bits of kvd_needs. */
+    /* activations that the method reads, as bits of kvd_needs */
     unsigned needs;
-    /* Residual stream, [most][d_model]. */
+    /* residual stream, [most][d_model] */
     float *x;
-    /* Queries, keys and values: products of the input with W_Q, W_K and W_V, one row per token. */
+    /* queries, keys and values of all tokens */
     float *q, *k, *v;
-    /* Queries and keys after projection; equal to q and k if kvd_cpu_layer.rotates is false. */
+    /* after projection; equal to q and k if kvd_cpu_layer.rotates is false */
     float *q_cut, *k_cut;
-    /* Memory of q_cut and k_cut if they differ from q and k. */
+    /* memory of q_cut and k_cut, if separate */
     float *q_own, *k_own;
-    /* Keys before RoPE, and layer inputs [most][d_model]; NULL unless `needs` has their bit. */
+    /* keys before RoPE, and layer inputs [most][d_model], or NULL */
     float *k_pre, *input;
-    /* Attention output; query heads have the kept V dimensions of their KV head. */
+    /* attention output; query heads have their KV head's kept dimensions */
     float *o;
     float *work;          /* [block][kvd_layer_scratch] */
     float *cosine, *sine; /* RoPE tables, [kvd_batch_rope_rows][d_head / 2] */
@@ -39,10 +39,10 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r);
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it);
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
-/* Computes queries, keys and values from r->x, and times the phases norm, qkv and rope. */
+/* Computes queries, keys and values from r->x. */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
-/* Updates the residual stream from the attention output, and times the phases o, norm and mlp. */
+/* Updates the residual stream from the attention output. */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);
 

@@ -59,7 +59,7 @@ static size_t rows_of(const kvd_cpu_slots *s, int layer)
     return held_by(s->model, layer, s->tokens);
 }
 
-/* Returns the cached keys [rows_of(s, layer)][d_qk] of KV head g, followed by its values. */
+/* Returns the cached keys [tokens][d_qk] of KV head g, followed by its values. */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
     size_t at = slot * s->elements;
@@ -70,14 +70,14 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
            (at + rows_of(s, layer) * (u->at_qk[g] + u->at_v[g])) * kvd_dtype_bytes(s->type);
 }
 
-/* Cached tokens, new ones included, to which the new tokens of a request attend. */
+/* Tokens to which a request's new tokens attend, new ones included. */
 typedef struct {
     size_t n;
-    /* Index of the first new token among the n tokens. */
+    /* index of the first new token */
     size_t first;
-    /* Attention window in tokens; 0 means none. */
+    /* attention window in tokens; 0 means none */
     size_t window;
-    /* True if K and V of these tokens have been copied to kvd_cpu_slots.decoded. */
+    /* true if K and V are already in kvd_cpu_slots.decoded */
     bool gathered;
 } seen_rows;
 
@@ -87,7 +87,7 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
                  before = x->before, all = before + x->n;
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
-    /* A single new token attends to all stored tokens, whatever their order in the cache. */
+    /* A single token attends to all, whatever their order in the cache. */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
         return (seen_rows){n, n - 1, 0, false};
@@ -101,7 +101,7 @@ static bool is_decoded(const kvd_cpu_slots *s, const seen_rows *r)
     return r->gathered || s->type != KVD_F32;
 }
 
-/* Rounds n numbers x to the number type of the cache, and stores the results in `to` as float32. */
+/* Rounds x to the cache's number type, back as float32 in `to`. */
 static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, float *to)
 {
     char rounded[4096];
@@ -112,7 +112,7 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
     }
 }
 
-/* Copies K or V of r->n tokens to `to`: r->first cached ones from `store`, then new ones from x. */
+/* Copies K or V: r->first cached tokens from `store`, then new ones from x. */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
                         float *to)
@@ -125,7 +125,7 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
         round_numbers(s, m, x + i * ld, to + (r->first + i) * m);
 }
 
-/* Stores K or V of new tokens, m numbers each. A cache with fewer rows gets the last tokens. */
+/* Stores new tokens. A smaller cache gets the last ones. */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
 {
@@ -216,7 +216,7 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
     return k;
 }
 
-/* Computes attention of query head h for up to KVD_ATTEND_ROWS new tokens from token `at` on. */
+/* Computes attention of query head h for up to KVD_ATTEND_ROWS new tokens from `at` on. */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
 {
@@ -255,7 +255,7 @@ void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it,
     for (size_t i = it->n_steps, row = it->n_steps; i < it->n_slices; row += it->slice[i++].n) {
         const size_t blocks = (it->slice[i].n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
 #pragma omp parallel for schedule(dynamic) collapse(2)
-        /* Later blocks attend to more tokens and run first, to balance the threads. */
+        /* Later blocks attend to more tokens, so they run first to balance the threads. */
         for (size_t b = 0; b < blocks; b++)
             for (size_t h = 0; h < heads; h++)
                 attend_block(s, layer, it, i, row, (blocks - 1 - b) * KVD_ATTEND_ROWS, h, q, o);

@@ -8,26 +8,23 @@
 
 typedef struct {
     kvd_sequence_cache running;
-    /* Number of tokens to reserve for a request of unknown length. */
+    /* tokens to reserve for a request of unknown length */
     size_t tokens;
     size_t n;
-    /*
-     * Per request: index of its first token in the batch, number of cached tokens, number of tokens
-     * to reserve memory for, and index of its cache.
-     */
+    /* per request: first token in the batch, cached tokens, tokens to reserve, and cache */
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
-/* Initialises *s. Fails if the method needs K and V of all layers first, or if `chunk` is not 0. */
+/* Fails if the method needs K and V of all layers first, or if `chunk` is not 0. */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);
 
-/* Computes one layer's attention into rows->o. Decode steps and prompts need separate calls. */
+/* Computes one layer's attention into rows->o. Steps and prompts need separate calls. */
 int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it,
                          kvd_cpu_rows *rows, kvd_cpu_clock *clock, kvd_err *err);
 
-/* Frees the caches of finished requests; call after each iteration. */
+/* Frees the caches of finished requests. Call after each iteration. */
 void kvd_cpu_stepwise_end(kvd_cpu_stepwise *s, const kvd_iteration *it);
 
 double kvd_cpu_stepwise_bytes(const kvd_cpu_stepwise *s);

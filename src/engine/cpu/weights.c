@@ -40,7 +40,7 @@ typedef struct {
     double *scratch;
 } folding;
 
-/* Returns the projection [d_head][*m] of head g for weight `part`, or NULL if it has none. */
+/* Returns the projection [d_head][*m] of head g for `part`, or NULL. */
 static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t *m)
 {
     const kvd_dims_head *const h = &f->head[g];
@@ -48,7 +48,7 @@ static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t 
     return part == KVD_PART_V ? h->a_v : part == KVD_PART_Q ? h->a_q : h->a_k;
 }
 
-/* Writes a weight's rows, or a bias (cols = 1), multiplied by the heads' projections, to `to`. */
+/* Writes a weight or bias (cols = 1) multiplied by the heads' projections. */
 static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
 {
     const size_t d = (size_t)f->config->d_head;
@@ -64,10 +64,10 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
     }
 }
 
-/* Number of rows of W_O that are multiplied by the projections at a time. */
+/* rows of W_O that are multiplied at a time */
 enum { FOLD_ROWS = 64 };
 
-/* Computes `to` [rows][width]: each row of W_O times the projections of V of all heads. */
+/* Computes to [rows][width] = W_O times the projections of V of all heads. */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
 {
@@ -116,7 +116,7 @@ static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 typedef struct {
     bool folded;
     size_t cols, n;
-    /* Address of the weight in the mapped file; NULL if the weight is copied or absent. */
+    /* the weight in the mapped file; NULL if copied or absent */
     const float *in_place;
 } form;
 
@@ -235,7 +235,7 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /* The embedding and the position table are read from the mapped checkpoint file, not copied. */
+    /* Embedding and positions stay in the mapped file. */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

@@ -1,6 +1,6 @@
 /*
- * Float32 weights of a small model. The projections that compress heads are multiplied into W_V,
- * W_O and, where possible, W_Q and W_K (methods/folded.h).
+ * Float32 weights of a small model, with the projections of heads multiplied into W_V, W_O and,
+ * where possible, W_Q and W_K.
  */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
@@ -11,42 +11,42 @@
 
 typedef struct {
     size_t *d_qk, *d_v; /* kept dimensions of each head, [n_kv_heads] */
-    /* First column of each KV head in rows of K and V, [n_kv_heads + 1]. */
+    /* [n_kv_heads + 1] first column of each KV head in K and V */
     size_t *at_qk, *at_v;
 } kvd_cpu_widths;
 
 typedef struct {
     kvd_layer_weights w;
     kvd_cpu_widths cut;
-    /* True if Q and K are projected after RoPE, false if W_Q and W_K include the projections. */
+    /* true if Q and K are projected after RoPE, instead of by W_Q and W_K */
     bool rotates;
 } kvd_cpu_layer;
 
 typedef struct {
     kvd_pool memory;
     const kvd_config *config;
-    /* Projections of each head; NULL means that heads keep all dimensions. */
+    /* projections of each head; NULL: all dimensions are kept */
     const kvd_dims *dims;
     size_t group, d_embed;
     kvd_cpu_layer *layer; /* [n_layers] */
     kvd_weight embedding, positions;
     const float *head; /* output head, [vocab_size][d_embed] */
-    /* Weights [0] and biases [1] that belong to no layer, or NULL. */
+    /* weights [0] and biases [1] outside the layers, or NULL */
     float *once[KVD_N_PARTS - KVD_N_LAYER_PARTS][2];
     double bytes;     /* bytes of all weights, mapped or copied */
     double own_bytes; /* bytes of copied and folded weights */
 } kvd_cpu_weights;
 
-/* Finds the weights in `c`. `c` and `dims` are borrowed. Always call kvd_cpu_weights_release. */
+/* Finds the weights. Borrows `c` and `dims`. Always call kvd_cpu_weights_release. */
 int kvd_cpu_weights_find(kvd_cpu_weights *w, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
 int kvd_cpu_weights_load(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err);
 void kvd_cpu_weights_release(kvd_cpu_weights *w);
 
-/* Returns a weight (bias 0) or bias (bias 1) that belongs to no layer, or NULL. */
+/* Returns a weight (bias 0) or bias (bias 1) outside the layers, or NULL. */
 const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias);
 
-/* Returns a query head's first column in rows of queries (at_qk) or of attention output (at_v). */
+/* Returns a query head's first column of queries (at_qk) or attention output (at_v). */
 static inline size_t kvd_cpu_query_at(const kvd_cpu_weights *w, const size_t *at, size_t head)
 {
     const size_t g = head / w->group;

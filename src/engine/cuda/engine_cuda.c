@@ -1,4 +1,4 @@
-/* Engine on one GPU, used alone or as one of several GPUs. */
+/* Engine on one GPU, used alone or as one of several. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static size_t filled_up(size_t n)
     return n <= STEP_ROWS ? n : kvd_rounded_up(n, STEP_ROWS);
 }
 
-/* Returns the first position in the sliding window of a query at `position`. */
+/* Returns the first position in the window of a query at `position`. */
 static size_t first_near(const kvd_cuda_engine *e, size_t position)
 {
     return position + 1 > e->cache.window ? position + 1 - e->cache.window : 0;
@@ -54,7 +54,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         kvd_pages_pass(&e->near, s->slot, first_near(e, (size_t)s->before + s->n));
-        /* The copy of a prompt is no longer needed. Room for one more token stays. */
+        /* The prompt's copy is no longer needed. Room for one more token stays. */
         if (kvd_cuda_rows(e, it, i) > s->n)
             kvd_pages_keep(&e->near, s->slot, (size_t)s->before + s->n + 1);
     }
@@ -66,7 +66,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
         e->held += (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes;
 }
 
-/* Pads a decode batch: requests `from` .. `to` - 1 compute on a cache page that no request owns. */
+/* Fills up a decode batch with requests on a page that belongs to none. */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
@@ -79,7 +79,7 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
     }
 }
 
-/* Copies to the device the data by which kvd_paged_cache_plan divides n decode steps among CTAs. */
+/* Copies to the device the data that divide n decode steps among CTAs. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -125,7 +125,7 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
     return kvd_cuda_fetch(e, e->n_emit, err);
 }
 
-/* Waits for the GPU; nonzero `status` means that *err is already filled. */
+/* Waits for the GPU. Nonzero `status` means that *err is already filled. */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
     kvd_err second = {""}, *const to = status ? &second : err;
@@ -300,7 +300,7 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
     return 0;
 }
 
-/* Returns the largest number of tokens of an iteration if each prompt is read `copies` times. */
+/* Returns the most tokens of an iteration, if prompts are read `copies` times. */
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
     const size_t prompts =
@@ -308,7 +308,7 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
     return kvd_larger(copies * prompts, filled_up(s->limits.max_batch));
 }
 
-/* Returns the largest number of positions of a request whose prompt is read `copies` times. */
+/* Returns the most positions of a request, if its prompt is read `copies` times. */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
     return kvd_smaller(copies * max_len, kvd_larger((size_t)c->max_positions, max_len));
@@ -332,7 +332,7 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
     return m->status;
 }
 
-/* Returns the number of pages for layers with a sliding window, given `pages` for other layers. */
+/* Returns how many pages layers with a window get, given `pages` for other layers. */
 static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
 {
     const size_t most = e->spec.limits.max_batch * e->near_share;
@@ -342,17 +342,17 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
     return e->cache.window ? kvd_smaller(share, most) : 0;
 }
 
-/* Returns the bytes of one cache page, summed over the layers with a sliding window. */
+/* Returns the size of a page in bytes, summed over layers with a window. */
 static size_t near_page(const kvd_cuda_engine *e)
 {
     const kvd_gpu_method *const m = e->cache.method;
     return e->cache.near_page_bytes + (m ? m->near_page_bytes : 0);
 }
 
-/* Returns how many cache pages, at most `useful`, fit into `bytes` bytes of memory. */
+/* Returns how many pages, at most `useful`, fit into `bytes`. */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
-    /* Binary search: `low` pages fit into memory, `above` pages do not. */
+    /* `low` pages fit, `above` pages do not. */
     size_t low = 0, above = useful + 1;
     while (above - low > 1) {
         const size_t n = low + (above - low) / 2;
@@ -365,7 +365,7 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
     return low;
 }
 
-/* Sets e->near_share and e->near_spare: pages per request, and for new tokens, with a window. */
+/* Sets the pages per request, and those for new tokens, in layers with a window. */
 static void share_near(kvd_cuda_engine *e)
 {
     const size_t window = e->cache.window, slots = e->spec.limits.max_batch,
@@ -377,7 +377,7 @@ static void share_near(kvd_cuda_engine *e)
     e->near_spare = tokens / KVD_PAGE_TOKENS + kvd_smaller(slots, tokens);
 }
 
-/* Sets *pages to the spec's number of cache pages or, if that is 0, to the number that fits. */
+/* Sets *pages to the given number or, if 0, to what fits. */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
     size_t left = 0, total = 0;
@@ -401,7 +401,7 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     return 0;
 }
 
-/* Captures CUDA graphs of decode steps before any request is timed. */
+/* Captures CUDA graphs before any request is timed. */
 static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
     for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {
@@ -495,7 +495,7 @@ static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                : 0;
 }
 
-/* Fails if CUDA graphs would hold the addresses of arrays that grow (kvd_host_codes_begin). */
+/* Fails if CUDA graphs would hold addresses of arrays that grow. */
 static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
 {
     const kvd_gpu_method *const m = e->cache.method;
@@ -549,7 +549,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     return count_pages(e, pages, err);
 }
 
-/* Clears the rows of attention output that pad a batch, because matrix products read them. */
+/* Clears the rows that fill up a batch, because matrix products read them. */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {
     size_t width = 0;

@@ -24,7 +24,7 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/* Returns the first row with a non-finite value on any GPU, or all bits 1 if there is none. */
+/* Returns the first non-finite value on any GPU, or all bits 1. */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;
@@ -105,7 +105,7 @@ static void describe(parallel *p)
                    p->gpu[0]->engine.facts.what, kvd_gpu_sum_engine(p->sum));
 }
 
-/* Opens the engine on all GPUs at once; only the weights are loaded on one GPU after another. */
+/* Opens all GPUs at once, but loads their weights one after another. */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
                     const kvd_engine_spec *s, kvd_err *err)
 {
@@ -136,7 +136,7 @@ static void free_parallel(kvd_engine *self)
 {
     parallel *const p = (parallel *)self;
     kvd_gpu_threads_free(p->gpu_threads);
-    /* CUDA graphs use the NCCL communicators and must be freed first. */
+    /* CUDA graphs use NCCL's communicators, so they are freed first. */
     for (int g = 0; g < p->n; g++)
         if (!cudaSetDevice(p->gpu[g]->device))
             kvd_cuda_graphs_destroy(p->gpu[g]);

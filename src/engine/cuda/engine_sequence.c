@@ -1,9 +1,8 @@
 /*
- * Sequence-parallel engine: GPUs divide the tokens of a prompt (DeepSpeed-Ulysses, Jacobs et al.
- * 2023; with compressed heads, ZDC paper).
+ * Sequence-parallel engine: GPUs divide the tokens of a prompt (DeepSpeed-Ulysses).
  *
- * In a layer, each GPU computes Q, K and V of its tokens, and, after an exchange, attention of its
- * heads. Times and logits are those of the GPU with the last token.
+ * Each GPU computes Q, K and V of its tokens and, after an exchange, attention of its heads. Times
+ * and logits are those of the last token's GPU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 
 static const char what[] = "sequence parallel engine";
 
-/* Describes n tokens of the prompt, the last at position len - 1, as the batch of one GPU. */
+/* Lists n tokens of the prompt, the last at position len - 1, as a batch of one GPU. */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
     b->n_slices = 1;
@@ -184,7 +183,7 @@ static void sent(const kvd_engine *self, double bytes[2])
             bytes[kind] += q->rank[g].sent[kind];
 }
 
-/* Refuses methods that choose important tokens separately in every layer. */
+/* Fails if the method chooses important tokens separately in every layer. */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
     return plan->tokens && kvd_tokens_layers(&plan->tokens_values) < 2
@@ -259,7 +258,7 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                                            NULL, &e->clock, err));
 }
 
-/* Creates a device array of values -max_pages .. max_pages - 1; parts of it are page tables. */
+/* Makes an array of -max_pages .. max_pages - 1, parts of which are page tables. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

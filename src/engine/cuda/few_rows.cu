@@ -1,9 +1,8 @@
 /*
- * Kernel that computes y = x W^T for up to 8 rows x; its time is bound by reading W.
+ * Kernel for y = x W^T with up to 8 tokens x, bound by reading W.
  *
- * A CTA takes tiles of 16 rows of W. Each of its 8 warps takes blocks of 64 columns of the tile
- * (slabs), through its own ring buffer in shared memory. In mma.sync m16n8k16, W is operand A and x
- * operand B. The sums of the warps are added in a fixed order.
+ * A CTA takes 16 rows of W at a time. Each of its 8 warps takes blocks of 64 columns through its
+ * own ring buffer.
  */
 #include "engine/cuda/few_rows.h"
 
@@ -21,18 +20,18 @@ enum {
     SLAB = 64,
     SLAB_BYTES = TILE * SLAB * 2,
     MOST_PARTS = 8,
-    /* Distance in floats between rows of 16 sums, padded against bank conflicts. */
+    /* floats between rows of 16 sums, padded against bank conflicts */
     SUM_PITCH = 20,
     SUMS = KVD_FEW_ROWS * SUM_PITCH
 };
 
 struct params {
     kvd_few_rows a;
-    /* Sizes of W; slabs: blocks of 64 columns; tiles: blocks of 16 rows; pitch: bytes of a row. */
+    /* sizes of W; slabs: blocks of 64 columns; tiles: 16 rows; pitch: bytes of a row */
     int n, in, out, slabs, tiles, pitch;
-    /* First column of W in this launch. */
+    /* first column of W in this launch */
     size_t first;
-    /* Number of blocks of 128 columns of 4-bit codes in this launch. */
+    /* blocks of 128 columns of 4-bit weights in this launch */
     int units;
 };
 
@@ -41,7 +40,7 @@ constexpr __host__ __device__ bool is_gated(int kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Returns the row of W in row i of a tile; gated tiles have 8 rows of gate, then 8 rows of up. */
+/* Returns a row of W. Gated tiles have 8 rows of the gate matrix, then 8 of the up matrix. */
 __device__ __forceinline__ int row_of(bool gated, int out, int tile, int i)
 {
     if (gated)
@@ -77,7 +76,7 @@ struct place {
     }
 };
 
-/* Copies the rows x to shared memory, 8 loads of a thread at the same time. */
+/* Copies x to shared memory. */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
     enum { TOGETHER = 8 };
@@ -115,7 +114,7 @@ __device__ __forceinline__ void load_gain(const params &p, int first, int step,
     }
 }
 
-/* Threads that together normalise one row of the residual stream. */
+/* threads that norm one row together */
 struct team {
     int row, first, step;
     __device__ __forceinline__ explicit team(const params &p)
@@ -127,7 +126,7 @@ struct team {
     }
 };
 
-/* Writes the residual stream times the norm's gain, and 1 / RMS of rows. Ends with a barrier. */
+/* Writes the residual stream times the gain, and 1 / RMS. Ends with a barrier. */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
 {
@@ -193,12 +192,12 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * p.out + row;
     if (KIND == KVD_FEW_ADD) {
-        /* The result of atomicAdd is ignored, so the thread does not wait for the old y. */
+        /* Without the result of atomicAdd, the thread does not wait. */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (is_gated(KIND)) {
-        /* The gate and up products are rounded to bf16, as if separate products had stored them. */
+        /* rounded to bf16, as separate products would store them */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
         static_cast<uint16_t *>(p.a.y)[at] =
             bf16::narrow((KIND == KVD_FEW_SWIGLU ? silu(gate) : gelu_tanh(gate)) * up);
@@ -207,7 +206,7 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     }
 }
 
-/* Computes y = x W^T. In shared memory: ring buffers of W, x, two buffers of sums, norm scales. */
+/* Shared memory: ring buffers of W, x, two buffers of sums, norm scales. */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
 {
@@ -233,7 +232,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     float4 gain[TOGETHER];
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
-    /* Everything before this line reads only weights, which preceding kernels never write. */
+    /* Until here, only weights are read, which no kernel writes. */
     kvd_wait_preceding(p.a.began);
     if (p.a.x) {
         copy_rows(p, x);
@@ -252,7 +251,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /* The slab of W before the current one has been used and may be overwritten. */
+            /* the part of W before has been used and may be overwritten */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -283,10 +282,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/*
- * 4-bit weights of one block of 128 columns that a lane holds, with quantisation steps and zero
- * points.
- */
+/* 4-bit weights of 128 columns in one lane, with steps and zero points. */
 struct piece {
     uint4 codes[2];
     uint32_t side[2];
@@ -302,7 +298,7 @@ __device__ __forceinline__ piece load_piece(const params &p, const place &at, in
     return {{__ldcs(codes), __ldcs(codes + 32)}, {__ldcs(side), __ldcs(side + 8)}};
 }
 
-/* Decodes 4-bit codes of 16 columns to bf16; the bits 0x4300 + code are the number 128 + code. */
+/* Decodes 16 columns to bf16; the bits 0x4300 + c are the number 128 + c. */
 __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
 {
     const __nv_bfloat162 by = __floats2bfloat162_rn(128, 128);
@@ -314,7 +310,7 @@ __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
     }
 }
 
-/* Adds step * (codes . x) + zero * (ones . x) of one block of 128 columns to acc. */
+/* Adds step * (c . x) + zero * (ones . x), with the 4-bit numbers c, to acc. */
 __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&acc)[4])
 {
     const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
@@ -341,7 +337,7 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
 
 enum { AHEAD = 3 /* units that a warp loads ahead */ };
 
-/* Computes the products of few_rows_kernel from 4-bit codes of W. */
+/* Computes the products from 4-bit weights. */
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
 {
@@ -396,10 +392,10 @@ __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_cons
     }
 }
 
-/* Number of threads that quantise a tile: 16 for each of its rows, with 8 columns each. */
+/* 16 threads for each row of a tile, with 8 columns each */
 enum { PACKERS = 16 * TILE };
 
-/* Returns the index of the word with the 4-bit code of (row, column), and the code's first bit. */
+/* Returns the word that holds element (row, column), and its first bit. */
 __device__ __forceinline__ int word_of(int row, int column, int *shift)
 {
     const int step = column / 16, c = column % 16, lane = row % 8 * 4 + c % 8 / 2,
@@ -473,13 +469,13 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/* Numbers of slabs of W that a warp's ring buffer holds; the largest that fits is used. */
+/* parts of W in a warp's ring buffer; the largest that fits */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
-    /* A CTA takes over half of the shared memory, so that no two CTAs share an SM. */
+    /* over half of the shared memory, so that CTAs do not share a multiprocessor */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
     const size_t bytes = need > half ? need : half;
@@ -488,7 +484,7 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
 }
 
 struct machine {
-    /* Number of multiprocessors, major compute capability, bytes of shared memory per CTA. */
+    /* multiprocessors, compute capability, shared memory per CTA */
     int sms, major, most;
 };
 
@@ -515,13 +511,13 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 
 } // namespace
 
-/* Returns how many columns each launch takes if `parts` launches divide `in` columns of W. */
+/* Returns the columns per launch if `parts` launches divide `in` columns. */
 static size_t columns_of(size_t in, size_t parts)
 {
     return ceil_div(in, parts * KVD_FEW_UNIT) * KVD_FEW_UNIT;
 }
 
-/* Returns among how many launches to divide the columns of W, so that x fits into shared memory. */
+/* Returns into how many launches to divide the columns, so that x fits into shared memory. */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
     int device = 0, most = 0;
@@ -585,7 +581,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /* Only the first launch stores its products; later launches add theirs. */
+        /* Later launches add to the first one's products. */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

@@ -18,18 +18,18 @@ struct kvd_gpu_threads {
     int first_gpu, n;
     kvd_gpu_sum *sum;
     hand hand[KVD_GPUS_MAX];
-    /* Number of started threads, one per GPU except the first. */
+    /* number of started threads, one per GPU except the first */
     int started;
     pthread_mutex_t lock;
     pthread_cond_t given, ended;
     atomic_uint turn; /* number of the current task */
-    /* Number of threads that still run the current task. */
+    /* number of threads that still run the task */
     int busy;
     kvd_gpu_threads_task task; /* NULL ends the threads */
     void *ctx;
 };
 
-/* Waits for a task later than `seen`: polls for 0.5 ms, then sleeps. */
+/* Waits for a newer task: polls for 0.5 ms, then sleeps. */
 static unsigned next_turn(kvd_gpu_threads *p, unsigned seen)
 {
     const double awake_until = kvd_clock_s() + 5e-4;

@@ -1,10 +1,7 @@
 /*
- * Method zdc with layers=N on several GPUs: a group of layers shares one division into important
- * and other tokens.
+ * Method zdc with layers=N on several GPUs: groups of layers share their important tokens.
  *
- * First layer of a group: all tokens have the dimensions of important ones. Other layers:
- * unimportant tokens are sent with fewer dimensions of K and V, padded with zeros (D-14 of
- * docs/readings.md).
+ * In all but a group's first layer, other tokens are sent with fewer dimensions, padded with zeros.
  */
 
 #include "engine/cuda/sequence.h"
@@ -34,7 +31,7 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
     return kvd_sequence_exchange(r, 0, r->slice->w.stream, err);
 }
 
-/* Returns the position of the first token of a GPU's part, at most the prompt's last position. */
+/* Returns the first position of a GPU's part, at most the prompt's last. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
     return kvd_smaller(kvd_sequence_first(q, gpu), q->len - 1);
@@ -73,7 +70,7 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
     return 0;
 }
 
-/* Returns arguments to pack K and V of the tokens of GPU `slice` and the heads of GPU `heads`. */
+/* Returns arguments to pack K and V of GPU `slice`'s tokens and GPU `heads`'s heads. */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
 {
@@ -120,7 +117,7 @@ int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_
         a.pages = c->pool;
         a.table = r->slice_pages.device;
         a.page = (size_t)c->layer[layer].map.page_elements;
-        /* Heads of this GPU are not sent, but packed directly into the received rows. */
+        /* This GPU's own heads are packed directly, not sent. */
         a.rows = g == r->gpu ? in : out;
         if (a.n && kvd_cuda_check(kvd_zdc_pack(&a, s), what, err))
             return -1;
@@ -157,7 +154,7 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /* Tokens lose dimensions when they are sent, not when they are appended to the cache. */
+    /* Tokens lose dimensions when sent, not when appended to the cache. */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++)
         entry = kvd_larger(entry, (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS);

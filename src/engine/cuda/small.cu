@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(THREADS)
         to[at + i] = x[from + i];
 }
 
-/* Returns a key that is larger for larger x and, if x is equal, for smaller i. */
+/* Returns a key that rises with x and, if equal, falls with i. */
 __device__ __forceinline__ unsigned long long key_of(float x, uint32_t i)
 {
     const uint32_t bits = __float_as_uint(x),

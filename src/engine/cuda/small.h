@@ -1,4 +1,4 @@
-/* Small kernels of the GPU engine. Launch conventions: model/pass/cuda/blocks.h. */
+/* Small kernels of the GPU engine. */
 #ifndef KVD_ENGINE_CUDA_SMALL_H
 #define KVD_ENGINE_CUDA_SMALL_H
 
@@ -12,7 +12,7 @@ extern "C" {
 cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t d, float *to,
                             cudaStream_t stream);
 
-/* Finds each row's maximum in x [n][width] and its index, both in key [n], which must be zero. */
+/* Finds each row's maximum and its index, both in key [n], which must be zero. */
 cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 static inline uint32_t kvd_largest_index(unsigned long long key)

@@ -1,4 +1,4 @@
-/* Queues the GPU work of an iteration from embedding to tokens. */
+/* Queues an iteration on the GPU, from embedding to tokens. */
 #include <string.h>
 
 #include "engine/cuda/engine_parts.h"
@@ -6,7 +6,7 @@
 
 static const char what[] = "steps";
 
-/* Records the end of phase p of a layer on the clock, unless the attention function records it. */
+/* Records the end of phase p, unless attention records it. */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
     static const int phase[KVD_GPU_PHASES] = {[KVD_GPU_EMBED] = KVD_PHASE_EMBED,
@@ -21,7 +21,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* An error of the clock is ignored, because the next launch reports it. */
+    /* An error of the clock is reported by the next launch. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -67,7 +67,7 @@ static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
     return 0;
 }
 
-/* Quantises a matrix to memory + *at, and advances *at; if `memory` is NULL, only counts bytes. */
+/* Quantises a matrix to memory + *at. If `memory` is NULL, only counts bytes. */
 static int place_codes(const kvd_cuda_engine *e, const matrix *m, char *memory, size_t *at,
                        kvd_err *err)
 {
@@ -157,7 +157,7 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     return 0;
 }
 
-/* Returns true on the first GPU, the only one with the output head. */
+/* Returns true on the first GPU, which alone has the output head. */
 int kvd_cuda_has_head(const kvd_cuda_engine *e)
 {
     return e->w.weights.share.index == 0;
@@ -180,7 +180,7 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
-    /* In models that normalise the outputs of blocks, an earlier kernel has checked these rows. */
+    /* With norms of outputs, an earlier kernel has checked these tokens. */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =
@@ -231,10 +231,7 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
-/*
- * Queues *p, the product of a matrix and the normalised residual stream, which this product also
- * computes unless `normed` is true.
- */
+/* Queues the product *p with the normed residual stream, which it norms unless `normed`. */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -250,7 +247,7 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
     return kvd_cuda_check(kvd_few_rows_run(p, e->w.stream), what, err);
 }
 
-/* Sums rows [n][d_model] over the GPUs, which ends phase *open and starts communication. */
+/* Sums the residual stream, rows [n][d_model], over the GPUs. */
 static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kvd_err *err)
 {
     const kvd_gpu_worker *const w = &e->w;
@@ -263,7 +260,7 @@ static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kv
                            w->stream, err);
 }
 
-/* Last product of an attention or feed-forward block, which is added to the residual stream. */
+/* Last product of a block, added to the residual stream. */
 typedef struct {
     const void *matrix;
     kvd_few_codes codes; /* codes of the matrix, or zeros */
@@ -271,7 +268,7 @@ typedef struct {
     kvd_phase phase;
     unsigned stage;            /* number of the check after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /* Gain of the norm of the product, and gain of the norm that follows. */
+    /* gain of the product's norm, and of the norm after it */
     const float *gain, *next;
 } last_product;
 
@@ -313,7 +310,7 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kv
     return sum_up(e, to, n, open, err) || (branches && add_normed(e, n, l, err)) ? -1 : 0;
 }
 
-/* Returns the gain of the norm at the input of layer l or, if l is n_layers, of the output head. */
+/* Returns the gain of the norm before layer l or, for n_layers, the output head. */
 static const float *gain_before(const kvd_gpu_worker *w, int l)
 {
     return l == w->config.n_layers               ? w->weights.norm_final
@@ -385,7 +382,7 @@ static int few_experts(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd
     return sum_up(e, w->x, n, open, err);
 }
 
-/* Queues the kernels of layer l for n decode steps. *open is the phase in progress. */
+/* Queues layer l for n decode steps. *open: phase in progress. */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
@@ -491,7 +488,7 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
         kvd_device_copy(&e->graph_memory, e->host_works, bytes, "graph of steps", e->w.stream, err);
     if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
         return -1;
-    /* The first run initialises libraries, which must not happen in a CUDA graph. */
+    /* The first run initialises libraries, which a CUDA graph must not contain. */
     if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
         return -1;
     const cudaError_t status = cudaGraphInstantiate(&g->exec, graph, 0);
