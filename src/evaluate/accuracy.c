@@ -1,4 +1,4 @@
-/* Fills result rows of kvdim-eval: accuracy, saved bytes and their intervals (eval_run.h). */
+/* Fills results of kvdim-eval: accuracy, saved bytes and their intervals. */
 #include "evaluate/eval_run.h"
 
 #include <math.h>
@@ -46,10 +46,7 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
     kvd_rows_real(r, "agree_sd", several ? choice->spread.agree : NAN);
 }
 
-/*
- * Stores the attention errors per head and the sums per sequence of one method with its parameters.
- * Returns the number of predicted tokens.
- */
+/* Stores a method's attention errors and sums per sequence. Returns its predicted tokens. */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {
     const size_t row = kvd_rows_count(a->rows) - 1;
@@ -81,10 +78,7 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
                           KVD_ACCURACY_ELEMENT_BYTES, &b);
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(&choice->plan);
     kvd_rows_int(r, "element_bytes", KVD_ACCURACY_ELEMENT_BYTES);
-    /*
-     * Share of all tokens that the cache holds without compression. It is below 1 in models with
-     * sliding windows.
-     */
+    /* share of tokens in the cache, below 1 in models with sliding windows */
     const double held = (double)choice->account.tokens_held / (double)choice->account.tokens,
                  dense = b.dense * held;
     kvd_rows_real(r, "bytes_per_token_dense", dense);

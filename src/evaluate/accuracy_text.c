@@ -24,10 +24,7 @@ void kvd_accuracy_method_name(const kvd_rows *r, size_t i, char *name, size_t si
 
 const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
 {
-    /*
-     * Columns of the printed table. `interval` is the printf format of the column's confidence
-     * interval, or NULL if the column has none.
-     */
+    /* columns of the printed table; `interval` is the format of a confidence interval, or NULL */
     static const struct {
         const char *column, *format;
         int width;

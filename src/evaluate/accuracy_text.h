@@ -1,4 +1,4 @@
-/* Prints accuracy results: as a table for people, or as JSON for scripts. */
+/* Prints accuracy results, as a table or as JSON. */
 #ifndef KVD_EVALUATE_ACCURACY_TEXT_H
 #define KVD_EVALUATE_ACCURACY_TEXT_H
 
@@ -10,25 +10,22 @@
 enum { KVD_ACCURACY_LINE = 256 };
 
 /*
- * Heading of the table of results. Column "B/token" counts bytes per token at 16 bits per number,
- * "stored" all stored bytes, including scales and indices.
+ * First lines of the table. "B/token" counts 16 bits per number, "stored" all stored bytes with
+ * scales and indices.
  */
 extern const char kvd_accuracy_heading[];
-/* Writes a table line into line [KVD_ACCURACY_LINE] and returns `line`. */
+/* Writes one line of the table into `line` and returns it. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
-/*
- * Writes a name such as "zack/qk#7": /qk or /v if only Q and K, or only V, are compressed, #7 for
- * seed 7.
- */
+/* Writes a name such as "zack/qk#7": only Q and K are compressed, seed 7. */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes the strongest compression that a search (--target) found to line [2 * KVD_ACCURACY_LINE]
- * and returns it. `what` names the score to keep, `key` the searched parameter.
+ * Writes a search's result to line [2 * KVD_ACCURACY_LINE]. `what` names the score to keep, `key`
+ * the varied parameter.
  */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
                                      const kvd_target *t, char *line);
 
-/* Returns n searches as a JSON object, with null for NaN. */
+/* Returns n searches as JSON, with null for NaN. */
 json_t *kvd_accuracy_targets_json(const kvd_method_target *t, size_t n, const char *metric);
 
 #endif

@@ -1,4 +1,4 @@
-/* Measures the loss when one head keeps six different numbers of dimensions (eval_run.h). */
+/* Measures the loss when one head keeps fewer dimensions. */
 #include "evaluate/eval_run.h"
 
 #include <assert.h>
@@ -9,10 +9,7 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/*
- * Writes the numbers of kept dimensions to try, multiples of d_head / 8 and at least 1. Returns how
- * many there are.
- */
+/* Writes the kept dimensions to try, multiples of d_head / 8. Returns their number. */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -52,10 +49,7 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
     return 0;
 }
 
-/*
- * State of a scan that cuts the dimensions of one head at a time. Measurement u cuts K of KV head u
- * / 2 if u is even, V if u is odd.
- */
+/* scan that cuts one head at a time; measurement u cuts K of KV head u / 2 if u is even, else V */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
@@ -67,10 +61,7 @@ typedef struct {
     kvd_choice *choice; /* [together][n] */
 } scanner;
 
-/*
- * Returns how many measurements (K or V of one head) fit into the memory of one pass of the model,
- * at least 1.
- */
+/* Returns how many measurements fit into memory at once, at least 1. */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;

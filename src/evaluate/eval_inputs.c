@@ -1,4 +1,4 @@
-/* Opens the inputs of kvdim-eval: model, texts, calibration files and runners (eval_run.h). */
+/* Opens the inputs of kvdim-eval: model, texts, calibration files and runners. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

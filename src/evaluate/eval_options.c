@@ -1,4 +1,4 @@
-/* Command line of kvdim-eval (eval_run.h). */
+/* Command line of kvdim-eval. */
 #include "evaluate/eval_run.h"
 
 #include <math.h>

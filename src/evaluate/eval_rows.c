@@ -1,7 +1,4 @@
-/*
- * Evaluates all methods, with all their parameter values, in one pass over the texts, or one by one
- * with --resume.
- */
+/* Evaluates all methods in one pass over the texts, or one by one with --resume. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,10 +69,7 @@ static bool same_real(const kvd_rows *r, size_t row, const char *column, double 
     return isnan(x) ? isnan(y) : x <= y && x >= y;
 }
 
-/*
- * Copies the next saved result row, if there is one, to *to and sets *taken. Fails if the row has
- * another method or parameters than `point`.
- */
+/* Copies the next saved result, if any, to *to. Fails if it is of another method or parameters. */
 static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
                       kvd_accuracy *to, bool *taken, kvd_err *err)
 {
@@ -95,17 +89,14 @@ static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *p
     return kvd_accuracy_take(to, &s->from, s->next++, err);
 }
 
-/*
- * Writes all results so far to OUT.h5.rows. Does nothing while rows of an earlier, interrupted run
- * are still to be copied.
- */
+/* Writes all results so far to OUT.h5.rows, once all saved ones have been copied. */
 static int save_rows(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                      kvd_err *err)
 {
     kvd_h5 f;
     if (!s->path || s->next < kvd_saved_rows_count(s))
         return 0;
-    /* Refuses a symbolic link, as kvd_h5_create would replace the file it points to. */
+    /* Checks the path, as kvd_h5_create would replace a symbolic link's target. */
     if (kvd_output_check_derived(s->path, err) ||
         kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
         return -1;
@@ -148,9 +139,8 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 }
 
 /*
- * Fills zeroed *mean from n evaluations of the same compression parameters with different seeds.
- * Quality is a mean; counts, seconds and errors are sums. Borrows the compression methods (plan) of
- * the first evaluation.
+ * Computes means over n seeds of quality, and sums of counts, seconds and errors. Borrows
+ * choice[0]'s methods.
  */
 static int choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, kvd_choice *mean,
                        kvd_err *err)
@@ -213,10 +203,7 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/*
- * Opens the compression method that `p` describes, with the k-th seed, in c->plan, which points
- * into *c. *c must not be moved afterwards.
- */
+/* Opens the methods of `p` with the k-th seed in c->plan. *c must not be moved afterwards. */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -236,10 +223,7 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /*
-     * Measures attention errors only for parameters that the user asked for, not for those of
-     * searches, because they lengthen a pass.
-     */
+    /* Only points measure attention errors, because these lengthen a pass. */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -300,7 +284,7 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/* Adds a result row for each of n seeds. If n > 1, adds a row of their means first. */
+/* Adds results for n seeds, and if n > 1 their means first. */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {

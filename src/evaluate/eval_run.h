@@ -13,8 +13,8 @@
 #include "methods/points.h"
 
 /*
- * Results of kvdim-eval: a row per setting (method and parameters), with attention errors per head
- * and sums per sequence.
+ * Results of kvdim-eval: one table row per method and parameters, with errors per head and sums per
+ * sequence.
  */
 
 typedef struct {
@@ -27,71 +27,57 @@ typedef struct {
     bool seeds;
 } kvd_accuracy;
 
-/* Creates an empty table of results. `seeds` adds columns for standard deviations over seeds. */
+/* Creates an empty table. `seeds` adds columns for standard deviations over seeds. */
 int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label,
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
 
-/*
- * Bytes of a number in an uncompressed 16-bit cache. The columns bytes_per_token_... assume this
- * size.
- */
+/* bytes of a number in an uncompressed cache */
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 
-/*
- * Adds the result row of a method with its parameters. full_rank_error: error of logits when
- * projections keep all dimensions, or NaN.
- */
+/* Adds a result. full_rank_error: error of logits with all dimensions kept, or NaN. */
 int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *point,
                      const kvd_choice *choice, const kvd_quality_summary *summary,
                      double full_rank_error, kvd_err *err);
 
 /*
- * Returns the saved fraction of a row, 1 - stored bytes / uncompressed bytes. With `read`, counts
- * the bytes that a decode step reads instead.
+ * Returns 1 - stored bytes / uncompressed bytes of a result. With `read`, counts bytes read per
+ * decode step instead.
  */
 double kvd_accuracy_saving(const kvd_accuracy *a, size_t row, bool read);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
-/* Reads results into empty *a. Fails unless *a is for the same layers, heads and sequences. */
+/* Reads results into empty *a, which must have the same layers, heads and sequences. */
 int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
-/* Appends row `row` of *from to *a. Both must have the same layers, heads and sequences. */
+/* Appends result `row` of *from. Layers, heads and sequences must agree. */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 
-/* Writes the comparison of two methods at the target as attributes of HDF5 group /target/<name>. */
+/* Writes the comparison of two methods' searches as attributes of /target/<name>. */
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
-/*
- * Writes the searches for single texts to /target/<name>, if they searched the removed fraction p
- * of dimensions.
- */
+/* Writes searches for single texts to /target/<name>, if they varied the removed fraction p. */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
 typedef struct {
-    /* Options shared with kvdim-tasks; must be the first member. */
+    /* must be the first member */
     kvd_inputs_options in;
-    /* Numbers of bits given to --weights-bits. The array is allocated. */
+    /* values of --weights-bits, allocated */
     size_t *weights_bits, n_weights_bits;
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
-    /*
-     * True if a search (--target) takes its result from the methods that the user listed, without
-     * trying more parameter values (--points-only).
-     */
+    /* true with --points-only: searches use only the listed methods */
     bool points_only;
     bool scan;
 } kvd_eval_options;
 
-/* Parses the command line into zeroed *cfg. Wrong usage ends the program with status 2. */
+/* Parses the command line into zeroed *cfg. Wrong usage exits with status 2. */
 void kvd_eval_parse(int argc, char **argv, kvd_eval_options *cfg);
 
 void kvd_eval_options_release(kvd_eval_options *cfg);
 
-/*
- * Results of an unfinished run, saved in the file OUT.h5.rows, which is rewritten after every row.
- */
+/* Results of an unfinished run, kept in OUT.h5.rows. */
 
 typedef struct {
     char *path; /* path of OUT.h5.rows, or NULL if nothing is saved */
@@ -101,15 +87,15 @@ typedef struct {
 } kvd_saved_rows;
 
 /*
- * Reads OUT.h5.rows if it exists. The caller sets s->key, which identifies the options of the run.
- * Fails if the file is damaged or has another key. `like` is an empty table of this run.
+ * Reads OUT.h5.rows if it exists. The caller sets s->key. Fails if the file is damaged or has
+ * another key. `like`: empty table of this run.
  */
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
                         kvd_err *err);
 size_t kvd_saved_rows_count(const kvd_saved_rows *s);
 void kvd_saved_rows_release(kvd_saved_rows *s);
 
-/* Removes OUT.h5.rows. Call when OUT.h5 is complete. */
+/* Removes OUT.h5.rows, when OUT.h5 is complete. */
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {
@@ -128,37 +114,30 @@ typedef struct {
     kvd_h5 file;
 } kvd_eval_run;
 
-/*
- * Opens the model, texts and calibration files of a run and lists the parameter values to evaluate
- * (kvd_inputs_open).
- */
+/* Opens model, texts and calibration files, and lists the parameters to evaluate. */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
-/* Prints the result rows that were added since the last call, except with --quiet or --json. */
+/* Prints results added since the last call, except with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*
- * Evaluates a method with one set of parameters, or copies its result if an interrupted run saved
- * it. *row receives the index of the result row. full_rank_error: NaN if it was not measured.
+ * Evaluates a method with one set of parameters, or copies a saved result. *row receives its index.
+ * full_rank_error may be NaN.
  */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
 
-/* Returns a model runner for another checkpoint of equal shape. The caller frees it. */
+/* Returns a runner for another checkpoint of equal shape. The caller frees it. */
 kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err);
 
-/* Evaluates the model with quantised weights (--weights-bits). */
 int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
-/*
- * Searches each method's strongest compression that keeps the accuracy asked for by --target.
- * Writes groups /target/<name>.
- */
+/* Finds each method's strongest compression that meets --target. Writes /target/<name>. */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
 /*
- * Measures the mean KL divergence (nats per predicted token) when Q-K or V of one head keeps d/8,
- * d/4, 3d/8, d/2, 5d/8 or 3d/4 of its d dimensions. `type` is the number type of projected K and V.
- * Requires keep_reference. The caller releases *t with kvd_error_table_release.
+ * Measures the mean KL divergence (nats per token) when Q-K or V of one head keeps fewer
+ * dimensions. `type`: number type of projected K and V. Requires keep_reference. The caller
+ * releases *t.
  */
 int kvd_error_scan(kvd_evaluator *e, const kvd_method *m, const kvd_model_info *model,
                    kvd_dtype type, kvd_progress *progress, kvd_error_table *t, kvd_err *err);

@@ -1,6 +1,4 @@
-/*
- * Searches each method for the strongest compression that keeps the accuracy asked for by --target.
- */
+/* Finds each method's strongest compression that meets --target. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +7,7 @@
 #include "evaluate/accuracy_text.h"
 #include "evaluate/eval_run.h"
 
-/* Results of one method, as a curve of accuracy in falling order of stored bytes. */
+/* A method's accuracies, in falling order of stored bytes. */
 typedef struct {
     size_t n, *row;
     double *x; /* [n] searched parameter, as a position within its range */
@@ -29,10 +27,7 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/*
- * Returns the method that gave a result row, or NULL if it differs from t->method in more than the
- * searched parameter.
- */
+/* Returns the method of a result, or NULL if more than the varied parameter differs. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -95,10 +90,7 @@ static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c,
     return 0;
 }
 
-/*
- * Fills t->found from the listed methods that differ from t->method only in the searched parameter
- * (--points-only).
- */
+/* Fills t->found from listed methods that differ only in the varied parameter. */
 static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const kvd_method *const base = t->method;
@@ -129,10 +121,7 @@ static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err
     return status;
 }
 
-/*
- * Returns the number of correct predictions of the uncompressed model for each sequence. The caller
- * frees the array.
- */
+/* Returns the uncompressed model's correct predictions per sequence. The caller frees them. */
 static double *reference_of(kvd_eval_run *v, kvd_err *err)
 {
     kvd_evaluator *const e = &v->evaluator;
@@ -233,10 +222,7 @@ static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/*
- * Prints a finished search and writes it to the result file. `of_text` has the searches for single
- * texts, or is NULL.
- */
+/* Prints and writes a finished search. `of_text`: searches for single texts, or NULL. */
 static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -253,10 +239,7 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/*
- * Searches the strongest compression of one method. If the searched parameter is the removed
- * fraction p, repeats the search for each single text.
- */
+/* Searches one method. If the removed fraction p is varied, also for each single text. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);

@@ -9,10 +9,7 @@
 #include "common/clock.h"
 #include "common/run.h"
 
-/*
- * Returns how many sequences, from `first` on, form the next batch. Twice the tokens of their
- * prompts must fit into max_tokens.
- */
+/* Returns how many sequences form the next batch: twice their prompts must fit into max_tokens. */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
     const size_t most = e->runner->max_tokens;
@@ -96,10 +93,7 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
     return 0;
 }
 
-/*
- * Evaluates a method with its parameters on a batch and adds the results to *c. `ref` holds the
- * uncompressed model's hidden states at the scored positions.
- */
+/* Evaluates a method on a batch. `ref`: the uncompressed model's hidden states. */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
 {
@@ -207,10 +201,7 @@ static void put_away(kvd_evaluator *e, kvd_choice *c)
     c->hidden = NULL;
 }
 
-/*
- * Evaluates n methods with parameters on the batch of sequences that begins at *first. Then sets
- * *first to the next sequence.
- */
+/* Evaluates n methods on the batch from *first on. Sets *first to the next sequence. */
 static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                           float *residual, bool errors, size_t *first, kvd_progress *progress,
                           kvd_err *err)
@@ -247,7 +238,7 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    /* True if attention outputs are kept only during one batch. */
+    /* true if attention outputs are kept during one batch only */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
     int status = -1;
@@ -312,9 +303,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 {
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
-    /*
-     * The measured error must not include rounding of K and V to 16 bits, so their type is KVD_F32.
-     */
+    /* K and V stay float32, so that the error does not include their rounding to 16 bits. */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};
     kvd_batch b;
@@ -334,7 +323,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
             goto done;
         largest = change > largest ? change : largest;
     }
-    /* The logits of a model whose weights are all zero stay 0. */
+    /* root mean square of the uncompressed logits; 0 if all weights are 0 */
     const double rms = sqrt(sum2 / ((double)n_tokens * (double)vocab));
     *error = largest <= 0 && rms <= 0 ? 0 : largest / rms;
     if (!(*error <= tolerance)) {
@@ -391,10 +380,7 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
     return most;
 }
 
-/*
- * Decides if the free memory can keep K and V of all prompts, or of one batch's prompts if
- * e->hidden is NULL. The decision must not change during a run.
- */
+/* Decides if K and V of prompts fit into memory. This must not change during a run. */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;

@@ -12,7 +12,7 @@
 #include "methods/prompts.h"
 #include "model/model_info.h"
 
-/* Adds the method of a --method option. `text` must live as long as *cfg. */
+/* Adds a --method. `text` must outlive *cfg. */
 static int add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err)
 {
     if (cfg->n_methods == KVD_EVAL_METHODS)
@@ -33,10 +33,7 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/*
- * Stores a value of --field, the name of a JSON key or CSV column. An empty name (plain text) is
- * stored as NULL.
- */
+/* Stores a --field, a JSON key or CSV column. An empty name (plain text) becomes NULL. */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;
@@ -272,10 +269,7 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/*
- * Fills *plan with the compression method and parameters of `p` and the k-th seed, without opening
- * the method. Returns the arguments for kvd_plan_open.
- */
+/* Fills *plan with the method of `p` and the k-th seed. Returns the arguments to open it. */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,
@@ -369,10 +363,7 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
     }
 }
 
-/*
- * Warns if a text is both used for calibration and evaluated. Fails if two texts with the same
- * label differ.
- */
+/* Warns if a calibration text is evaluated. Fails if texts of one label differ. */
 static int check_text(kvd_inputs *in, const char *program, const kvd_named_text *calibration,
                       kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Keeps Q, K and V of prompts, which are recorded once and used by all methods (model_runner.h). */
+/* Keeps Q, K and V of prompts, recorded once and used by all methods. */
 #include "evaluate/model_runner.h"
 
 #include <stdint.h>
@@ -106,10 +106,7 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/*
- * Copies the rows of tokens after the prompts, `from`, to where they belong in whole sequences,
- * `to`. If `out`, copies them out of whole sequences `from` instead.
- */
+/* Copies tokens after the prompts to their places in whole sequences or, with `out`, from there. */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {
@@ -149,10 +146,7 @@ static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_
     return 0;
 }
 
-/*
- * Fills *steps with a batch of the tokens after the prompts of batch *b. The caller frees *lengths
- * and *ids.
- */
+/* Fills *steps with the tokens after the prompts. The caller frees *lengths and *ids. */
 static int cut_batch(const kvd_kept_prompts *p, const kvd_batch *b, kvd_batch *steps,
                      size_t **lengths, uint32_t **ids, kvd_err *err)
 {

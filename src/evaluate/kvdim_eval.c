@@ -1,7 +1,4 @@
-/*
- * kvdim-eval: measures how compression of the KV cache changes next-token predictions. Writes files
- * kvdim/accuracy and error-table.
- */
+/* kvdim-eval: measures how compression of the KV cache changes next-token predictions. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,7 +151,7 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Warns about methods that save neither stored bytes nor bytes that a decode step reads. */
+/* Warns about methods that save neither stored nor read bytes. */
 static void warn_of_bytes(const kvd_rows *rows)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++) {

@@ -1,7 +1,4 @@
-/*
- * kvdim-tasks: measures how a compressed KV cache changes generated answers. Writes a kvdim/tasks
- * file.
- */
+/* kvdim-tasks: measures how a compressed KV cache changes generated answers. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +22,7 @@ typedef struct {
     kvd_inputs in;
     kvd_task_run tasks;
     kvd_task_table *table;
-    /* Prompts and results of --benchmark or --ruler. */
+    /* prompts and results of --benchmark or --ruler */
     kvd_benchmark items;
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;
@@ -195,10 +192,7 @@ static int open_inputs(tasks_run *v, kvd_err *err)
            kvd_inputs_check_plans(in, err);
 }
 
-/*
- * Returns the measure of the answers of which a search (--target) keeps a fraction.
- * KVD_N_FREE_MEASURES means the score of benchmark items.
- */
+/* Returns the measure that --target keeps. KVD_N_FREE_MEASURES: the score of benchmark items. */
 static kvd_task_measure target_measure(const tasks_run *v)
 {
     int m = 0;
@@ -212,10 +206,7 @@ static const kvd_rows *rows_of(const tasks_run *v)
     return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
 }
 
-/*
- * Fails if there is no score of the uncompressed model with which a search (--target) could
- * compare. The table must have no other rows yet.
- */
+/* Fails without a score of the uncompressed model, which a search needs. */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
     const kvd_task_measure m = target_measure(v);
@@ -270,7 +261,7 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/* Adds a result row for each of n seeds. If n > 1, adds a row of their means first. */
+/* Adds results for n seeds, and if n > 1 their means first. */
 static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -295,10 +286,7 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 
 enum { KVD_RUN_NAME = 160 };
 
-/*
- * Writes and returns the name under which the journal of generated sequences stores the parameter
- * values `point` with the k-th seed. `t` is the search that tries them, or NULL.
- */
+/* Writes the name of `point` with the k-th seed in the journal. `t`: its search, or NULL. */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
 {
@@ -410,7 +398,7 @@ static int score_point(tasks_run *v, const kvd_method_target *t, const kvd_point
     return status;
 }
 
-/* Runs a benchmark, first with the uncompressed model, with which all methods are compared. */
+/* Runs a benchmark, first with the uncompressed model. */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -472,10 +460,7 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
                      : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
     if (status)
         return -1;
-    /*
-     * Index of the row of means. For a benchmark this mean is over tasks and comes last. Otherwise
-     * it is over seeds and comes first.
-     */
+    /* row of means: over tasks it comes last, over seeds first */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     const char *const share =
         kvd_method_selects(t->method) ? "free_read_share" : "free_cache_share";
@@ -535,10 +520,7 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/*
- * Opens the file in which this run saves generated sequences. A run without --part also opens those
- * of all parts.
- */
+/* Opens the journal; without --part, also the journals of all parts. */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -561,7 +543,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Runs the share of the work that --part selects. Its results stay in its journal file. */
+/* Runs the share of --part. Its results stay in its journal. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -589,10 +571,7 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /*
-     * The number of GPUs is stored only after the comparison of options, because any number of
-     * equal GPUs gives equal results.
-     */
+    /* Records the number of GPUs after the comparison, because any number gives equal results. */
     return (v->in.run.gpu[0] &&
             kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1)) ||
            kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

@@ -5,8 +5,8 @@
 #include "methods/points.h"
 
 /*
- * Fills in the newest result row the columns that describe a method and its parameters. `label` and
- * `calibrated` are names of texts. `purpose` says why it was evaluated, such as "point" or "seed".
+ * Fills the newest row's columns of method and parameters. `label`, `calibrated`: names of texts.
+ * `purpose`: why it was evaluated, such as "point".
  */
 void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_point *point,
                            const kvd_plan *plan, const char *label, const char *calibrated,

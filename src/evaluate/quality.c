@@ -10,18 +10,12 @@
 
 enum { RESAMPLES = 2000 };
 
-/*
- * Returns e^x for x <= 0, or 0 below -700, in a form that compilers can vectorise. With x = n ln 2
- * + r, e^x = 2^n e^r, where a Taylor polynomial of degree 13 gives e^r with an error below 1e-17.
- */
+/* Returns e^x for x <= 0, or 0 below -700. With x = n ln 2 + r, e^x = 2^n polynomial(r). */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
-    /*
-     * Adding 1.5 * 2^52 to x / ln 2 rounds it to an integer, which is then in the low bits of the
-     * sum.
-     */
+    /* number whose addition rounds to an integer in the low bits of the sum */
     const double round_to_int = 6755399441055744.0;
-    /* Clears x with a mask if it is below -700, because gcc does not vectorise `?:` here. */
+    /* all ones if x > -700; gcc does not vectorise `?:` here */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -73,12 +67,9 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
     return sum;
 }
 
-/*
- * Statistics of one row of logits x. `bad` is the first column that is not finite, or -1 if there
- * is none.
- */
+/* statistics of the logits x of a token; `bad`: first column that is not finite, or -1 */
 typedef struct {
-    /* Largest logit, sum of e^{x - top}, and log of the sum of e^x. */
+    /* largest logit, sum of e^{x - top}, log of the sum of e^x */
     double top, sum, lse;
     size_t best;
     ptrdiff_t bad;
@@ -104,10 +95,7 @@ static row_sums scan_row(const float *x, size_t vocab)
     return s;
 }
 
-/*
- * Returns the KL divergence of p = softmax(a) from softmax(b), E_p[a - b] - lse(a) + lse(b). The
- * result is exactly 0 for equal logits, and rounding errors are 1e-15 max |a - b|.
- */
+/* Returns the KL divergence of softmax(a) from softmax(b), exactly 0 for equal logits. */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)
 {
@@ -129,10 +117,7 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
     size_t bad_row = SIZE_MAX;
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
-    /*
-     * Values of single rows are stored and added in row order, so that sums do not depend on
-     * threads.
-     */
+    /* values of each prediction, added in order, so that sums do not depend on threads */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
         return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
@@ -187,10 +172,7 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
-/*
- * Returns true if on one of the texts the uncompressed model has no correct prediction, so that no
- * share of it exists.
- */
+/* Returns true if the uncompressed model has no correct prediction on a text. */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
     for (size_t t = 0; t < n_texts; t++) {
@@ -222,7 +204,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_REF_TOP1 * n + i] = reference[i].top1;
         total += q[i].n;
     }
-    /* Value of intervals that cannot be computed, such as those of a single sequence. */
+    /* value if an interval cannot be computed, as for a single sequence */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 
@@ -247,9 +229,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /*
-         * All fields use the same seed, so that their bootstrap resamples draw the same sequences.
-         */
+        /* An equal seed makes all fields draw the same sequences. */
         if (kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             goto done;
     }

@@ -9,13 +9,13 @@
 #include "common/stats.h"
 #include "model/pass/attention.h"
 
-/* Sums over the predictions of one sequence. */
+/* sums over the predictions of one sequence */
 typedef struct {
     double n;    /* number of predicted tokens */
     double nll;  /* -log p(next token) in nats */
     double top1; /* number of predictions whose most probable token is the next token */
     double kl;   /* KL divergence from the uncompressed model in nats */
-    /* Number of predictions whose most probable token is also that of the uncompressed model. */
+    /* number of predictions whose most probable token the uncompressed model shares */
     double agree;
 } kvd_quality;
 
@@ -25,34 +25,28 @@ typedef struct {
 } kvd_prediction_change;
 
 /*
- * Adds n predictions to *q. Arrays: logits and reference [n][vocab], target [n] (the next tokens).
- * Writes each prediction's change to each [n] unless NULL. With reference NULL (the uncompressed
- * model's logits), kl, agree and each stay. The first of equal logits counts as the largest. Fails
- * for logits that are not finite or targets >= vocab, and names the row.
+ * Adds n predictions to *q: logits and reference (uncompressed model, or NULL) [n][vocab], target
+ * [n].
+ *
+ * each [n], unless NULL, receives the changes. Fails for logits that are not finite or targets >=
+ * vocab.
  */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_prediction_change *each,
                     kvd_err *err);
 
-/*
- * Distribution over predictions of their change by compression, as in llama-perplexity
- * --kl-divergence. Quantiles are interpolated.
- */
+/* distribution of the predictions' changes, as in llama-perplexity --kl-divergence */
 typedef struct {
-    /*
-     * Median, quantiles and maximum of the KL divergence (nats), and mean change of the next
-     * token's probability.
-     */
+    /* KL divergence in nats, and mean change of the next token's probability */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
 
-/* Summarises the changes of n >= 1 predictions: median, quantiles, maximum and mean. */
 int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_summary *out,
                         kvd_err *err);
 
 /*
- * Means over sequences with 95 % intervals from 2000 bootstrap resamples. perplexity is exp(mean
- * nll). top1_share is top-1 accuracy / that of the uncompressed model. Undefined values are NaN.
+ * means with 95 % bootstrap intervals. perplexity is exp(mean nll). top1_share is relative to the
+ * uncompressed model. Undefined values are NaN.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
@@ -62,17 +56,14 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Like kvd_quality_compare, but texts have equal weight, and sequences are resampled within each
- * text. Text i has sequences first[i] .. first[i + 1] - 1, at least one.
+ * Like kvd_quality_compare, but texts have equal weight. Text i has sequences first[i] .. first[i +
+ * 1] - 1.
  */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);
 
-/*
- * Attention outputs of the uncompressed model before W_O, kept to measure errors (ZDC paper,
- * section 4.2; D-25 in docs/readings.md).
- */
+/* uncompressed attention outputs before W_O, to measure errors (ZDC paper, section 4.2) */
 
 typedef struct {
     float *out; /* [n_layers][max_tokens][n_heads * d_head] */
@@ -84,13 +75,10 @@ typedef struct {
 int kvd_kept_attention_init(kvd_kept_attention *k, const kvd_config *c, size_t max_tokens,
                             kvd_err *err);
 void kvd_kept_attention_release(kvd_kept_attention *k);
-/* Stores the attention outputs of one layer. `ctx` is a kvd_kept_attention. */
+/* Stores the outputs of one layer. `ctx` is a kvd_kept_attention. */
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/*
- * Sums over all tokens, one per layer and head, of errors of attention outputs: u without
- * compression, v with compression.
- */
+/* sums per layer and head of errors of attention outputs: u uncompressed, v compressed */
 typedef struct {
     const kvd_kept_attention *kept; /* the outputs u, borrowed */
     int n_layers, n_heads, d_head;
@@ -104,22 +92,19 @@ typedef struct {
 int kvd_attention_error_init(kvd_attention_error *e, const kvd_kept_attention *kept,
                              const kvd_config *c, kvd_err *err);
 void kvd_attention_error_release(kvd_attention_error *e);
-/* Adds the errors of one layer's attention outputs. `ctx` is a kvd_attention_error. */
+/* Adds the errors of one layer. `ctx` is a kvd_attention_error. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Counts n tokens whose attention outputs have no error in any layer. */
+/* Counts n tokens without errors in any layer. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
- * Return the error of one head: ||v - u|| / ||u||, and D of the ZDC paper, the mean of |v - u| /
- * |u| over nonzero u. If all u are 0, the result is NaN.
+ * Return ||v - u|| / ||u|| of a head, and D of the ZDC paper, the mean of |v - u| / |u|. NaN if all
+ * u are 0.
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
-/*
- * Writes the means over layers and heads of both errors. *n_zero receives the number of outputs u =
- * 0, which *zdc leaves out.
- */
+/* Writes means over layers and heads. *n_zero receives the number of u = 0, left out of *zdc. */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);
 

@@ -14,10 +14,7 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /*
-     * [hook.piece][vocab] Logits of up to hook.piece tokens: logits[0] of the uncompressed model,
-     * logits[1] of a compressed one.
-     */
+    /* [hook.piece][vocab] logits: [0] of the uncompressed model, [1] of a compressed one */
     float *logits[2];
 } runner;
 
@@ -53,7 +50,7 @@ static size_t spare(const kvd_model_runner *r)
 {
     (void)r;
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    /* Returns a quarter of the machine's memory, or no limit if its size is unknown. */
+    /* Returns a quarter of the machine's memory, if known. */
     return pages > 0 && bytes > 0 ? (size_t)pages * (size_t)bytes / 4 : SIZE_MAX;
 }
 
@@ -175,10 +172,7 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
                                                run_prompts, self, err)
                             : 0;
     cache.prompts = first_pass ? &prompts : NULL;
-    /*
-     * Recordings of prompts lack the inputs of layers, so methods that read these inputs compute
-     * the prompts again.
-     */
+    /* NULL if methods want the inputs of layers, which recordings of prompts lack */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
         status = first_layer ? kvd_forward_run_from(self->forward, b, &capture.hook, first_layer,
@@ -193,10 +187,7 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
     return status;
 }
 
-/*
- * Returns true if the plan's methods compress nothing, because attention with this cache then
- * equals the uncompressed model bit for bit. In that case also fills *account and *error.
- */
+/* Returns true if nothing is compressed. Then also fills *account and *error. */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)
 {
@@ -231,10 +222,7 @@ static int reference_logits(kvd_model_runner *r, const float *rows, size_t n, kv
     return kvd_forward_logits(self->forward, rows, n, self->logits[0], err);
 }
 
-/*
- * Adds the quality of predictions to each sequence's sums. If `rows` is NULL, scores the
- * uncompressed model's logits.
- */
+/* Scores predictions. If `rows` is NULL, takes the uncompressed model's logits. */
 static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err)
 {
@@ -298,7 +286,7 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
     runner *const self = kvd_new(1, sizeof *self, "an evaluation", err);
     if (!self)
         return NULL;
-    /* Number of predictions whose logits fit into 32 MiB, limited to 16 .. 1024. */
+    /* number of predictions at a time, 16 .. 1024, whose logits fit into 32 MiB */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;
     self->hook = (kvd_model_runner){.config = config,

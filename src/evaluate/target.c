@@ -63,10 +63,7 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /*
-     * [MAX_SAMPLES][n_texts] For each tried parameter value, the kept fraction of the uncompressed
-     * score on each text; NULL if not wanted.
-     */
+    /* [MAX_SAMPLES][n_texts] kept share of the score on each text, or NULL */
     kvd_interval *of_text;
 } search;
 
@@ -95,10 +92,7 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/*
- * Inserts the result for a tried parameter value at index `at`. Its intervals on each text must be
- * in s->of_text at index s->n.
- */
+/* Inserts a result at index `at`. Its intervals per text are in s->of_text at s->n. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -112,10 +106,7 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
     s->n++;
 }
 
-/*
- * Sets *x to the parameter value nearest to `wanted` that can be evaluated. Evaluates it unless an
- * earlier step of the search did.
- */
+/* Sets *x to the nearest position to `wanted`, and evaluates it unless done before. */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
     const kvd_target_axis *const a = s->axis;
@@ -142,8 +133,8 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Bisects until no parameter value is left between the last one that meets the target and the first
- * one that misses it. `b` selects the kept score or an end of its interval for the comparison.
+ * Bisects between the last position that meets the target and the first that misses it. `b` selects
+ * the score or an end of its interval.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -173,8 +164,8 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 }
 
 /*
- * Evaluates one weaker and one stronger compression than the one at which the kept share of the
- * score falls below the target. This shows if the share only dips or peaks there.
+ * Evaluates a weaker and a stronger compression near the crossing, in case the share only dips or
+ * peaks there.
  */
 static int look_around(search *s, double target, kvd_err *err)
 {
@@ -240,10 +231,7 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
     return kept;
 }
 
-/*
- * Returns the removed fraction p at which curve `c` falls below the target, if sequence s counts
- * times[s] times (bootstrap).
- */
+/* Returns where curve `c` falls below the target. Sequence s counts times[s] times (bootstrap). */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
 {
@@ -312,7 +300,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xb[k] = crossing_of(b, reference, times, first, n_texts, target, share);
         xd[k] = xb[k] - xa[k];
     }
-    /* If the uncompressed model has no correct prediction in a resample, the share there is NaN. */
+    /* A resample without correct predictions has no share of the score. */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);
     put(xd, pb - pa, &out->difference);
@@ -320,12 +308,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
     return 0;
 }
 
-/* ---- Search of one method ---- */
-
-/*
- * Range of the parameter that a search varies. Position x is the removed fraction p or, for other
- * parameters, a number from 0 to 1.
- */
+/* range of the varied parameter; position x is the removed fraction p, or goes from 0 to 1 */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -333,7 +316,7 @@ typedef struct {
     void *ctx;
 } method_axis;
 
-/* A copy of the searched method, with one value of the searched parameter. */
+/* a copy of the method with one value of the varied parameter */
 typedef struct {
     kvd_method method;
     kvd_point point;
@@ -352,10 +335,7 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /*
-     * The text of the parameters must not contain the removed fraction p, which has a column of its
-     * own.
-     */
+    /* The removed fraction p has a column of its own. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -404,7 +384,7 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* The range of a second parameter may end before the removed fraction p reaches its limit. */
+    /* A second parameter's range may end before p reaches its limit. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -448,10 +428,7 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /*
-     * The texts of the parameters are compared as well, because they may contain removed fractions
-     * p of Q-K or V alone.
-     */
+    /* Texts may contain removed fractions of Q-K or V alone. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }
@@ -467,7 +444,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* The name has changed, so it is compared with all names again: i++ makes i = 0. */
+            /* The new name is compared with all names again. */
             i = (size_t)-1;
         }
 }

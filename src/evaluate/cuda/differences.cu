@@ -24,19 +24,13 @@ struct larger {
     }
 };
 
-/*
- * Combines the values x of all threads of the block by OP (sum or maximum). Thread 0 returns the
- * result.
- */
+/* Combines x of all threads by OP (sum or maximum). Thread 0 returns the result. */
 template <class OP> __device__ double over_cta(double x)
 {
     __shared__ double of_warp[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = OP::of(x, __shfl_down_sync(~0u, x, step));
-    /*
-     * Waits until all threads have read the values in of_warp of an earlier call, before new ones
-     * are written.
-     */
+    /* Waits, because threads may still read of_warp of an earlier call. */
     __syncthreads();
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;
@@ -85,10 +79,7 @@ __device__ double value(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/*
- * Sums the differences of attention outputs u and v. A block handles query head blockIdx.x and the
- * blockIdx.y-th of gridDim.y ranges of tokens.
- */
+/* Compares attention outputs u and v. A block handles a query head and a range of tokens. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     error_parts(const T *u, const T *v, size_t n_tokens, int d_head, kvd_error_sums *part)

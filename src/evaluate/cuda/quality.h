@@ -1,4 +1,4 @@
-/* Quality of next-token predictions, computed from logits in GPU memory. */
+/* Quality of next-token predictions, from logits on the GPU. */
 #ifndef KVD_EVALUATE_CUDA_QUALITY_H
 #define KVD_EVALUATE_CUDA_QUALITY_H
 
@@ -13,11 +13,10 @@ kvd_gpu_quality *kvd_gpu_quality_new(size_t max_rows, kvd_err *err);
 void kvd_gpu_quality_free(kvd_gpu_quality *q);
 
 /*
- * Adds n <= max_rows predictions to per_sequence[sequence[i]]. Predictions of sequence -1 are
- * not added. GPU memory: float32 `logits` and `reference` (uncompressed model or NULL), [n][vocab].
- * Host memory: target, sequence and each (may be NULL), [n]. Without `reference`, KL divergence,
- * agreement and `each` are not computed. Sums are reproducible bit for bit. Fails unless every
- * target is below vocab. Waits for the stream.
+ * Adds n <= max_rows predictions to per_sequence[sequence[i]], unless sequence[i] is -1.
+ *
+ * On the GPU: float32 `logits` and `reference` (uncompressed model, or NULL) [n][vocab]. On the
+ * host: target, sequence and each (or NULL) [n]. Waits for the stream.
  */
 int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *reference,
                         const uint32_t *target, const int *sequence, size_t n, size_t vocab,

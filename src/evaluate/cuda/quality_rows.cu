@@ -1,6 +1,6 @@
 /*
- * Computes the prediction quality of rows of logits x, one block per row. Each thread sums e^{x -
- * top}, where `top` is its own largest logit. Merging two threads rescales their sums.
+ * Quality of predictions from logits x, one block per prediction. Each thread sums e^{x - top} for
+ * its own largest logit `top`.
  */
 #include "evaluate/cuda/quality_rows.h"
 
@@ -12,23 +12,17 @@ enum { THREADS = 256, TILE = 8 };
 struct part {
     float top;     /* largest logit so far, -inf at first */
     uint32_t best; /* first column with the largest logit */
-    /* First column whose logit is not finite, or the vocabulary size if there is none. */
+    /* first column whose logit is not finite, or the vocabulary size */
     uint32_t bad;
     double sum; /* sum of e^{x - top} over logits x */
-    /* Sum of e^{x - top} (x - y), where y are the uncompressed model's logits. */
+    /* sum of e^{x - top} (x - y), with the uncompressed logits y */
     double diff;
 };
 
-/*
- * Returns e^{value - top}, or 0 below e^-700. A Taylor polynomial of degree 11 (error < 7e-15) is
- * twice as fast as exp().
- */
+/* Returns e^{value - top}, or 0 below e^-700. A polynomial is twice as fast as exp(). */
 __device__ __forceinline__ double weight(float value, float top)
 {
-    /*
-     * Adding and then subtracting 1.5 * 2^52 rounds x / ln 2 to an integer, as a double holds no
-     * fraction at that size.
-     */
+    /* Rounds to an integer by adding and subtracting 1.5 * 2^52. */
     const double x = (double)value - (double)top, round_to_int = 6755399441055744.0;
     const double t = fma(x, 1.4426950408889634, round_to_int), n = t - round_to_int;
     const double r = fma(n, -0x1.a39ef35793c76p-33, fma(n, -0x1.62e42fee00000p-1, x));
@@ -53,10 +47,7 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/*
- * Adds N logits x of this thread to its statistics p. x[i] is in column `column` + i * THREADS. y:
- * the uncompressed model's logits.
- */
+/* Adds N logits x to statistics p. x[i] is in column `column` + i * THREADS. */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)
@@ -72,7 +63,7 @@ __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (
             p.bad = min(p.bad, column + (uint32_t)(i * THREADS));
     }
     if (top > p.top) {
-        /* For a thread's first logits p.top is -inf, for which weight() returns 0. */
+        /* factor on earlier sums; at first p.top is -inf, for which weight() returns 0 */
         const double scale = weight(p.top, top);
         p.sum *= scale;
         if (DIFF)
@@ -101,7 +92,7 @@ template <bool DIFF> __device__ __forceinline__ void merge(part &p, const part &
     p.top = top;
 }
 
-/* Merges the statistics of all threads of the block into those of thread 0. */
+/* Merges the statistics of all threads into those of thread 0. */
 template <bool DIFF> __device__ __forceinline__ void gather(part &p)
 {
     __shared__ part of_warp[THREADS / 32];
@@ -115,10 +106,7 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    /*
-     * Waits until all threads have read the values in of_warp of an earlier call, before new ones
-     * are written.
-     */
+    /* Waits, because threads may still read of_warp of an earlier call. */
     __syncthreads();
     if (lane == 0)
         of_warp[warp] = p;

@@ -1,4 +1,4 @@
-/* Runs the models of an evaluation on a GPU. Hidden states and logits stay in GPU memory. */
+/* Runs the models of an evaluation on a GPU, where hidden states and logits stay. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -19,17 +19,14 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /*
-     * [hook.piece][vocab] Logits of up to hook.piece tokens: logits[0] of the uncompressed model,
-     * logits[1] of a compressed one.
-     */
+    /* [hook.piece][vocab] logits: [0] of the uncompressed model, [1] of a compressed one */
     float *logits[2];
     int *flag;
     kvd_change *change;
-    /* [n_layers][KVD_ERROR_PARTS][n_heads] Partial sums of errors of attention outputs. */
+    /* [n_layers][KVD_ERROR_PARTS][n_heads] partial sums of attention errors */
     kvd_error_sums *error;
     kvd_device_memory kept;
-    /* [n_layers][kept_tokens][n_heads * d_head] Uncompressed attention outputs, or NULL. */
+    /* [n_layers][kept_tokens][n_heads * d_head] uncompressed attention outputs, or NULL */
     char *kept_out;
     size_t kept_tokens;
     void *host; /* copy of a kernel's partial sums in host memory */
@@ -61,10 +58,7 @@ static void rows_free(kvd_model_runner *r, float *rows)
     (void)cudaFree(rows);
 }
 
-/*
- * Returns the bytes that hidden states may take: half of the free memory, as projections need the
- * rest.
- */
+/* Returns half of the free memory, as projections need the other half. */
 static size_t spare(const kvd_model_runner *r)
 {
     size_t available = 0, total = 0;

@@ -5,12 +5,10 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/*
- * Worker that generates in parallel with others: a GPU with its copy of the model, or a CPU thread.
- */
+/* a GPU with its copy of the model, or a CPU thread, that generates */
 typedef struct {
     kvd_generator_spec spec; /* specification for this worker's GPU alone */
-    /* Implementation with the KV cache in host memory, or NULL until it is needed. */
+    /* path with the cache in host memory, or NULL until needed */
     kvd_generate_path *rows;
 #ifdef KVD_CUDA
     struct kvd_gpu_weights *weights; /* weights in GPU memory, or NULL until the first call */
@@ -122,8 +120,7 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.n_gpus = 1;
     }
     /*
-     * On the CPU, opens the implementation now. On a GPU, the compression of the first job decides
-     * whether the engine or host memory holds the cache.
+     * Without a GPU, opens the path in host memory. On a GPU, the first methods decide which path.
      */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
@@ -162,23 +159,19 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* [c->n_sequences] Cache statistics of each group, stored at the group's first sequence. */
+    /* [c->n_sequences] cache statistics of each group, at its first sequence */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
-    /*
-     * Number of the next group, from which --part takes its share. It starts at the number of
-     * earlier calls, so that calls with a single group are also divided.
-     */
+    /* number of the next group; earlier calls count, so that calls with one group are divided */
     size_t group;
     bool failed;
     kvd_err err;
 } job;
 
 /*
- * Returns the GPU engine if it supports the compression methods, otherwise the implementation with
- * the cache in host memory. At most one of them is open, as each takes all GPU memory. The caller
- * frees the engine.
+ * Returns the GPU engine if it supports the methods, else the path in host memory. At most one is
+ * open. The caller frees the engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -203,10 +196,7 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
     return w->rows;
 }
 
-/*
- * Takes the next group of sequences that belongs to this process's --part. Returns false if none is
- * left or if another worker has failed.
- */
+/* Takes the next group of this process's --part. Returns false if none is left or one failed. */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
     const kvd_generator_spec *const s = &j->g->spec;
@@ -223,7 +213,7 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
     return mine;
 }
 
-/* Returns false if sequence s cannot join a group: it is already generated or must run alone. */
+/* Returns false if sequence s is already generated or must run alone. */
 static bool follows(const job *j, size_t s)
 {
     return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);
@@ -288,7 +278,7 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/* Runs n workers, which share the processor's threads. The first worker runs in this thread. */
+/* Runs n workers, the first in this thread. */
 static void run_workers(job *j, size_t n)
 {
     hand *const h = calloc(n, sizeof *h);
@@ -340,7 +330,7 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
     else
         run_worker(&j, g->worker);
     (void)pthread_mutex_destroy(&j.lock);
-    /* Statistics are added in the order of sequences, so that sums do not depend on timing. */
+    /* Adds in the order of sequences, so that sums do not depend on timing. */
     for (size_t s = 0; account && !j.failed && s < c->n_sequences; s++)
         kvd_stepwise_account_add(account, &j.account[s]);
     free(j.account);

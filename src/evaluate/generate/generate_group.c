@@ -1,7 +1,4 @@
-/*
- * Generates a group of sequences: decides which tokens each forward pass runs and which tokens
- * follow.
- */
+/* Generates a group of sequences, pass by pass. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +12,7 @@ static bool is_own(const kvd_continuations *c, size_t at)
     return !c->forced || c->forced[at] == KVD_FREE_TOKEN;
 }
 
-/*
- * Stores output token number `at`, the model's choice `best`, and returns the token to feed next. x
- * [vocab] has the logits, or is NULL.
- */
+/* Stores output `at`, the model's choice `best`, and returns the token to feed next. */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
 {
@@ -40,7 +34,7 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* State of a group: sequences first .. first + n - 1, which run together. */
+/* sequences first .. first + n - 1, which run together */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
@@ -51,26 +45,17 @@ typedef struct {
     uint32_t *next; /* [n] */
     size_t *at;     /* [n] output index of the token that follows `next` */
     size_t *rows;   /* [n] number of each sequence's tokens in the cache */
-    /*
-     * Batch of the current forward pass (kvd_batch). For each of its sequences, `row` is the index
-     * in *c, `slot` the index in the group.
-     */
+    /* the current batch; `row` and `slot`: its sequences' indices in *c and in the group */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
-    /* [path->piece][vocab_size] Logits, or NULL if not needed. */
+    /* logits [path->piece][vocab_size], or NULL */
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
-    /*
-     * Input tokens of a sequence that runs alone because it outgrows the short RoPE table of a
-     * LongRoPE model, or NULL.
-     */
+    /* input of a sequence that runs alone, because it outgrows LongRoPE's short table; or NULL */
     uint32_t *text;
-    /*
-     * Number of input tokens of the whole group and of finished passes, and of sequences reported
-     * to c->advanced.
-     */
+    /* input tokens of the group, tokens of finished passes, and number of reported sequences */
     double all_tokens, tokens, told;
     double pass_tokens; /* input tokens of the current pass */
 } group;
@@ -85,10 +70,7 @@ static size_t length_of(const kvd_continuations *c, size_t s)
     return c->end[s + 1] - c->end[s];
 }
 
-/*
- * Returns for how many tokens the first cache can be used. In LongRoPE models it ends where the
- * RoPE factors change.
- */
+/* Returns how long the first cache lasts. In LongRoPE models, until RoPE's factors change. */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     const size_t n = prompt_of(c, s), all = n + length_of(c, s),
@@ -103,7 +85,7 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
     return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
 }
 
-/* Decides the next input token of sequence s and advances its position u->at[s]. */
+/* Decides the next input of sequence s and advances u->at[s]. */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -140,7 +122,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
-/* Reports progress to the caller. `part` is the fraction of the group that is done. */
+/* Reports progress; `part` is the finished fraction of the group. */
 static void advance(group *u, double part)
 {
     const kvd_continuations *const c = u->c;
@@ -208,10 +190,7 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/*
- * Appends a token to the text of a sequence that runs alone. If the text outgrows the short RoPE
- * table, begins a new cache with the whole text.
- */
+/* Appends a token. Beyond LongRoPE's short table, begins a new cache with the whole text. */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];
@@ -225,7 +204,7 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/* Runs one forward pass. *left receives the number of sequences whose output is not complete. */
+/* Runs one pass. *left receives the number of sequences with incomplete output. */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -311,10 +290,7 @@ static void take_back(group *u)
     (void)pthread_mutex_unlock(u->lock);
 }
 
-/*
- * Generates all outputs of the group. If a pass fails, asks for more memory (path->grow) and starts
- * again.
- */
+/* Generates the group. If a pass fails, asks for more memory and starts again. */
 static int generate(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                     const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                     pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)

@@ -1,4 +1,4 @@
-/* Generates tokens with the KV cache in host memory (methods/sequence_cache.h). */
+/* Generates tokens with the KV cache in host memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +11,9 @@ typedef struct {
     kvd_generator_spec spec;
     kvd_forward *forward;
     kvd_forward *twice; /* pass for methods that read prompts twice */
-    /* [max_tokens][d_model] Hidden states after the final norm. */
+    /* [max_tokens][d_model] states after the final norm */
     float *hidden;
-    /* [max_tokens][d_model] Hidden states of each sequence's last token. */
+    /* [max_tokens][d_model] the states of each sequence's last token */
     float *last;
     size_t d;
 } cpu_pass;
@@ -62,7 +62,7 @@ static int cpu_logits(kvd_generate_pass *p, size_t from, size_t n, float *logits
     return kvd_forward_logits(c->forward, c->last + from * c->d, n, logits, err);
 }
 
-/* Creates a forward pass on the CPU in float32. The checkpoint must stay open. */
+/* Opens a forward pass on the CPU in float32. The checkpoint must stay open. */
 static kvd_generate_pass *pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                    kvd_err *err)
 {
@@ -94,10 +94,7 @@ typedef struct {
     kvd_attention hook; /* calls `cache`'s hook and then path.layer_done */
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    /*
-     * [piece][vocab_size] Logits of up to `piece` sequences. They are computed even if the caller
-     * wants none, because tokens are chosen by them.
-     */
+    /* [piece][vocab_size] logits, by which tokens are chosen */
     float *logits;
 } by_rows;
 
@@ -106,7 +103,7 @@ static by_rows *of(kvd_generate_path *p)
     return (by_rows *)(void *)p;
 }
 
-/* Returns the index of the largest element, the first of equal ones. */
+/* Returns the index of the largest element, of equal ones the first. */
 static size_t largest(const float *x, size_t n)
 {
     size_t best = 0;

@@ -1,6 +1,6 @@
 /*
- * Items of published benchmarks. A prompt consists of context, question and answer prefix. The
- * cache is compressed after the prompt, or after the context, which several questions may share.
+ * Items of published benchmarks: context, question and answer prefix. The cache is compressed after
+ * the prompt, or after the context.
  */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_H
@@ -22,34 +22,30 @@ typedef struct {
     char *task; /* scores are averaged for each task */
     char *context;
     kvd_benchmark_turn *turn;
-    /* Number of questions that are asked one after the other on the same cache, at least 1. */
+    /* number of questions asked one after the other on one cache, at least 1 */
     size_t n_turns;
     char **choice; /* [n_choices] names of classes */
     size_t n_choices;
     kvd_metric metric;
     size_t max_new_tokens; /* limit of each answer's tokens, at least 1 */
-    /*
-     * Text that ends an answer. If it is "", only the end-of-text token ends the answer. If it is a
-     * line feed, leading line feeds of the answer are dropped.
-     */
+    /* text that ends an answer; "": only the end-of-text token */
     char *stop;
 } kvd_benchmark_item;
 
-/* List of items, which owns all strings and arrays. A zeroed list is empty. */
+/* list of items, which owns all strings; all zeros mean empty */
 typedef struct {
     kvd_benchmark_item *item;
     size_t n;
 } kvd_benchmark;
 
-/* Append a zeroed item to *b, or a zeroed question to its last item. Return NULL on failure. */
+/* Append a zeroed item to *b, or a question to its last item. Return NULL on failure. */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
-/* Appends a copy of `text` to *list, which has *n strings. */
 int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);
 
 typedef enum {
-    /* Detects the benchmark by the fields of the JSON objects. */
+    /* detects the benchmark by its JSON fields */
     KVD_FORM_AUTO,
     KVD_FORM_RULER,
     KVD_FORM_LONGBENCH,
@@ -57,36 +53,33 @@ typedef enum {
     KVD_FORM_INFINITEBENCH,
     KVD_FORM_GSM8K,
     KVD_FORM_SCBENCH,
-    /* RULER items with the column names of the package kvpress. */
+    /* RULER with the column names of the package kvpress */
     KVD_FORM_KVPRESS,
     KVD_FORM_GENERAL,
     KVD_N_FORMS
 } kvd_benchmark_form;
 extern const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1];
 
-/* Largest max_new_tokens, and largest number of bytes of a task's name. */
+/* limits of max_new_tokens, and of bytes of a task's name */
 enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20, KVD_BENCHMARK_TASK_BYTES = 100 };
 
 typedef struct {
     kvd_benchmark_form form;
     int metric; /* kvd_metric for all items, or -1 for the benchmark's own */
-    /* Limit of the number of answer tokens, or 0 for that of the benchmark. */
+    /* largest number of answer tokens, or 0 for the benchmark's number */
     size_t max_new_tokens;
-    /* Text that ends an answer, or NULL for that of the benchmark. */
+    /* text that ends an answer, or NULL for the benchmark's */
     const char *stop;
     size_t most; /* number of items to read per file, or 0 for all */
-    /* Number of solved examples before a GSM8K question, 0 to KVD_GSM8K_SHOTS. */
+    /* number of solved examples before a GSM8K question */
     size_t shots;
 } kvd_benchmark_settings;
 
-/* Appends the items of a file of JSON objects, one per line or in a list (.json). */
+/* Appends the items of a file of JSON objects, one per line or in a list. */
 int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_settings *s,
                        kvd_err *err);
 
-/*
- * Replaces the metric, limits and texts of an item by those that `s` gives. Fails if the prompt is
- * empty or the references do not suit the metric.
- */
+/* Replaces what `s` gives in an item. Fails if the references do not suit the metric. */
 int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s, kvd_err *err);
 
 #endif

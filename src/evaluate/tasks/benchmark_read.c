@@ -1,4 +1,4 @@
-/* Reads JSON lines of published benchmarks and fills in their prompt templates (benchmark.h). */
+/* Reads JSON lines of published benchmarks and fills in their prompts. */
 #include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
@@ -117,10 +117,7 @@ static char *filled(const char *template, size_t n, const slot *slots, kvd_err *
     return out;
 }
 
-/*
- * Fills in a prompt template. Text up to {context} becomes the context of the item, the rest its
- * question.
- */
+/* Fills a prompt. Text up to {context} is the item's context, the rest its question. */
 static int fill(reader *r, const char *template, const slot *slots, kvd_err *err)
 {
     static const char name[] = "{context}";
@@ -134,10 +131,7 @@ static int fill(reader *r, const char *template, const slot *slots, kvd_err *err
                : -1;
 }
 
-/*
- * Sets the limit of answer tokens from the field of the JSON object, else from the item, else to
- * 128.
- */
+/* Sets the limit of answer tokens: from the JSON object, else from the item, else 128. */
 static int answer_tokens(reader *r, kvd_err *err)
 {
     const json_t *const most = json_object_get(r->x, "max_new_tokens");
@@ -163,10 +157,7 @@ static int read_ruler(reader *r, kvd_err *err)
     if (need_text(r->x, "input", &input, err) || optional_text(r->x, "answer_prefix", &prefix, err))
         return -1;
     kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
-    /*
-     * If no answer prefix is given, the last line of the input is the question followed by the
-     * answer prefix.
-     */
+    /* The last line of the input is question and answer prefix. */
     const char *const line = strrchr(input, '\n');
     const size_t n = line ? (size_t)(line + 1 - input) : strlen(input);
     if (!turn || !(r->item->context = strndup(input, n)))
@@ -274,10 +265,7 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
                                              turn->n_references ? turn->reference[0] : "");
 }
 
-/*
- * Finds the words of a question that InfiniteBench's prompt repeats: a call like "func_12(-3)"
- * (task code_run), or "the largest number" (math_find). Sets *out to NULL for other tasks.
- */
+/* Finds the words that InfiniteBench's prompt repeats, such as "func_12(-3)". Else *out is NULL. */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
     const char *at = input;
@@ -433,7 +421,7 @@ static int metric_named(const char *name, kvd_metric *metric, kvd_err *err)
     return kvd_fail(err, "metric '%.40s' is unknown; docs/tasks.md lists all", name);
 }
 
-/* Returns true if two field names differ only in case, '_', '-' and a plural s. */
+/* Returns true if names differ only in case, '_', '-' and a plural s. */
 static bool nearly_same(const char *a, const char *b)
 {
     for (;;) {
@@ -518,7 +506,7 @@ static int unrecognised(const json_t *x, kvd_err *err)
                     *fields ? fields : "none");
 }
 
-/* Fails if an object has fields that only KVD_FORM_GENERAL reads and no option replaces. */
+/* Fails if an object has fields that nothing would read. */
 static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
 {
     static const struct {
@@ -603,7 +591,7 @@ static int read_item(reader *r, kvd_err *err)
            kvd_benchmark_change(r->item, r->s, err);
 }
 
-/* Returns TASK of a path TASK/validation.jsonl (RULER), otherwise the file's name. */
+/* Returns TASK of TASK/validation.jsonl (RULER), else the file's name. */
 static char *task_of_path(const char *path)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,
@@ -664,7 +652,7 @@ static int read_lines(reader *r, const char *path, FILE *f, kvd_err *err)
             status = kvd_in(err, "'%s', line %zu", path, number);
         json_decref(x);
     }
-    /* Reports missing memory: getline then fails without setting ferror or feof. */
+    /* getline without memory sets neither ferror nor feof. */
     if (!status && n < 0 && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", path);
     free(line);

@@ -13,10 +13,7 @@ static int encode(const kvd_benchmark_run *r, const char *text, size_t len, bool
     return kvd_tokenizer_encode(r->tokenizer, text, len, special, ids, err);
 }
 
-/*
- * Returns the text of a prompt, in the chat template if there is one. *split receives the number of
- * bytes before the question.
- */
+/* Returns a prompt, in the chat template if any. *split: bytes before the question. */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
 {
@@ -54,10 +51,7 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
     return status;
 }
 
-/*
- * Tokenizes a question of an item. `prompt` receives the tokens after which the cache is
- * compressed, `question` the later ones.
- */
+/* Tokenizes a prompt: `prompt` has the tokens before compression, `question` later ones. */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
 {
@@ -77,10 +71,7 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
     return status ? -1 : 0;
 }
 
-/*
- * Removes the middle of `prompt`, so that it fits into max_len tokens together with the question
- * and `taken` further tokens.
- */
+/* Removes the middle of `prompt`, so that all fits into max_len tokens. */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
 {
@@ -234,7 +225,7 @@ static bool is_end(const kvd_benchmark_run *r, uint32_t token)
            (r->settings.chat && token == r->chat_stop);
 }
 
-/* Returns the text of an answer up to its stop text. *stopped tells if the stop text was found. */
+/* Returns an answer up to its stop text. *stopped: the stop text was found. */
 static char *answer_text(const kvd_benchmark_run *r, const kvd_benchmark_item *x,
                          const uint32_t *token, size_t n, bool *stopped, kvd_err *err)
 {
@@ -258,10 +249,7 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /*
-     * Ends the answer. 1 feeds the end token to the model; 2 does not, because the chat template
-     * writes it.
-     */
+    /* 1 feeds the end token; 2 does not, because the chat template has it. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

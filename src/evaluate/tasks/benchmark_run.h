@@ -7,24 +7,19 @@
 #include "model/text/chat.h"
 #include "model/text/tokenizer.h"
 
-/*
- * Position in the prompt after which the cache is compressed. Later tokens enter the cache one by
- * one.
- */
+/* The cache is compressed at this place of the prompt. Later tokens enter one by one. */
 typedef enum {
-    /* Compresses after the first question. */
+    /* compress after the first question */
     KVD_COMPRESS_PROMPT,
-    /* Compresses after the context, before the question. */
+    /* after the context, before the question */
     KVD_COMPRESS_CONTEXT
 } kvd_compress_at;
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /*
-     * All questions of an item use one cache, one after the other, with the answers between them.
-     */
+    /* questions of an item use one cache, one after the other */
     KVD_TURNS_FOLLOW,
-    /* Each question starts from its own cache of the context. */
+    /* each question starts from its own cache of the context */
     KVD_TURNS_APART
 } kvd_benchmark_turns;
 extern const char *const kvd_benchmark_turns_words[3];
@@ -32,21 +27,18 @@ extern const char *const kvd_benchmark_turns_words[3];
 typedef struct {
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
-    /* Largest number of tokens of a prompt with its answers. Longer prompts lose their middle. */
+    /* largest number of tokens of a prompt with answers; longer prompts lose their middle */
     size_t max_len;
-    /* Options of text generation. Their max_len is computed from the items. */
+    /* max_len is computed from the items */
     kvd_generator_spec generator;
     bool no_special; /* leaves out the begin-of-text token */
-    /*
-     * Chat template that includes the begin-of-text token, or NULL. An answer prefix is written
-     * after the header of the assistant's message.
-     */
+    /* chat template with the begin-of-text token, or NULL */
     const kvd_chat *chat;
 } kvd_benchmark_run_settings;
 
 typedef struct {
     size_t item, turn, sequence;
-    /* Range of the answer's output tokens in kvd_continuations: at .. end - 1. */
+    /* indices of the answer's output tokens: at .. end - 1 */
     size_t at, end;
     bool last; /* true for the last answer of its sequence */
 } kvd_benchmark_answer;
@@ -74,9 +66,8 @@ typedef struct {
 } kvd_benchmark_result;
 
 /*
- * Prepares the prompts. Long ones lose their middle, as in LongBench. Fails, naming the item, if a
- * question is longer than max_len, if KVD_COMPRESS_CONTEXT is set and an item has no question apart
- * from its context, or if chat tokens are missing. *r can be released after a failure.
+ * Prepares the prompts. Long ones lose their middle, as in LongBench. Fails if a question is too
+ * long or cannot be apart from its context. *r can be released after a failure.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
@@ -84,9 +75,8 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
- * Runs and scores all items. With --part, only generates and saves. `name` is the name in the
- * journal. Fails if a compression method of `plan` changed no cached token (kvd_cache_check_steps).
- * *out must be zeroed; the caller releases it, also after a failure.
+ * Runs and scores all items. With --part, only generates and saves. `name`: name in the journal.
+ * Fails if a method changed no cached token. *out must be zeroed; release it, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

@@ -113,17 +113,14 @@ const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t)
     return t->rows;
 }
 
-/*
- * Returns the bytes of an uncompressed 16-bit cache after n tokens. Layers with a sliding window
- * hold only the tokens in the window.
- */
+/* Returns the size in bytes of an uncompressed 16-bit cache of n tokens. */
 static double dense_bytes(const kvd_config *c, double n)
 {
     const double per_token = 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
     return n * per_token * kvd_cache_window_share(c, (size_t)n);
 }
 
-/* Value of `task` that selects the mean over all tasks with equal weights. */
+/* index that means all tasks, whose mean has equal weights */
 #define ALL_TASKS SIZE_MAX
 
 static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
@@ -131,10 +128,7 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
     return task == ALL_TASKS || t->task_of[item] == task;
 }
 
-/*
- * Computes the mean score of *r, minus that of *less unless it is NULL. With ALL_TASKS, the
- * bootstrap resamples items within each task.
- */
+/* Computes the mean score of *r, minus that of *less unless NULL, with an interval. */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
 {
@@ -187,7 +181,7 @@ int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, k
     return status;
 }
 
-/* Returns the number of steps after the prompts of all sequences. */
+/* Returns how many decode steps all sequences take. */
 static double all_steps(const kvd_benchmark_run *run, const kvd_benchmark_result *r)
 {
     double n = 0;
@@ -238,7 +232,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / dense);
-    /* The bytes that a step reads are stored as a share of a 16-bit cache. */
+    /* Writes the read bytes as a share of a 16-bit cache. */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
     kvd_rows_real(t->rows, "bytes_per_step_read", r->account.read / 8 / all_steps(run, r));

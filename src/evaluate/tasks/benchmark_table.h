@@ -1,7 +1,4 @@
-/*
- * Benchmark results in kvdim/tasks files: /rows has a row per method and task, /answers a row per
- * method and answer.
- */
+/* Results in kvdim/tasks files: a table row per method and task, and one per method and answer. */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 
@@ -13,30 +10,21 @@ enum { KVD_BENCHMARK_LINE = 400 };
 
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
-/*
- * Creates an empty table, or returns NULL. Borrows `r` and `config`. `calibrated` names the
- * calibration text, `seed` is the bootstrap's.
- */
+/* Creates an empty table, or returns NULL. Borrows `r` and `config`. `calibrated`: a text. */
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err);
 void kvd_benchmark_table_free(kvd_benchmark_table *t);
 
-/*
- * Adds a row for each task and, if there are several, one for their mean with equal weights. Owns
- * *result. The uncompressed model must come first.
- */
+/* Adds a row per task and one for the mean. Owns *result. The uncompressed model comes first. */
 int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
                             const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
 
-/*
- * Computes the latest mean score divided by that of the uncompressed model, with a 95 % interval.
- * Fails if the uncompressed model scores 0.
- */
+/* Divides the latest mean score by the uncompressed one, which must not be 0. */
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 
 const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t);
 extern const char kvd_benchmark_heading[];
-/* Writes row i as text into line [KVD_BENCHMARK_LINE] and returns `line`. */
+/* Writes row i as text into `line` and returns it. */
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line);
 
 int kvd_benchmark_table_write(kvd_h5 *f, const kvd_benchmark_table *t, kvd_err *err);

@@ -93,7 +93,7 @@ const kvd_benchmark_row kvd_longbench_v2_row = {
     "(D) {D}\n\nFormat your response as follows: \"The correct answer is (insert answer here)\".",
     128, KVD_METRIC_CHOICE, NULL};
 
-/* GSM8K without solved examples. The question serves as context. */
+/* GSM8K without solved examples, where the question is the context */
 const kvd_benchmark_row kvd_gsm8k_row = {"gsm8k", "Question: {input}\n", 256, KVD_METRIC_NUMBER,
                                          "Question:"};
 
@@ -173,7 +173,7 @@ static const char *const scbench_next[] = {
     "\n\n{input}",
 };
 
-/* RULER's tasks. A row applies to all tasks whose names begin with its name. */
+/* An entry applies to all tasks whose names begin with its name. */
 static const kvd_benchmark_row ruler[] = {
     {"niah", NULL, 128, KVD_METRIC_MATCH_ALL, NULL}, {"vt", NULL, 30, KVD_METRIC_MATCH_ALL, NULL},
     {"cwe", NULL, 120, KVD_METRIC_MATCH_ALL, NULL},  {"fwe", NULL, 50, KVD_METRIC_MATCH_ALL, NULL},

@@ -37,7 +37,7 @@ int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err
     return 0;
 }
 
-/* Returns the locale C.UTF-8, whose character classes cover Unicode, or 0 if it is missing. */
+/* Returns the locale C.UTF-8, which knows Unicode's character classes, or 0. */
 static locale_t unicode(void)
 {
     static locale_t known;

@@ -7,31 +7,28 @@
 
 #include "common/err.h"
 
-/*
- * Returns `s` without leading ASCII white space. *n receives its length in bytes without trailing
- * white space.
- */
+/* Returns `s` without leading white space. *n: its bytes without trailing white space. */
 const char *kvd_trimmed(const char *s, size_t *n);
 
-/* A text as Unicode code points. A byte that is not valid UTF-8 becomes 0x110000 + byte. */
+/* A text as code points. A byte of invalid UTF-8 becomes 0x110000 + byte. */
 typedef struct {
     uint32_t *c;
     size_t n;
 } kvd_characters;
 
-/* Decodes UTF-8 text. The caller frees x->c. */
+/* Decodes UTF-8. The caller frees x->c. */
 int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err);
-/* Converts characters to lower case one by one (towlower of C.UTF-8). */
+/* Converts characters to lower case one by one. */
 int kvd_characters_lower(kvd_characters *x, kvd_err *err);
-/* Returns true for letters and digits, but not the underscore. */
+/* Returns true for letters and digits. */
 bool kvd_character_is_word(uint32_t c);
 /* Returns true for white space as in Python's str.split. */
 bool kvd_character_is_space(uint32_t c);
-/* Returns the index of the first occurrence of y in x, or SIZE_MAX. */
+/* Returns the first index of y in x, or SIZE_MAX. */
 size_t kvd_characters_find(const kvd_characters *x, const kvd_characters *y);
 
 typedef struct {
-    /* Words of a text, as ranges of its characters. The text must outlive this structure. */
+    /* words as ranges of a text's characters, which must outlive them */
     kvd_characters *word;
     size_t n;
 } kvd_words;
@@ -39,13 +36,10 @@ typedef struct {
 /* Finds the words between white space. The caller frees w->word. */
 int kvd_words_of(const kvd_characters *x, kvd_words *w, kvd_err *err);
 int kvd_words_order(const kvd_characters *a, const kvd_characters *b);
-/* Sorts both lists and returns the number of words, counting repeated ones, that are in both. */
+/* Sorts both lists and returns the number of common words, with repetitions. */
 size_t kvd_words_common(kvd_words *a, kvd_words *b);
 
-/*
- * Returns the F1 score of an answer with n parts (such as words) and a reference with m parts, of
- * which `same` are common.
- */
+/* Returns the F1 score of n parts and m reference parts, of which `same` are common. */
 double kvd_f1(double same, double n, double m);
 
 #endif

@@ -93,7 +93,7 @@ double kvd_leading_numbers(const char *answer, const kvd_metric_key *key)
     return (double)right / (double)key->n_references;
 }
 
-/* Replaces line feeds, quotes, hyphens, asterisks and "Option" in s [n] by single blanks. */
+/* Replaces line feeds, quotes, hyphens, asterisks and "Option" by blanks. */
 static char *cleaned(const char *s, size_t n)
 {
     char *const out = malloc(n + 1);
@@ -128,9 +128,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
         if (!after)
             continue;
         after += strlen(prefix[k]);
-        /*
-         * Skips one UTF-8 character after the prefix (such as "answer is"), as InfiniteBench does.
-         */
+        /* InfiniteBench skips one character after the prefix. */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
             after++;
@@ -142,7 +140,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
     return 0;
 }
 
-/* Chinese punctuation marks, which scores ignore like ASCII punctuation. */
+/* Chinese punctuation, which scores ignore like ASCII punctuation. */
 static const char chinese_marks[] =
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛"
     "〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏";
@@ -153,9 +151,7 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Writes the characters of `s` to *out: in lower case, sorted, without white space and punctuation.
- */
+/* Characters in lower case, sorted, without white space and punctuation. */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

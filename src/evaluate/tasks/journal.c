@@ -15,10 +15,7 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /*
-     * JSON objects, one per saved group of sequences, with keys "run", "account", "sequences", and
-     * with "file" and "line" from which they were read.
-     */
+    /* Saved groups: "run", "account", "sequences", and the "file" and "line" of each. */
     json_t *groups;
     size_t n_saved;
     char **part;
@@ -26,7 +23,7 @@ struct kvd_journal {
     bool empty; /* true if this run created the file and has saved nothing */
 };
 
-/* Number of bytes of a line's checksum: a space, 16 hexadecimal digits of XXH3, a line feed. */
+/* bytes of a line's checksum: a space, 16 digits of XXH3, a line feed */
 enum { CHECKSUM = 18 };
 
 static void checksum(char *to, const char *text, size_t n)
@@ -58,10 +55,7 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
     return kvd_run_key_same(path, "cannot be resumed", then, key, err);
 }
 
-/*
- * Reads a line of the journal. The first line must match this run's options. Later lines must match
- * their checksums.
- */
+/* Reads a line. The first one must match this run's options, others their checksums. */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
 {
@@ -92,10 +86,7 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
     return status;
 }
 
-/*
- * Reads all lines of a journal. *whole receives the number of bytes of complete lines, as a killed
- * run may leave half a line.
- */
+/* Reads all lines. *whole: bytes of complete lines, as a killed run may leave half a line. */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
 {
@@ -172,7 +163,7 @@ static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err
     return status;
 }
 
-/* Returns true if `name` is the journal of a part, PATH.I-of-N. */
+/* Returns true if `name` is PATH.I-of-N, the journal of a part. */
 static bool is_part(const kvd_journal *j, const char *name)
 {
     const char *const slash = strrchr(j->path, '/'), *const own = slash ? slash + 1 : j->path;
@@ -191,10 +182,7 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     char *where;
     if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
         return kvd_no_memory(err, "a path", strlen(j->path));
-    /*
-     * Reads the journals in sorted order, so that a sequence that two of them hold always comes
-     * from the same one.
-     */
+    /* In sorted order, so that the result does not depend on the folder's. */
     const int n = scandir(where, &entry, NULL, alphasort);
     int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
     for (int i = 0; i < n; i++) {
@@ -348,7 +336,7 @@ typedef struct {
     const kvd_continuations *c;
     const kvd_continued *out;
     bool *done; /* [c->n_sequences] */
-    /* [c->n_sequences] Cache statistics of each group, stored at the group's first sequence. */
+    /* [c->n_sequences] cache statistics of each group, at its first sequence */
     kvd_stepwise_account *account;
     kvd_progress *progress;
 } saved_call;
@@ -370,7 +358,7 @@ static int check_interrupted(void *ctx, size_t first, size_t n, const kvd_stepwi
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/* Takes the results of a saved group, unless one of its sequences already has results. */
+/* Takes a saved group, unless one of its sequences already has results. */
 static int take_group(saved_call *r, json_t *group, size_t *n)
 {
     json_t *const sequences = json_object_get(group, "sequences");

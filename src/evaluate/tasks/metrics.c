@@ -71,8 +71,8 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * Scores an answer by the class names in it. LongBench's code removes names from a list while
- * iterating over it, so it skips the name after a removed one. This function does the same.
+ * Scores class names as LongBench does, which removes names from a list while iterating over it and
+ * so skips some.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -105,9 +105,7 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/*
- * Returns the number of bytes of the digits, of any script, at the start of s, like Python's \d+.
- */
+/* Returns how many bytes of leading digits of any script s has, like Python's \d+. */
 static size_t digits_of_any_script(const char *s)
 {
     size_t n = digits(s);
@@ -147,7 +145,7 @@ static double first_integer(const char *answer, const char *reference)
     return digits(at) == strlen(reference) && !memcmp(at, reference, strlen(reference));
 }
 
-/* Returns the length of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at s, or 0 if there is none. */
+/* Returns the length of a match of (-?[$0-9.,]{2,})|(-?[0-9]+), or 0. */
 static size_t number_width(const char *s)
 {
     const size_t sign = *s == '-', wide = strspn(s + sign, "$0123456789.,");
@@ -155,7 +153,7 @@ static size_t number_width(const char *s)
     return wide >= 2 ? sign + wide : narrow ? sign + narrow : 0;
 }
 
-/* Writes number s [n] to out [n + 1] without commas, dollar signs and a final point. */
+/* Writes s [n] without commas, dollar signs and a final point. */
 static void plain_number(const char *s, size_t n, char *out)
 {
     size_t m = 0;
@@ -193,10 +191,7 @@ static int last_number(const char *answer, const char *reference, double *score,
     return status;
 }
 
-/*
- * Returns the letter X of "The correct answer is (X)" or "The correct answer is X" in the answer,
- * or 0.
- */
+/* Returns X of "The correct answer is (X)", or 0. */
 static char chosen(const char *answer)
 {
     static const char words[] = "The correct answer is ";
@@ -246,10 +241,7 @@ static char *blanked(const char *s, const char *drop)
     return out;
 }
 
-/*
- * Scores a letter as InfiniteBench: a reference must follow "answer is:" or the like. Without such
- * words, the first word in "ABCD" counts.
- */
+/* Finds the letter as InfiniteBench: after "answer is:" or so, else the first word in "ABCD". */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {
     static const char *const prefix[] = {"answer is:", "answer:", "answer is", "option is"};
@@ -309,7 +301,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Fails if every answer would get the same score with reference `r`. */
+/* Fails if every answer would get the same score. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

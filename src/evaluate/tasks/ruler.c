@@ -9,15 +9,9 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/*
- * Streams of random numbers. Task k draws from TASK_STREAM + k. ORDER_STREAM shuffles lists; it
- * starts anew for each item.
- */
+/* random streams: task k draws from TASK_STREAM + k; ORDER_STREAM starts anew for each item */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/*
- * Largest number of tokens of the solved example in task "vt", and largest number of attempts to
- * draw an item that fits.
- */
+/* largest number of tokens of the example of "vt", and of attempts to draw a fitting item */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -33,7 +27,7 @@ const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
                                                             "fwe",
                                                             NULL};
 
-/* Needle tasks of RULER's file scripts/synthetic.yaml, in the order of kvd_ruler_words. */
+/* needle tasks, in the order of kvd_ruler_words */
 static const kvd_ruler_needles needle_tasks[] = {
     {KVD_RULER_NOISE, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
     {KVD_RULER_ESSAY, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
@@ -107,7 +101,7 @@ void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index)
     qsort(index, k, sizeof *index, ascending);
 }
 
-/* Returns the number of bytes of a prompt before its last line, which is the question. */
+/* Returns how many bytes precede the last line, which is the question. */
 static size_t context_bytes(const char *input)
 {
     const char *const line = strrchr(input, '\n');
@@ -139,30 +133,21 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/* Rules by which the number of words or lines of an item is fitted to a length in tokens. */
+/* how the number of words or lines of an item is fitted to a length in tokens */
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
-    /*
-     * Size in words or lines of a trial item, from which the tokens per word or line are estimated.
-     */
+    /* size of a trial item, which tells the tokens per word or line */
     size_t sample;
-    /*
-     * First size that the search tries, and number of words or lines by which an item that is too
-     * long gets shorter.
-     */
+    /* first size that is tried; also removed from an item that is too long */
     size_t step;
     size_t least;
-    /* Tokens of the solved example of task "vt", which do not depend on the number of lines. */
+    /* number of tokens of the example of "vt", which do not depend on the size */
     size_t beside;
     size_t slack; /* search limit as a multiple of the estimated size */
 } fit;
 
-/*
- * Searches the largest number of words or lines that fits, as RULER does: by bisection between
- * f->step and f->slack times an estimate from an item of size f->sample. Takes f->step if no size
- * fits.
- */
+/* Searches the largest fitting size by bisection, as RULER does. Takes f->step if none fits. */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -187,10 +172,7 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
     return 0;
 }
 
-/*
- * Searches the number of words for task "fwe": adds f->step words until there are f->limit tokens,
- * then removes the last step if at least f->least words remain.
- */
+/* Adds f->step words up to f->limit tokens, then removes the last step (task "fwe"). */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -207,10 +189,7 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
     return 0;
 }
 
-/*
- * Builds an item. If it is too long, builds it again with f->step words or lines less, then draws
- * another one, at most ATTEMPTS times. RULER would draw forever.
- */
+/* Makes an item that is too long smaller, then draws it again, at most ATTEMPTS times. */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
     size_t tokens = 0;
@@ -254,7 +233,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* If 500 words are too long, starts at 25 words. RULER would search forever. */
+    /* If 500 words are too long, starts at 25. RULER would search forever. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)
@@ -263,7 +242,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Chooses the number of lines in the solved example of task "vt", and fills the rules *f. */
+/* Chooses the lines of the example of "vt". */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;
@@ -398,7 +377,7 @@ static int tokens_of(const kvd_tokenizer *tokenizer, const char *text, size_t n,
     return status;
 }
 
-/* Writes an item as one line of JSON with the fields that RULER's write_manifest writes. */
+/* Writes an item as a line of JSON with RULER's fields. */
 static int put_item(FILE *f, const kvd_benchmark_item *x, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err)
 {

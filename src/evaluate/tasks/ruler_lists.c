@@ -1,4 +1,4 @@
-/* Builds RULER's items that need no essay: variable tracking, common words and frequent words. */
+/* Builds RULER's items without essay: variable tracking, common words, frequent words. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,14 +6,11 @@
 
 enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 
-/*
- * Chain of assignments VAR A = 12345, VAR B = VAR A, ... that is hidden between noise lines (task
- * "vt").
- */
+/* assignments VAR A = 12345, VAR B = VAR A, ... hidden between noise lines */
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
-    /* Noise line before which each assignment is written. */
+    /* noise line before which each assignment is written */
     size_t at[KVD_RULER_CHAIN];
 } chain;
 
@@ -51,9 +48,7 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            /*
-             * RULER ends lines of assignments after the first with a blank, and so does this code.
-             */
+            /* RULER ends lines of later assignments with a blank. */
             else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;
@@ -118,10 +113,7 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/*
- * Writes word k of a list of n different words: a word of *r's list or, if *r has fewer than n
- * words, two nouns joined by a hyphen.
- */
+/* Writes word k of n different words. If there are too few, two nouns with a hyphen. */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
     const size_t a = r->adjectives.n, b = a + r->nouns.n, nouns = r->nouns.n;
@@ -146,8 +138,8 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Writes a numbered list of n different words. KVD_RULER_COMMON of them occur `often` times, all
- * others `seldom` times. The caller frees *words [words_for(r, n)].
+ * Writes n different words: KVD_RULER_COMMON `often` times, others `seldom` times. The caller frees
+ * *words.
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
@@ -199,7 +191,7 @@ static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ru
 
 int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
-    /* The numbers of repetitions depend on the prompt length, as in RULER. */
+    /* true for short prompts, in which words are repeated less often, as in RULER */
     const bool small = r->s->length < 4096;
     const size_t example = small ? 20 : 40;
     size_t *words = NULL, size;
@@ -250,27 +242,21 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Returns the number of different words in an item of task "fwe", including "...". */
+/* Counts the different words, with "...". */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
     return n > CODED_ANSWERS ? n : 1 + CODED_ANSWERS;
 }
 
-/*
- * Returns how often the word of rank k >= 1 occurs among n words if frequencies follow Zipf's law
- * with exponent 2.
- */
+/* Returns how often rank k occurs among n words, by Zipf's law with exponent 2. */
 static size_t zipf(size_t n, size_t k)
 {
     static const double zeta_2 = 1.6449340668482264;
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/*
- * Writes made-up words in shuffled order. The word of rank k occurs zipf(n, k) times. Rank 1 is
- * "...".
- */
+/* Writes made-up words in shuffled order, rank k zipf(n, k) times. Rank 1 is "...". */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

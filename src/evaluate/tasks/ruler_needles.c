@@ -1,6 +1,4 @@
-/*
- * Builds RULER's needle items: facts that are hidden in noise, in an essay or among other needles.
- */
+/* Builds RULER's needle items: facts hidden in noise, in an essay or among other needles. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,10 +24,7 @@ static bool is_abbreviation(const char *word, size_t n)
     return false;
 }
 
-/*
- * Returns true if a sentence ends between two words: `word` ends in . ! or ? (perhaps quoted) and
- * `next` can begin a sentence.
- */
+/* Returns true if `word` ends in . ! or ? and `next` can begin a sentence. */
 static bool ends_sentence(const char *word, const char *next)
 {
     size_t n = strlen(word);
@@ -86,7 +81,7 @@ static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
 
 typedef struct {
     char key[MOST_NEEDLES][NEEDLE_WORD];
-    /* Values of needles as text. Value v of key k has the index k * values + v. */
+    /* value v of key k has the index k * values + v */
     char value[MOST_NEEDLES][NEEDLE_WORD];
     size_t n;
     size_t order[MOST_NEEDLES];
@@ -123,20 +118,14 @@ static const char *essay_word(const kvd_ruler *r, size_t i)
     return r->essay.word[i % r->essay.n];
 }
 
-/*
- * Writes n words of the essay, which is repeated if it is shorter, and inserts the needles at
- * depths drawn from 40 percentages.
- */
+/* Writes n words of the essay, repeated if it is short, with needles at random depths. */
 static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
 {
     size_t sentences = 0, depth[N_DEPTHS], done = 0, word = 0;
     for (size_t i = 0; i < n; i++)
         sentences += i + 1 == n || r->ends[i % r->essay.n];
     kvd_ruler_positions(r, N_DEPTHS, h->n, depth);
-    /*
-     * Writes the essay's parts and the needles between them. Two blanks separate adjacent needles,
-     * as in RULER.
-     */
+    /* RULER separates adjacent needles by two blanks. */
     for (size_t i = 0; i <= h->n; i++) {
         size_t until = sentences;
         if (i < h->n) {
@@ -166,7 +155,7 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
         char key[NEEDLE_WORD], value[NEEDLE_WORD];
         if (i)
             fputc('\n', f);
-        /* RULER inserts needles from the end of the text, so the first needle comes last. */
+        /* RULER inserts from the end of the text, so the first needle comes last. */
         if (left && at[h->n - left] == i) {
             put_hidden(f, r, h, --left);
             fputc('\n', f);

@@ -64,14 +64,14 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* Words of a text as numbers. Words of two texts have the same number if they are equal. */
+/* words as numbers; equal words of two texts have the same number */
 typedef struct {
     size_t *word; /* [n_words] */
     size_t *end;  /* [n_sentences] index after the sentence's last word */
     size_t n_words, n_sentences, n_distinct;
 } sentences;
 
-/* Returns the number of word *w in the list d of different words. If *w is new, appends it. */
+/* Returns the number of word *w in list d, to which a new word is appended. */
 static size_t number_of(kvd_words *d, const kvd_characters *w)
 {
     size_t i = 0;
@@ -82,7 +82,7 @@ static size_t number_of(kvd_words *d, const kvd_characters *w)
     return i;
 }
 
-/* A sentence of only white space has one empty word. */
+/* Adds a sentence. One of only white space has an empty word. */
 static int add_sentence(const kvd_characters *x, kvd_words *d, sentences *s, kvd_err *err)
 {
     const kvd_characters empty = {0};
@@ -125,10 +125,7 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/*
- * Marks in in_union the words of the longest common subsequence of sentences x [n] and y [m]. If
- * there are several, takes the one that Python's package rouge finds.
- */
+/* Marks the words of the longest common subsequence of x [n] and y [m], as Python's rouge. */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -164,10 +161,7 @@ static double package_f1(double both, double answer, double reference)
     return 2 * (p * r / (p + r + 1e-8));
 }
 
-/*
- * Counts the different words that two texts have in common or, with `subsequences`, those in
- * longest common subsequences of their sentences.
- */
+/* Counts common words or, with `subsequences`, those in common subsequences of sentences. */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
 {
@@ -228,15 +222,9 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
 
 typedef struct {
     const kvd_characters *a, *b;
-    /*
-     * [b->n] True for frequent characters, which the search for common blocks ignores, as Python's
-     * difflib does.
-     */
+    /* [b->n] true for frequent characters, which Python's difflib ignores */
     bool *popular;
-    /*
-     * [b->n + 1] Lengths of common blocks that end at each index of b, for two successive indices
-     * of a.
-     */
+    /* [b->n + 1] lengths of common blocks that end at each index of b */
     size_t *length[2];
 } matcher;
 
@@ -244,10 +232,7 @@ typedef struct {
     size_t a, b, n;
 } block;
 
-/*
- * Finds the longest common block of a[alo .. ahi-1] and b[blo .. bhi-1]. If several are equally
- * long, takes the first in a, then the first in b.
- */
+/* Finds the longest common block, of several the first in a, then in b. */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     block best = {alo, blo, 0};
@@ -288,10 +273,7 @@ static size_t matched(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi
     return sum;
 }
 
-/*
- * Computes the similarity of two texts as Python's difflib.SequenceMatcher(None, a, b).ratio()
- * does.
- */
+/* Computes Python's difflib.SequenceMatcher(None, a, b).ratio(). */
 static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, kvd_err *err)
 {
     enum { FREQUENT_FROM = 200 };
@@ -314,10 +296,7 @@ static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, 
     return ok ? 0 : kvd_no_memory(err, "matches of two texts", 3 * b->n * sizeof(size_t));
 }
 
-/*
- * Returns the first line of `s` without a backtick, # or //. *len receives its length, or 0 if
- * there is none.
- */
+/* Returns the first line of `s` without a backtick, # or //, and its length or 0. */
 static const char *code_line(const char *s, size_t *len)
 {
     s += strspn(s, "\n");
@@ -340,7 +319,7 @@ int kvd_code_similarity(const char *answer, const char *reference, double *score
     double r = 0;
     int status = kvd_characters_of(line, n, &a, err) ||
                  kvd_characters_of(reference, strlen(reference), &b, err);
-    /* Equal texts score 1, and an empty text scores 0, as in fuzzywuzzy. */
+    /* As in fuzzywuzzy, equal texts score 1 and an empty text 0. */
     if (!status && !kvd_words_order(&a, &b))
         r = 1;
     else if (!status && a.n && b.n)

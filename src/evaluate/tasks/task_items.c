@@ -23,10 +23,7 @@ void kvd_task_items_release(kvd_task_items *items)
     *items = (kvd_task_items){0};
 }
 
-/*
- * Moves the built sequences into *items. An item has per_item sequences and is a cluster of its own
- * for the bootstrap.
- */
+/* Moves the sequences into *items. Each item is a cluster for the bootstrap. */
 static int take_sequences(kvd_sequences *b, size_t per_item, kvd_task_items *items, kvd_err *err)
 {
     items->run = kvd_sequences_take(b);
@@ -42,10 +39,7 @@ static int take_sequences(kvd_sequences *b, size_t per_item, kvd_task_items *ite
 static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const uint32_t *id,
                          size_t n, kvd_err *err)
 {
-    /*
-     * n_items is advanced before the texts are stored, so that after a failure exactly the stored
-     * texts are freed.
-     */
+    /* After a failure, exactly the stored texts must be freed. */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;
@@ -152,10 +146,7 @@ static int read_both(const kvd_task_documents *d, const char *second, fields *a,
     return 0;
 }
 
-/*
- * Tokenizes a document and keeps at most `room` of its first tokens. Fails if fewer than `least`
- * are left.
- */
+/* Keeps the first `room` tokens of a document. Fails if fewer than `least` are left. */
 static int encode_document(const kvd_task_documents *d, const kvd_tokenizer *tok, const char *text,
                            size_t len, size_t room, size_t least, kvd_ids *ids, kvd_err *err)
 {
@@ -346,10 +337,7 @@ static int make_needle(const kvd_tokenizer *tok, unsigned number, needle *x, kvd
            kvd_tokenizer_encode(tok, answer, strlen(answer), false, &x->answer, err);
 }
 
-/*
- * Appends a prompt: tokens id [n] with the needle inserted at `depth` (0 to 1). The text loses as
- * many tokens as the needle has.
- */
+/* Appends tokens id [n] with the needle inserted at `depth` (0 to 1), cut to n tokens in all. */
 static int push_needle(kvd_sequences *b, const uint32_t *id, size_t n, const needle *x,
                        double depth, size_t max_len, kvd_err *err)
 {

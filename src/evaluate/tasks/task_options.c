@@ -11,10 +11,7 @@
 #include "methods/grid.h"
 #include "model/text/text_options.h"
 
-/*
- * Stores a value of --stop, the text that ends an answer. In it \n means a line feed and \\ a
- * backslash.
- */
+/* Stores a --stop text, in which \n means a line feed and \\ a backslash. */
 static int add_stop(void *config, const char *text, kvd_err *err)
 {
     kvd_tasks_options *const cfg = config;
@@ -51,10 +48,7 @@ bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg)
     return cfg->n_benchmark || cfg->ruler_given;
 }
 
-/*
- * Names of the measures of answers that a search can keep (--target-metric). Each of them falls
- * when answers get worse.
- */
+/* Measures that a search can keep. Each falls when answers get worse. */
 const char *const kvd_target_metric_words[] = {
     "score",         "rouge1",           "edit_similarity",
     "exact",         "reference_rouge1", "reference_edit_similarity",

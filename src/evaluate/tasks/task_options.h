@@ -8,12 +8,12 @@
 
 enum { KVD_TASKS_FILES = 256 };
 
-/* Names for --target-metric: "score", then those of kvd_task_measures, ended by NULL. */
+/* Names for --target-metric: "score", then those of kvd_task_measures; NULL ends the list. */
 extern const char *const kvd_target_metric_words[];
 
 typedef struct {
     kvd_inputs_options in;
-    /* In the fields from here on, 0 or NULL means that the option was not given. */
+    /* options; from here on, 0 or NULL means that the option was not given */
     size_t generate, needle, items;
     const char *reference, *classify, *classes, *ask;
     const char *benchmark[KVD_TASKS_FILES];
@@ -31,30 +31,21 @@ typedef struct {
     kvd_benchmark_turns turns;
     int chat;
     int gpus; /* 0 if not given */
-    /*
-     * Number of this process's part, from 1 on, and number of parts (--part). Both are 0 without
-     * --part.
-     */
+    /* number of this process's part, from 1 on, and number of parts; 0 without --part */
     size_t part, parts;
 } kvd_tasks_options;
 
-/* Parses the command line into zeroed *cfg. Wrong usage ends the program with status 2. */
+/* Parses the command line into zeroed *cfg. Wrong usage exits with status 2. */
 void kvd_tasks_parse(int argc, char **argv, kvd_tasks_options *cfg);
 /* Returns true if --benchmark or --ruler was given. */
 bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg);
 void kvd_tasks_options_release(kvd_tasks_options *cfg);
 
-/*
- * Records options and inputs in the description of the run. `chat`: chat template or NULL.
- * `engine`: name of the implementation that generates.
- */
+/* Records options and inputs of the run. `chat`: template or NULL. `engine`: implementation. */
 int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_chat *chat,
                      const char *engine, kvd_err *err);
 
-/*
- * Makes the items of all tasks in zeroed *f. tok may be NULL if generated texts are not compared
- * (--generate).
- */
+/* Makes the items of all tasks in zeroed *f. tok may be NULL if texts are not compared. */
 int kvd_tasks_items(const kvd_tasks_options *cfg, kvd_corpus *corpus, const kvd_tokenizer *tok,
                     uint64_t seed, kvd_task_run *f, kvd_err *err);
 

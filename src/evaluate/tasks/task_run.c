@@ -51,10 +51,7 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
     return i;
 }
 
-/*
- * Scores generated tokens `mine` of item i against the reference text and against the uncompressed
- * model's tokens `theirs`.
- */
+/* Scores tokens `mine` of item i against the reference and the uncompressed model's `theirs`. */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
 {
@@ -152,10 +149,7 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
-/*
- * Generates and scores all items of one task. `reference` is true for the uncompressed model, whose
- * outputs are compared with themselves.
- */
+/* Generates and scores one task. `reference`: this is the uncompressed model. */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
                     bool reference, kvd_task_result *r, kvd_progress *progress, kvd_err *err)
 {
@@ -236,7 +230,7 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
     if (f->part)
         return 0;
     const kvd_stepwise_account *const a = &r->account;
-    /* Factor that turns bits into a fraction of the size of a 16-bit cache. */
+    /* factor that turns bits into a fraction of a 16-bit cache */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
@@ -269,7 +263,7 @@ size_t kvd_task_run_sequences(const kvd_task_run *f)
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err)
 {
-    /* Without compression, K and V keep the number type of the forward pass. */
+    /* methods without compression, where K and V keep the pass's number type */
     const kvd_plan uncompressed = {.type = spec->compute};
     kvd_generator_spec sized = *spec;
     size_t longest = 1;
@@ -333,10 +327,7 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-/*
- * Computes sum(r - less) / sum(of) for a measure, with a bootstrap interval. If `less` is NULL,
- * nothing is subtracted. If `of` is NULL, the divisor is the number of items.
- */
+/* Computes sum(r - less) / sum(of) with a bootstrap interval. NULL: 0, or the number of items. */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,
                     kvd_interval *out, kvd_err *err)

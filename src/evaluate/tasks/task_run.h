@@ -1,4 +1,4 @@
-/* Runs the items of every task, first without compression and then with compressed caches. */
+/* Runs the items of every task, first without compression, then with it. */
 #ifndef KVD_EVALUATE_TASKS_TASK_RUN_H
 #define KVD_EVALUATE_TASKS_TASK_RUN_H
 
@@ -9,7 +9,7 @@
 #include "evaluate/tasks/journal.h"
 #include "evaluate/tasks/task_items.h"
 
-/* Measures of tasks, in the order of kvd_task_measures. */
+/* scores of generated text, in the order of kvd_task_measures */
 typedef enum {
     KVD_TASK_ROUGE1,
     KVD_TASK_ROUGE1_PRECISION,
@@ -32,86 +32,77 @@ typedef enum {
 typedef struct {
     kvd_task_task task;
     const char *name, *units, *long_name;
-    /*
-     * True if a measure compares with the uncompressed model's output, false if with right answers.
-     */
+    /* true if the measure compares with the uncompressed output, not with right answers */
     bool own;
 } kvd_task_measure_info;
 extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 
 typedef struct {
-    /*
-     * [n_items] Value of each measure for each item. NULL if the task was not run. NaN if there is
-     * no reference text or tokenizer.
-     */
+    /* [n_items] of each measure; NULL if not run, NaN without reference */
     double *value[KVD_N_FREE_MEASURES];
     uint32_t *token; /* [n_items][n_new] tokens of task "generate" */
     double seconds;
-    /* Size of the cache divided by that of a 16-bit cache, mean over decode steps. */
+    /* size of the cache relative to a 16-bit cache, mean over decode steps */
     double cache_share;
-    /* Bytes that a decode step reads, divided by the size of a 16-bit cache. */
+    /* bytes that a decode step reads, relative to a 16-bit cache */
     double read_share;
     kvd_stepwise_account account;
 } kvd_task_result;
 
 typedef struct {
-    /* Items of each task. If a task is not wanted, its n_items is 0. */
+    /* items of each task; n_items is 0 for a task that is not wanted */
     kvd_task_items items[KVD_N_FREE_TASKS];
     kvd_task_result reference; /* uncompressed model */
-    /*
-     * Journal that saves generated sequences, borrowed and set by the caller; NULL to save nothing.
-     */
+    /* journal that saves generated sequences; borrowed, or NULL */
     kvd_journal *journal;
-    /* Private fields follow. */
     const kvd_config *config;
-    /* Tokenizer, borrowed; NULL if generated texts are not compared. */
+    /* borrowed; NULL if texts are not compared */
     const kvd_tokenizer *tokenizer;
     kvd_generator *generator;
-    /* Tokens that the uncompressed model generated in each task. */
+    /* tokens of the uncompressed model in each task */
     uint32_t *token[KVD_N_FREE_TASKS];
-    /* Class that the uncompressed model chose for each document. */
+    /* class that the uncompressed model chose for each document */
     size_t *choice;
-    /* True if --part limits this process to a share of the items, which it only generates. */
+    /* true with --part: this process only generates its share of items */
     bool part;
 } kvd_task_run;
 
 /*
- * Runs the uncompressed model and sets spec->max_len. The tokenizer must outlive *f, which can be
- * released after a failure.
+ * Runs the uncompressed model and sets spec->max_len. The tokenizer must outlive *f. Release *f
+ * also on failure.
  */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
 
-/* Returns the number of sequences that are generated for each method. */
+/* Returns the sequences to generate for each method. */
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
- * Generates and scores all items with the cache compressed by the methods of `plan`. `name` is its
- * name in the journal. Fails if the counted bytes show no compression. *r is zeroed or of an
- * earlier call, and released with kvd_task_result_release.
+ * Generates and scores all items with the methods of `plan`. `name`: its name in the journal. Fails
+ * if no bytes were saved. Release *r with kvd_task_result_release.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
 
 /*
- * Computes means per item over n results of different seeds, and sums of seconds. spread[m] is the
- * standard deviation over seeds. The caller releases zeroed *mean, also after a failure.
+ * Computes means over n results of different seeds, and sums of seconds. spread[m]: standard
+ * deviation. Release zeroed *mean, also on failure.
  */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
 /*
- * Computes the mean of measure m in *r, minus that of *less unless NULL, with an interval by a
- * bootstrap over texts. NaN if an item has no value.
+ * Mean of measure m in *r, minus that of *less unless NULL, with a bootstrap interval over texts.
+ * NaN if a value is missing.
  */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
 /*
- * Computes the mean of measure m divided by that of the uncompressed model, with a bootstrap
- * interval that resamples the same texts for both. Fails if the uncompressed model's mean is 0.
+ * Mean of measure m relative to the uncompressed model, with a bootstrap interval. Fails if the
+ * latter is 0.
  */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);

@@ -26,12 +26,9 @@ struct kvd_task_table {
     column_text *text;
     int n;
     size_t n_rows, capacity;
-    /* [rows][items of the measure's task] Value of each measure for each item. */
+    /* values of each measure, [rows][items of its task] */
     double *value[KVD_N_FREE_MEASURES];
-    /*
-     * [rows][n_items][n_new] Tokens that task "generate" produced. They are -1 in rows of means
-     * over seeds.
-     */
+    /* [rows][n_items][n_new] generated tokens, -1 for means over seeds */
     int32_t *token;
 };
 
@@ -222,7 +219,7 @@ int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m
     return kvd_task_share(c->run, m, &one, c->seed, out, err);
 }
 
-/* Appends "name value [lo, hi]" to `line` if the table has a column of that name. */
+/* Appends "name value [lo, hi]" if the table has this column. */
 static void add_measure_text(const kvd_rows *r, size_t i, const char *name, char *line, size_t size)
 {
     char lo[48], hi[48], interval[40];

@@ -1,10 +1,8 @@
 /*
- * Results of kvdim-tasks: a row per method with its parameters, and values per item in /generated,
- * /needle and /classified.
+ * Results of kvdim-tasks: a table row per method with its parameters, and values per item.
  *
- * Columns NAME, NAME_lo and NAME_hi are the mean and its confidence interval. NAME_change (measures
- * with right answers) is the paired difference from the uncompressed model, NAME_sd the standard
- * deviation over seeds.
+ * NAME, NAME_lo and NAME_hi are a mean and its interval, NAME_change the paired difference from the
+ * uncompressed model, NAME_sd the standard deviation over seeds.
  */
 #ifndef KVD_EVALUATE_TASKS_TASK_TABLE_H
 #define KVD_EVALUATE_TASKS_TASK_TABLE_H
@@ -13,30 +11,27 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* Largest number of bytes of a printed line of results. */
+/* largest printed line in bytes */
 enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
-/*
- * Creates an empty table, or returns NULL. Borrows `f` and `config`. `label` and `calibrated` name
- * texts, `seed` is the bootstrap's.
- */
+/* Creates an empty table, or returns NULL. Borrows `f`, `config`. `label`, `calibrated`: texts. */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
                                    uint64_t seed, kvd_err *err);
 void kvd_task_table_free(kvd_task_table *c);
 
 /*
- * Adds a row. `plan` has the open compression methods for the first of n_seeds seeds. spread
- * [KVD_N_FREE_MEASURES] has standard deviations if n_seeds > 1.
+ * Adds a row. `plan`: methods of the first seed. spread [KVD_N_FREE_MEASURES]: standard deviations
+ * if n_seeds > 1.
  */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,
                        const double *spread, kvd_err *err);
 
 const kvd_rows *kvd_task_table_rows(const kvd_task_table *c);
-/* Writes row i as text into line [KVD_TASK_LINE] and returns `line`. */
+/* Writes row i as text into `line` and returns it. */
 const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line);
 
 int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m, kvd_interval *out,

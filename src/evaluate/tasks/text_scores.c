@@ -4,29 +4,26 @@
 
 #include "evaluate/tasks/characters.h"
 
-/* Returns character c in lower case if the result is in [a-z0-9], and a space otherwise. */
+/* Returns c in lower case if in [a-z0-9], else a space. */
 static uint32_t word_character(uint32_t c)
 {
     if (c >= 'A' && c <= 'Z')
         return c + 'a' - 'A';
-    /* The lower case of U+0130 (I with a dot) begins with i, that of U+212A (kelvin sign) is k. */
+    /* U+0130 (I with a dot) becomes i, U+212A (kelvin sign) k. */
     return c == 0x130 ? 'i' : c == 0x212A ? 'k' : c < 0x80 && kvd_character_is_word(c) ? c : ' ';
 }
 
-/* Fills *w with the words of `s`, which are in x->c. The caller frees x->c and w->word. */
+/* Fills *w with the words of `s`. The caller frees x->c and w->word. */
 static int words_of(const char *s, size_t n, kvd_characters *x, kvd_words *w, kvd_err *err)
 {
     kvd_characters all;
     if (kvd_characters_of(s, n, &all, err))
         return -1;
-    /*
-     * The buffer has room for two characters for U+0130, the letter i and a space, because U+0130
-     * takes two bytes in UTF-8.
-     */
+    /* Allocates n + 1 characters, because two bytes of UTF-8 for U+0130 become two characters. */
     *x = (kvd_characters){.c = malloc((n + 1) * sizeof *x->c)};
     for (size_t i = 0; x->c && i < all.n; i++) {
         x->c[x->n++] = word_character(all.c[i]);
-        /* The lower case of U+0130 is i and a combining dot, which ends the word. */
+        /* The lower case of U+0130 is i and a combining dot. */
         if (all.c[i] == 0x130)
             x->c[x->n++] = ' ';
     }
@@ -55,10 +52,7 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
     return status ? -1 : 0;
 }
 
-/*
- * Computes the edit distance of two texts with Wagner and Fischer's algorithm. row [m + 1] is
- * scratch memory.
- */
+/* Computes the edit distance (Wagner and Fischer). row [m + 1] is scratch. */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {
     for (size_t j = 0; j <= m; j++)

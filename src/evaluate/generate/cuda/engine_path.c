@@ -1,7 +1,4 @@
-/*
- * Generates tokens with the CUDA engine in bf16. An iteration of the engine runs several prompts,
- * or a decode step of several sequences.
- */
+/* Generates tokens with the CUDA engine in bf16. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +14,7 @@
 
 enum { PAGE = 64 };
 
-/*
- * Sequences are generated in groups. A group has 1 / GROUPS of all sequences, but at least
- * LEAST_SLOTS and at most MOST_SLOTS, whatever the number of GPUs.
- */
+/* A group has 1 / GROUPS of all sequences, within these limits, for any number of GPUs. */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
@@ -40,18 +34,16 @@ typedef struct {
     bool scores;
     kvd_slice *slice; /* [slots] */
     uint32_t *token;  /* [slots] */
-    /*
-     * [slots][vocab_size] Logits of each running sequence (slot), or NULL if the caller needs none.
-     */
+    /* [slots][vocab_size] logits of each running sequence, or NULL */
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
-    /* Number of KV heads in all layers, and in those whose tokens engine->count counts. */
+    /* number of KV heads in all layers, and in those whose tokens engine->count counts */
     double heads, counted_heads;
     double row_bits; /* bits of a token's K and V before quantisation */
-    /* Bits of one token's K and V in one layer without compression. */
+    /* bits of a token's K and V in one layer without compression */
     double dense_bits;
-    /* Bits per token that methods store in addition to K and V (kvd_plan_entry_bits). */
+    /* bits per token that methods store in addition to K and V */
     double entry_bits;
     kvd_stepwise_account account;
 } by_engine;
@@ -71,10 +63,7 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /*
-         * Removes ": use ..." from the message, because this advice is meant for programs that
-         * require a GPU.
-         */
+        /* ": use ..." is advice for programs that require a GPU. */
         if (advice)
             *advice = '\0';
         return -1;
@@ -92,10 +81,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 {
     const bool member = kvd_gpu_method_name(p) != NULL;
     const bool rebuilds = p->dims && p->dims->rebuild;
-    /*
-     * Some methods read the prompt twice. The repeated prompt needs positions of its own in the
-     * cache.
-     */
+    /* Some methods read the prompt twice, at positions of its own. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of_text(p, c, max_len);
     const char *reason = NULL;
@@ -128,10 +114,7 @@ const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_sp
                                                                  : "GPU engine";
 }
 
-/*
- * Returns the bits of one token's K and V in a layer before quantisation. If K and V share a latent
- * vector, counts it once.
- */
+/* Returns how many bits a token takes in a layer. A latent that K and V share counts once. */
 static double layer_bits(const by_engine *e, int layer)
 {
     const kvd_plan *const p = e->plan;
@@ -165,10 +148,7 @@ static bool holds_window(const by_engine *e, int layer)
     return !e->plan->bits && has_window(e, layer);
 }
 
-/*
- * Returns the bits of the layers with a sliding window, which engine->count does not count, after
- * `rows` tokens.
- */
+/* Returns how many bits the layers with a window hold after `rows` tokens. */
 static double window_bits(const by_engine *e, size_t rows)
 {
     double sum = 0;
@@ -194,8 +174,8 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 }
 
 /*
- * Returns how many of n cached tokens are quantised, counting K and V separately. The newest tokens
- * stay exact, and so do the first ones if the method keeps them exact and drops no tokens.
+ * Returns how many of n tokens are quantised, K and V counted separately. The newest stay exact,
+ * and sometimes the first.
  */
 static size_t coded(const by_engine *e, size_t n)
 {
@@ -211,16 +191,13 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/*
- * Returns true if the statistics must count all prompt tokens as pruned: the method projects keys
- * to fewer channels instead of dropping channels.
- */
+/* Returns true if all prompt tokens count as pruned, as keys are projected to fewer channels. */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;
 }
 
-/* Adds n tokens to e->account. With `step`, also adds the bits that a decode step reads. */
+/* Adds n tokens to e->account. `step`: also what a decode step reads. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -228,7 +205,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* Tokens leave the sliding window before the decode step reads it. */
+    /* Tokens leave the window before the decode step reads it. */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
@@ -241,7 +218,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
     a->dense += dense_bits(e, s->rows);
-    /* A decode step also reads K and V of its own token, which are uncompressed. */
+    /* A decode step also reads its own token's uncompressed K and V. */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits - is->unseen;
@@ -262,10 +239,7 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->counted_heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-/*
- * Returns how many sequences, from `first` on, fit together into the pages of the engine's cache,
- * at least 1.
- */
+/* Returns how many sequences fit into the engine's pages, at least 1. */
 static size_t fitting(const kvd_engine_facts *f, const kvd_continuations *c, size_t first,
                       size_t most, size_t room)
 {
@@ -293,7 +267,7 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
     return fitting(f, c, first, n, f->pages);
 }
 
-/* Replaces the engine by one whose cache has more room for outliers or entropy-coded streams. */
+/* Replaces the engine by one with more memory for outliers or entropy coding. */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {
     by_engine *const e = of(p);

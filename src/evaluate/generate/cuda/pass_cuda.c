@@ -1,4 +1,4 @@
-/* Runs the layers of a model on a GPU, but attention on the CPU (model/pass/cuda/host_hook.h). */
+/* Runs the layers of a model on a GPU, but attention on the CPU. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,9 +17,9 @@ typedef struct {
     kvd_gpu_forward *forward;
     size_t room; /* number of tokens for which `forward` now has memory */
     kvd_device_memory memory;
-    /* [max_tokens][d_model] in GPU memory: hidden states after the last layer. */
+    /* [max_tokens][d_model] hidden states after the last layer, on the GPU */
     float *hidden;
-    /* [max_tokens][d_model] in GPU memory: hidden states of each sequence's last token. */
+    /* [max_tokens][d_model] the states of each sequence's last token, on the GPU */
     float *last;
     float *logits;
 } gpu_pass;
@@ -38,7 +38,7 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/* Opens the forward pass on the GPU with `times` times the usual working memory. */
+/* Opens the forward pass with `times` times the usual memory. */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
@@ -56,10 +56,7 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
     return g->forward ? 0 : -1;
 }
 
-/*
- * Runs a batch with attention by `inner`. If `hidden` is NULL, stops after the last layer's
- * attention.
- */
+/* Runs a batch. If `hidden` is NULL, stops after the last layer's attention. */
 static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
                     kvd_err *err)
 {
@@ -109,10 +106,7 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
-/*
- * Sets *streamed if keeping all routed experts in GPU memory would leave less than 1/8 of the free
- * memory.
- */
+/* Experts are streamed if they would leave less than 1/8 of the free memory. */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
 {
@@ -126,7 +120,7 @@ static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_s
 
 void kvd_generate_use_gpu(const kvd_generator_spec *s)
 {
-    /* A failure of cudaSetDevice is ignored here, because the next CUDA call reports it. */
+    /* The next CUDA call reports a failure. */
     (void)cudaSetDevice(s->first_gpu);
 }
 
