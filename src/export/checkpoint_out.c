@@ -1,4 +1,4 @@
-/* Writes a checkpoint whose weights were multiplied by projections (export.h). */
+/* Writes a checkpoint whose weights were multiplied by projections. */
 #include "export/export.h"
 
 #include <dirent.h>
@@ -39,7 +39,7 @@ static int store(const json_t *root, const char *name, const kvd_output *folder,
     return status;
 }
 
-/* Writes model.safetensors.index.json. `bytes` is the total size of the written weights. */
+/* Writes model.safetensors.index.json. `bytes`: total size of the written weights. */
 static int write_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *folder,
                        kvd_err *err)
 {
@@ -61,7 +61,7 @@ static int write_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *
     return status;
 }
 
-/* Names the dtype: key "dtype" since Transformers 4.56, "torch_dtype" before. */
+/* Writes the key "dtype", which Transformers before 4.56 calls "torch_dtype". */
 static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
 {
     static const char *const key[] = {"dtype", "torch_dtype"};
@@ -80,7 +80,7 @@ static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
     return status ? kvd_no_memory(err, "config.json", 0) : 0;
 }
 
-/* Writes config.json. If `dtype` is NULL, the file is a byte-for-byte copy. */
+/* Writes config.json, as a copy if `dtype` is NULL. */
 static int write_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const kvd_output *folder,
                         kvd_err *err)
 {
@@ -95,10 +95,7 @@ static int write_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const k
     return kvd_status(status);
 }
 
-/*
- * Returns true if a file of the checkpoint's folder is copied. Model cards are not, because they
- * describe the uncompressed model.
- */
+/* Returns true for files to copy. Model cards describe the uncompressed model. */
 static bool belongs(const char *name)
 {
     static const char *const patterns[] = {"generation_config.json",
@@ -161,10 +158,7 @@ static int copy_tokenizer(const kvd_checkpoint *c, const kvd_output *folder, kvd
     return status;
 }
 
-/*
- * Copies tokenizer and licence files of a checkpoint's folder. If the configuration is a file
- * NAME.config.json, copies only the tokenizer files of that name.
- */
+/* Copies tokenizer and licence. For NAME.config.json, only the tokenizer of that name. */
 static int copy_others(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err)
 {
     const char *const config = kvd_checkpoint_config_path(c), *const slash = strrchr(config, '/');
@@ -178,7 +172,7 @@ static int copy_others(const kvd_checkpoint *c, const kvd_output *folder, kvd_er
     return status;
 }
 
-/* number of tensor elements that are converted at a time */
+/* number of elements that are converted at a time */
 enum { PIECE = 1 << 18 };
 
 typedef struct {
@@ -202,10 +196,7 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
     return 0;
 }
 
-/*
- * Converts n elements x to the type t->to. Fails if a result is not finite; elements that were not
- * finite before are accepted, unless `folded` (the weights were multiplied by projections).
- */
+/* Converts to the type t->to. Fails if a result is not finite, unless the input was not. */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
     kvd_from_f32(t->to, x, t->buffer, n);
@@ -272,7 +263,7 @@ static int transfer_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, c
                            kvd_err *err)
 {
     kvd_tensor tensor;
-    /* Copies a tensor with an unknown dtype unchanged. */
+    /* Copies a tensor of unknown type unchanged. */
     kvd_err ignored;
     transfer t = {.out = w, .writer = writer, .name = name};
     const kvd_folded *const f = kvd_folded_find(w->folded, name);
@@ -329,7 +320,7 @@ static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *fi
     return all;
 }
 
-/* Returns the metadata of a file, and adds "format", without which Hugging Face refuses a file. */
+/* Returns a file's metadata with "format", without which Hugging Face refuses it. */
 static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
 {
     const char *key, *value;

@@ -13,7 +13,7 @@
 #include "methods/points.h"
 #include "model/checkpoint/checkpoint.h"
 
-/* Copy of a checkpoint with weights multiplied by projections; other tensors are unchanged. */
+/* copy of a checkpoint with projected weights; other tensors are unchanged */
 
 typedef struct {
     const kvd_checkpoint *from;
@@ -24,19 +24,16 @@ typedef struct {
     double bytes_done;
 } kvd_checkpoint_out;
 
-/*
- * Writes all files of the checkpoint into the folder. Fails if a number is not finite or too large
- * for its dtype, or if the user interrupts.
- */
+/* Writes all files. Fails if a number is not finite or too large, or on an interrupt. */
 int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_err *err);
 
-/* Computes how many bytes of weights kvd_checkpoint_write will write. */
+/* Computes the bytes of weights to write. */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
 typedef struct {
     kvd_common_options common;
     const char *model, *spectrum, *rates, *table; /* input files; `rates` and `table` may be NULL */
-    /* Text of option --method. NULL: the method for which the file of --rates was fitted. */
+    /* text of --method; NULL: the method of the --rates file */
     const char *method_text;
     char *own_text; /* allocated copy of method_text, or NULL */
     kvd_method method;
@@ -46,11 +43,11 @@ typedef struct {
     kvd_dtype dtype;
 } kvd_export_options;
 
-/* Reads argv into *cfg, which must be zeroed. Wrong usage exits with status 2. */
+/* Reads argv into zeroed *cfg. Wrong usage exits with status 2. */
 void kvd_export_parse(int argc, char **argv, kvd_export_options *cfg);
 void kvd_export_options_release(kvd_export_options *cfg);
 
-/* Contents of the file rates.json. All pointers are borrowed. */
+/* contents of rates.json; all pointers are borrowed */
 typedef struct {
     const char *form; /* "checkpoint" or "rotations" */
     const kvd_model_info *model;
@@ -58,26 +55,23 @@ typedef struct {
     const kvd_point *point; /* kept dimensions and projections of all heads */
     long index;             /* index of the exported set of kept dimensions in --rates, or -1 */
     bool folds[2]; /* true if projections of Q and K (element 0) or of V (element 1) are folded */
-    /* dtype of the written weights, or the text "as stored". */
+    /* number type of the weights, or "as stored" */
     const char *dtype;
     const kvd_run *run;
 } kvd_rates_note;
 
-/* Writes the file rates.json, which describes the projections (docs/formats.md). */
+/* Writes rates.json, which describes the projections. */
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
-/*
- * Returns the removed fraction of dimensions. Dimensions count as kept if their projections are not
- * multiplied into the weights.
- */
+/* Returns the removed fraction, counting only projections that are in the weights. */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 
-/* Returns true if `folder` has a rates.json of schema kvdim/export and no subfolders. */
+/* Returns true if `folder` was written by kvdim-export and has no subfolders. */
 bool kvd_rates_note_found(const char *folder);
 
 /*
- * Writes rotations.safetensors: for layer L and KV head H, float32 layers.L.kv_heads.H.{a_q, a_k}
- * [d_head][d_qk], .a_v [d_head][d_v] and .b_v [d_v][d_head].
+ * Writes rotations.safetensors: float32 layers.L.kv_heads.H.{a_q, a_k} [d_head][d_qk], .a_v
+ * [d_head][d_v], .b_v [d_v][d_head].
  */
 int kvd_rotations_write(const kvd_dims *dims, const kvd_output *folder, kvd_err *err);
 

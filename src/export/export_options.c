@@ -1,4 +1,4 @@
-/* Command line of kvdim-export (export.h). */
+/* Command line of kvdim-export. */
 #include "export/export.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* JSON and rotation files in the folder of an exported checkpoint (export.h). */
+/* JSON and rotation files of an exported checkpoint. */
 #include "export/export.h"
 
 #include <dirent.h>
@@ -18,10 +18,7 @@ static int kept_of(const kvd_dims_head *h, int side)
     return side ? h->d_v : h->d_qk;
 }
 
-/*
- * Returns as JSON how many dimensions each KV head keeps, [layer][kv_head]: of Q and K (`side` 0),
- * or of V (`side` 1).
- */
+/* Returns as JSON the kept dimensions [layer][kv_head] of Q and K (`side` 0) or V (1). */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {
     json_t *const all = json_array();
@@ -161,10 +158,7 @@ typedef struct {
     const float *data;
 } rotation;
 
-/*
- * Returns projection matrix k of a head (0 a_q, 1 a_k, 2 a_v, 3 b_v) and its shape in dims, or NULL
- * if the head keeps all dimensions.
- */
+/* Returns matrix k (0 a_q, 1 a_k, 2 a_v, 3 b_v) of a head and its shape, or NULL. */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {
     const float *const data[MATRICES] = {h->a_q, h->a_k, h->a_v, h->b_v};

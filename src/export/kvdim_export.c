@@ -22,7 +22,7 @@ typedef struct {
     kvd_rates rates;
     kvd_error_table table;
     kvd_point point;
-    /* Projections that are multiplied into the weights. `point` owns their matrices. */
+    /* projections that are multiplied into the weights; `point` owns them */
     kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;
@@ -53,10 +53,7 @@ static int load(exporting *x, kvd_err *err)
                                                          cfg->table, err)));
 }
 
-/*
- * If --method is not given, takes a method that reduces the matrices (Q and K, or V) for which
- * --rates has numbers of kept dimensions.
- */
+/* Chooses the default method, which reduces the matrices of the --rates file. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -75,8 +72,8 @@ static int resolve_method(exporting *x, kvd_err *err)
 }
 
 /*
- * Chooses one set of kept dimensions of the file: number --point, or the one with the smallest
- * removed fraction that reaches --overall-p, or the only set. *index receives its number.
+ * Chooses kept dimensions: --point, the smallest removed fraction that reaches --overall-p, or the
+ * only ones.
  */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
@@ -108,10 +105,7 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
                         largest);
-    /*
-     * Accepts a removed fraction up to 0.01 above the wanted p without a warning, because kvdim-fit
-     * may miss p by up to one dimension of a head.
-     */
+    /* The limit is 0.01, because kvdim-fit may miss p by one dimension of a head. */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->rates, cfg->overall_p, r->overall_p[best]);
@@ -143,7 +137,7 @@ static int make_point(exporting *x, kvd_err *err)
     return kvd_point_of_rates(m, i, &x->point, err);
 }
 
-/* Returns the largest absolute entry of right * left - I; right is [m][d], or transposed [d][m]. */
+/* Returns the largest element of right * left - I; right is [m][d], or transposed [d][m]. */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
 {
@@ -158,10 +152,7 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
     return worst;
 }
 
-/*
- * Fails unless the projection of queries inverts that of keys. With few calibration tokens, the
- * projections of method "balanced", which differ for Q and K, may not achieve this.
- */
+/* Fails unless queries' projections invert those of keys, as with too few calibration tokens. */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
     const double limit = 1e-2;
@@ -181,10 +172,7 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/*
- * Decides which projections are multiplied into weights: those of V always, those of Q and K only
- * in models without RoPE and norms of Q and K.
- */
+/* Decides which projections go into weights: V's, and without RoPE and norms Q's and K's. */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;
@@ -207,7 +195,7 @@ static int resolve_folding(exporting *x, kvd_err *err)
     return kvd_folded_list_make(&x->list, x->checkpoint, &x->folded, err);
 }
 
-/* Refuses an output folder that holds an input, is in one, or is not from kvdim-export. */
+/* Refuses a folder with an input, or not from kvdim-export. */
 static int check_output(const kvd_export_options *cfg, kvd_err *err)
 {
     const char *const out = cfg->common.output, *const input[] = {cfg->model, cfg->spectrum,
@@ -267,10 +255,7 @@ static int write_folder(exporting *x, kvd_err *err)
                       kvd_output_folder_commit(&x->folder, cfg->force, err));
 }
 
-/*
- * Writes the value of --method with which kvdim-eval makes the same predictions as the exported
- * checkpoint.
- */
+/* Writes the --method with which kvdim-eval predicts as the exported checkpoint does. */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
     const bool left_whole = !x->note.folds[0] && kvd_dims_cuts(&x->point.dims, 0);
