@@ -122,7 +122,7 @@ static const kvd_column own_columns[] = {
 };
 enum { N_OWN_COLUMNS = sizeof own_columns / sizeof *own_columns };
 
-/* Columns that a result table has if the option --seeds is used. */
+/* columns that exist only with the option --seeds */
 static const kvd_column seed_columns[] = {
     {"n_seeds", KVD_COL_INT, "1", "number of seeds of which the row is the mean; 1: a single seed"},
     {"seed", KVD_COL_INT, "1",
@@ -148,10 +148,7 @@ static const kvd_column *columns(void)
     return all;
 }
 
-/*
- * Arrays that the file stores in addition to the table of results. Their first axis is the row of
- * the table.
- */
+/* arrays next to the table, whose first axis is the table's row */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
                                .long_name = "||v - u|| / ||u|| of the attention output of a head",
@@ -263,10 +260,7 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
     return status;
 }
 
-/*
- * Computes the perplexity of a row divided by that of the uncompressed model, with a bootstrap
- * interval.
- */
+/* Divides the perplexity by the uncompressed model's, with a bootstrap interval. */
 static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
                         double *difference, kvd_interval *out, kvd_err *err)
 {
@@ -347,10 +341,7 @@ done:
     return status;
 }
 
-/*
- * Reads the KL divergences. Fails if one is clearly negative, or NaN for only some sequences of a
- * row.
- */
+/* Fails if a KL divergence is clearly negative, or NaN for only some sequences. */
 static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -389,7 +380,7 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Reads results of needles (hidden facts), which are NaN in rows of a search. */
+/* Reads results of needles (hidden facts), which are NaN for a search. */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -440,10 +431,7 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
-/*
- * Reads attributes of a search that files of older versions lack. Defaults: key "p", metric
- * KVD_TARGET_TOP1, own false.
- */
+/* Reads attributes that older files lack. Defaults: key "p", metric KVD_TARGET_TOP1, own false. */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
 {
@@ -522,10 +510,7 @@ static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err 
     return 0;
 }
 
-/*
- * Fails if a number in the table is not allowed. A perplexity may be infinite, because exp
- * overflows.
- */
+/* Fails on a number that is not allowed. A perplexity may be infinite. */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {
     static const char *const shares[] = {

@@ -99,10 +99,7 @@ void kvd_activations_release(kvd_activations *a)
         kvd_checksums_release(&a->checksums[i]);
 }
 
-/*
- * Finds the positions of datasets in the file. With them pread can read by several threads at a
- * time, which HDF5 cannot.
- */
+/* Finds datasets in the file, so that several threads can use pread instead of HDF5. */
 void kvd_activations_locate(kvd_activations *a)
 {
     void *handle = NULL;
@@ -128,7 +125,7 @@ off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int he
     return (off_t)(a->at[x] + row * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype));
 }
 
-/* Reads n bytes. On failure returns -1 and sets errno, to 0 if the file is too short. */
+/* Reads n bytes. On failure errno is 0 if the file is too short. */
 static int pread_all(int fd, char *to, size_t n, off_t at)
 {
     while (n) {
@@ -161,7 +158,7 @@ int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_
     }
     const hsize_t start[4] = {(hsize_t)h->layer, (hsize_t)h->head, first, 0},
                   count[4] = {1, 1, n, s.dims[3]};
-    /* Number of axes that a dataset of rank 1 lacks: it has no layer and head axes. */
+    /* number of axes that a dataset lacks; one of rank 1 has no layer and head axes */
     const int skip = s.rank == 1 ? 2 : 0;
     return kvd_h5_read_slab(h->dataset, s.path, s.rank, start + skip, count + skip, s.type, rows,
                             err)
@@ -177,7 +174,7 @@ static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kv
                                            kvd_activations_read_raw, h, err));
 }
 
-/* Opens dataset `set`. If *dtype is -1, stores its type in *dtype, else the types must agree. */
+/* Opens a dataset. If *dtype is -1, stores its type there, else the types must agree. */
 static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_err *err)
 {
     const char *const path = kvd_activations_path[set];
@@ -246,10 +243,7 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /*
-     * Sequence number and position that the next token must have, unless the token begins a
-     * sequence.
-     */
+    /* numbers expected for the next token, unless it begins a sequence */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -355,17 +349,17 @@ static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, f
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err)
 {
-    /* Number of bytes that a thread reads at a time. They stay in its cache. */
+    /* number of bytes that a thread reads at a time; they stay in its cache */
     enum { PIECE_BYTES = 1 << 16 };
     assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /* A thread reads a multiple of KVD_CHECKSUM_ROWS tokens, for which there is one checksum. */
+    /* number of blocks of KVD_CHECKSUM_ROWS tokens, each with a checksum */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
-    /* First block of tokens that has an error, or `to` if there is none. */
+    /* first block of tokens with an error, or `to` */
     size_t failed = to;
 #pragma omp parallel for schedule(static) if (a->at[x] != UINT64_MAX && to - from >= 8)
     for (size_t p = from; p < to; p++) {

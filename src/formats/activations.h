@@ -1,7 +1,4 @@
-/*
- * kvdim/activations files: Q, K and V of a text as [layer][head][token][dim], and the weights W_O
- * and W_V.
- */
+/* kvdim/activations files: Q, K and V of a text as [layer][head][token][dim], with W_O and W_V. */
 #ifndef KVD_FORMATS_ACTIVATIONS_H
 #define KVD_FORMATS_ACTIVATIONS_H
 
@@ -14,13 +11,10 @@
 extern const kvd_schema kvd_schema_activations;
 
 typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kvd_x;
-/* names of the HDF5 datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE) */
+/* names of the datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE) */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/*
- * Numbers of all datasets that have checksums. The tensors Q, K and V (kvd_x) have the first
- * numbers.
- */
+/* numbers of all datasets with checksums; Q, K and V come first */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
 typedef struct {
@@ -29,15 +23,15 @@ typedef struct {
     char label[64];
     char corpus_hash[40];
     size_t n_tokens, n_sequences, seq_len;
-    /* Index 0 of a dataset's layer axis is layer first_layer of the model. */
+    /* index 0 of a layer axis is the model's layer first_layer */
     int first_layer, n_layers;
     kvd_dtype dtype;
     bool has_pre;
-    /* open HDF5 datasets; H5I_INVALID_HID for absent ones */
+    /* open datasets; H5I_INVALID_HID if absent */
     hid_t x[KVD_N_X];
     hid_t w_o, w_v;
     int fd; /* file descriptor of the open file; HDF5 closes it */
-    /* Position of each tensor in the file in bytes; UINT64_MAX if its dataset is chunked. */
+    /* byte position of each tensor in the file; UINT64_MAX if it is chunked */
     uint64_t at[KVD_N_X];
     kvd_checksums checksums[KVD_N_SETS];
 } kvd_activations;
@@ -49,54 +43,50 @@ void kvd_activations_close(kvd_activations *a);
 /* Returns n_heads for Q, n_kv_heads for K and V. */
 int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 
-/* Reads n tokens of one head as float32 rows [n][d_head]. `scratch`: n * d_head * 4 bytes. */
+/* Reads n tokens of one head as float32 [n][d_head]. `scratch`: n * d_head * 4 bytes. */
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 
 /*
- * Finds the sequences in the first n_tokens tokens. (*start)[i] is the first token of sequence i,
- * and (*start)[*n] is n_tokens. The caller frees *start.
+ * Finds the sequences in n_tokens tokens. Sequence i begins at (*start)[i]; (*start)[*n] is
+ * n_tokens. The caller frees *start.
  */
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
 
-/* Read W_O of a query head, or the transpose of W_V of a KV head, as float32 [d_head][d_model]. */
+/* Read W_O of a query head, or W_V^T of a KV head, as float32 [d_head][d_model]. */
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
 /*
- * kvd_activations_create reserves PATH.partial; the caller has set model, label, corpus_hash,
- * n_tokens, n_sequences, seq_len, layers, dtype and has_pre. kvd_activations_reopen fills *a from
- * an interrupted run's PATH.partial; without one a->file.id is H5I_INVALID_HID, and the file must
- * be created with have_lock true.
+ * Creates PATH.partial; the caller has filled the description in *a. kvd_activations_reopen
+ * continues an interrupted one. Without one, a->file.id is H5I_INVALID_HID; then create with
+ * have_lock true.
  */
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
                            kvd_err *err);
 int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err);
 
-/* Writes tokens first .. first + n - 1 of one head, [n][d_head] in the file's type. Thread-safe. */
+/* Writes n tokens of one head, [n][d_head] in the file's type. Thread-safe. */
 int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first,
                              size_t n, const void *rows, kvd_err *err);
 int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
                                const uint32_t *sequence, const uint32_t *position, kvd_err *err);
 /*
  * Writes w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model] of a layer. A value
- * beyond the range of the file's type is an error.
+ * beyond the type's range is an error.
  */
 int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
                                 kvd_err *err);
 
-/*
- * Reads n_tokens tokens again after kvd_activations_reopen. *total receives one checksum of all of
- * them.
- */
+/* Reads n_tokens tokens again after kvd_activations_reopen. *total receives their checksum. */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
-/* Returns one checksum of all tokens written so far. No other thread may write at the same time. */
+/* Returns a checksum of all tokens so far. No other thread may write meanwhile. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);
 
-/* Completes PATH.partial, renames it to PATH and closes it. On failure PATH.partial remains. */
+/* Renames PATH.partial to PATH and closes it. On failure PATH.partial remains. */
 int kvd_activations_finish(kvd_activations *a, kvd_err *err);
-/* Stops writing, and removes PATH.partial unless keep_partial. Safe on a zeroed or finished *a. */
+/* Removes PATH.partial unless keep_partial. *a may be zero or finished. */
 void kvd_activations_abandon(kvd_activations *a, bool keep_partial);
 
 #endif

@@ -12,29 +12,29 @@ enum { TOKEN_ID, TOKEN_SEQUENCE, TOKEN_POSITION, N_TOKEN };
 extern const char *const kvd_activations_path[KVD_N_SETS];
 
 hid_t kvd_activations_type(kvd_dtype t);
-/* Returns true if the file has the dataset with number `set` (kvd_x or KVD_SET_...). */
+/* Returns true if the file has dataset `set` (kvd_x or KVD_SET_...). */
 bool kvd_activations_has(const kvd_activations *a, int set);
 kvd_h5_spec kvd_activations_spec(const kvd_activations *a, int set);
 
-/* Marks all datasets as closed and all checksums as absent. Frees nothing. */
+/* Marks datasets as closed and checksums as absent. Frees nothing. */
 void kvd_activations_forget(kvd_activations *a);
 /* Closes the datasets and frees the checksums. The file stays open. */
 void kvd_activations_release(kvd_activations *a);
 void kvd_activations_drop(hid_t *id);
-/* Fills model, sizes and label from the attributes of a->file. */
+/* Reads model, sizes and label from a->file. */
 int kvd_activations_describe(kvd_activations *a, kvd_err *err);
 
 void kvd_activations_locate(kvd_activations *a);
 off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first);
 
-/* One head of a tensor or weight matrix, or a whole dataset, for reading rows. */
+/* one head of a tensor, or a whole dataset, for reading */
 typedef struct {
     kvd_activations *a;
     int set, layer, head;
     hid_t dataset; /* unused if the file offset of the dataset is known */
 } kvd_head_rows;
 
-/* Reads n rows without verifying checksums. `ctx` is a kvd_head_rows. */
+/* Reads n rows without their checksums. `ctx` is a kvd_head_rows. */
 int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
 #endif

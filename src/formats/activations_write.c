@@ -25,10 +25,7 @@ static int pwrite_all(int fd, const char *from, size_t n, off_t at)
     return 0;
 }
 
-/*
- * Finds the position of every tensor in the file. Fails unless each is contiguous, because rows are
- * written with pwrite.
- */
+/* Finds the byte position of every tensor, which must be contiguous for pwrite. */
 static int locate_all(kvd_activations *a, kvd_err *err)
 {
     kvd_activations_locate(a);
@@ -85,7 +82,7 @@ int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *
     return 0;
 }
 
-/* Marks all checksums as unknown, because an unfinished file has no valid ones. */
+/* Marks checksums as unknown, because an unfinished file has no valid ones. */
 static int clear_checksums(kvd_activations *a, kvd_err *err)
 {
     for (int set = 0; set < KVD_N_SETS; set++) {
@@ -221,7 +218,7 @@ static int put_weight(kvd_activations *a, int set, int layer, const float *w, vo
         if (kvd_h5_write_slab(dataset, name, 4, start, count, kvd_activations_type(a->dtype),
                               scratch, err))
             return kvd_in(err, "'%s'", a->file.path);
-        /* A resumed run writes the weights again, so their checksums start from 0. */
+        /* Clears the checksums, because a resumed run writes the weights again. */
         kvd_checksums_clear(&a->checksums[set], (size_t)layer, (size_t)h);
         kvd_checksums_add(&a->checksums[set], (size_t)layer, (size_t)h, 0, d, scratch);
     }

@@ -158,10 +158,7 @@ static size_t length(const kvd_attention_stats *s, axis a)
     return 1;
 }
 
-/*
- * Multiplies *n by the axis lengths of a statistic, which may come from a file. Returns -1 on
- * overflow.
- */
+/* Multiplies *n by the axis lengths, which may come from a file. Returns -1 on overflow. */
 static int count_of(const kvd_attention_stats *s, kvd_a f, size_t *n)
 {
     *n = 1;
@@ -260,7 +257,7 @@ static axis bins_of(kvd_a f)
     return END;
 }
 
-/* Returns the value at edge number x of a histogram's bins. A fractional x is between two edges. */
+/* Returns the value at edge x of a histogram. A fractional x is between two edges. */
 static double edge(scale s, double x)
 {
     const double at = s.first + x / s.per_unit;
@@ -450,7 +447,7 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
     return 0;
 }
 
-/* Fails if the sum, sum of squares, minimum and maximum of token counts contradict each other. */
+/* Fails if sum, sum of squares, minimum and maximum contradict each other. */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
     const size_t n = kvd_attention_stats_count(s, first);
@@ -492,10 +489,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        /*
-         * Sums at[i].n, the number of requests that have a token at position i, to the number of
-         * tokens.
-         */
+        /* Adds requests at each position, which must give the number of tokens. */
         total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)
@@ -511,10 +505,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
     return 0;
 }
 
-/*
- * Returns the number of query-key pairs that the attention mask of a layer allows, over all
- * requests.
- */
+/* Returns how many scores the mask of a layer allows, over all requests. */
 static uint64_t pairs(const kvd_attention_stats *s, int layer)
 {
     const uint64_t window = s->word[s->at[KVD_A_WINDOW] + (size_t)layer].n;
@@ -538,7 +529,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
     for (kvd_a f = KVD_A_SCORE_HISTOGRAM; f <= KVD_A_PROBABILITY_HISTOGRAM;
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
-            /* Checks layers one by one, because sliding windows change the number of scores. */
+            /* Sliding windows make the number of scores differ between layers. */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
             one.at[f] = s->at[f] + (size_t)l * kvd_attention_stats_count(&one, f);
@@ -556,7 +547,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
 static int read_fields(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
 {
     hsize_t dims[KVD_MAX_RANK];
-    /* Checks the shapes before allocating, because a damaged file may announce any size. */
+    /* Checks shapes first, because a damaged file may announce any size. */
     for (int i = 0; i < KVD_N_A; i++)
         if (kvd_field_shape(f, fields[i].path, shape(s, (kvd_a)i, dims), dims, err))
             return -1;

@@ -1,10 +1,9 @@
 /*
- * kvdim/attention files: statistics of attention scores and probabilities. Files of one model and
- * seq_len can be added up.
+ * kvdim/attention files: statistics of attention scores and probabilities. Files of one model can
+ * be added up.
  *
- * - Request: one text sequence.
- * - Score: q . k / sqrt(d_head) of a query and a key that the causal mask allows.
- * - Mass of a token: attention probability that it receives from all queries.
+ * A request is one text. A score is q . k / sqrt(d_head). The mass of a token is the attention
+ * probability that it receives from all queries.
  */
 #ifndef KVD_FORMATS_ATTENTION_H
 #define KVD_FORMATS_ATTENTION_H
@@ -14,15 +13,15 @@
 extern const kvd_schema kvd_schema_attention;
 
 /*
- * Bins of histograms. A bin has the width 1/8 for scores, and otherwise covers a factor of
- * 10^(1/20). The outer bins hold the rest.
+ * numbers of bins of histograms, 1/8 wide for scores, otherwise a factor of 10^(1/20); the outer
+ * bins hold the rest
  */
 enum {
     KVD_SCORE_LIMIT = 128, /* bin edges of scores go from -128 to 128 */
     KVD_SCORE_PER_UNIT = 8,
     KVD_SCORE_BINS = 2 * KVD_SCORE_LIMIT * KVD_SCORE_PER_UNIT + 2,
     KVD_LOG_PER_DECADE = 20,
-    /* bin edges of probabilities go from 1e-20 to 1 */
+    /* edges of probabilities go from 1e-20 to 1 */
     KVD_PROBABILITY_DECADES = 20,
     KVD_PROBABILITY_BINS = KVD_PROBABILITY_DECADES * KVD_LOG_PER_DECADE + 2,
     KVD_NORM_DECADES = 6, /* bin edges of norms go from 1e-6 to 1e6 */
@@ -31,27 +30,21 @@ enum {
     KVD_N_QUANTILES = 9
 };
 
-/*
- * Return the bin of a score, or the bin of log10 of a probability or norm. NaN is not allowed
- * (assert).
- */
+/* Return the bin of a score, or of log10 of a probability or norm. NaN is not allowed. */
 size_t kvd_score_bin(double score);
 size_t kvd_probability_bin(double log10_p);
 size_t kvd_norm_bin(double log10_norm);
 
-/*
- * Fractions of the attention, 0.9, 0.95 and 0.99, for which the fewest tokens that receive them are
- * counted.
- */
+/* Shares of attention, 0.9, 0.95 and 0.99, for which the fewest tokens are counted. */
 extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
-/* quantiles, in [0, 1], that are written next to each histogram */
+/* quantiles, in [0, 1], that are stored next to each histogram */
 extern const double kvd_attention_quantile[KVD_N_QUANTILES];
 
 /* statistics of a file, over all requests */
 typedef enum {
-    /* [layer] number of tokens to which a query attends, itself included; 0 means no limit */
+    /* [layer] number of tokens that a query sees, with its own; 0 means no limit */
     KVD_A_WINDOW,
-    /* [position] number of requests that have a token at this position */
+    /* [position] number of requests that have a token here */
     KVD_A_REQUESTS_AT,
     KVD_A_SCORE_HISTOGRAM,
     KVD_A_SCORE_SUM,
@@ -59,59 +52,50 @@ typedef enum {
     KVD_A_SCORE_MIN,
     KVD_A_SCORE_MAX,
     KVD_A_PROBABILITY_HISTOGRAM,
-    /* natural logarithm of a query's softmax denominator, per layer and head */
+    /* logarithm of a query's softmax denominator */
     KVD_A_DENOMINATOR_SUM,
     KVD_A_DENOMINATOR_SQUARES,
     KVD_A_DENOMINATOR_MIN,
     KVD_A_DENOMINATOR_MAX,
-    /* mean attention probability that a token gets from the later tokens that can attend to it */
+    /* mean attention probability from the queries that can see the token */
     KVD_A_RECEIVED_HISTOGRAM,
     KVD_A_RECEIVED_MIN,
     KVD_A_RECEIVED_MAX,
-    /* double [layer][head][position] attention probability received by each position */
+    /* double [layer][head][position] attention probability received */
     KVD_A_RECEIVED_AT,
     KVD_A_VALUE_HISTOGRAM,
     KVD_A_VALUE_SUM,
     KVD_A_VALUE_SQUARES,
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
-    /*
-     * uint64 [layer][head][level] smallest number of tokens that receive the fraction
-     * kvd_critical_level[level] of a head's attention
-     */
+    /* uint64 [layer][head][level] fewest tokens with kvd_critical_level[level] of the attention */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /* double [layer][head][level] KVD_A_HEAD_COUNT divided by the tokens of the request */
+    /* double [layer][head][level] the same, divided by the request's tokens */
     KVD_A_HEAD_SHARE,
-    /*
-     * uint64 [layer][kv_head][level] smallest number of tokens that receive the fraction
-     * kvd_critical_level[level] of a KV head's attention
-     */
+    /* uint64 [layer][kv_head][level] fewest tokens, for all queries of a KV head */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
-    /*
-     * uint64 [layer][level] smallest number of tokens that receive the fraction
-     * kvd_critical_level[level] of a layer's attention
-     */
+    /* uint64 [layer][level] fewest tokens, for all heads of a layer */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,
     KVD_A_LAYER_MAX,
     KVD_A_LAYER_SHARE,
-    /* uint64 [request] number of tokens of each request that has statistics per token */
+    /* uint64 [request] number of tokens of each request with statistics per token */
     KVD_A_KEPT_LENGTH,
-    /* double [request][layer][position] attention received, summed over heads and queries */
+    /* double [request][layer][position] attention received from all heads and queries */
     KVD_A_KEPT_MASS,
-    /* double [request][layer][position] logarithm of the softmax denominator, summed over heads */
+    /* double [request][layer][position] log softmax denominator, summed over heads */
     KVD_A_KEPT_DENOMINATOR,
-    /* double [request][layer][position] mean attention score of the token as a query */
+    /* double [request][layer][position] mean score of the token as a query */
     KVD_A_KEPT_QUERY_SCORE,
-    /* double [request][layer][position] mean attention score of the token as a key */
+    /* double [request][layer][position] mean score of the token as a key */
     KVD_A_KEPT_KEY_SCORE,
     KVD_N_A
 } kvd_a;
@@ -128,37 +112,30 @@ typedef struct {
     size_t n_tokens, n_requests, seq_len;
     int first_layer, n_layers;
     size_t n_kept; /* number of requests with statistics per token, the first ones of the text */
-    /* values of all statistics, one statistic after another */
     kvd_word *word;
     size_t n_words;
     size_t at[KVD_N_A]; /* index in `word` of the first value of each statistic */
 } kvd_attention_stats;
 
-/*
- * Allocates the statistics for the model, lengths and layers in *s. Sums start at 0, minima at
- * infinity, maxima at -infinity.
- */
+/* Allocates statistics for the sizes in *s. Sums begin at 0, minima at infinity. */
 int kvd_attention_stats_alloc(kvd_attention_stats *s, kvd_err *err);
 void kvd_attention_stats_release(kvd_attention_stats *s);
 
 /* Returns the number of 8-byte values of a statistic. */
 size_t kvd_attention_stats_count(const kvd_attention_stats *s, kvd_a field);
-/* Returns the values of one layer and head. `head` is 0 for statistics without a head axis. */
+/* Returns the values of one layer and head. Without a head axis, `head` is 0. */
 kvd_word *kvd_attention_stats_at(const kvd_attention_stats *s, kvd_a field, int layer, int head);
-/* Returns the values of all tokens of one request, for a statistic that is stored per token. */
+/* Returns the values of all tokens of one request. */
 kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, size_t request,
                                    int layer);
 
-/*
- * Returns quantile q of histogram h of statistic `field`, interpolated within a bin, or 0 if h is
- * empty.
- */
+/* Returns quantile q of histogram h, interpolated within a bin, or 0 if h is empty. */
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err);
-/* Reads a file. Fails on counts that contradict each other and on sums that are not finite. */
+/* Reads a file. Fails on contradictory counts and on sums that are not finite. */
 int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *err);
-/* Adds another text's statistics to *sum. Fails if model, layers or seq_len differ. */
+/* Adds another text's statistics to *sum. Model, layers and seq_len must agree. */
 int kvd_attention_stats_add(kvd_attention_stats *sum, const char *sum_path,
                             const kvd_attention_stats *other, const char *other_path, kvd_err *err);
 

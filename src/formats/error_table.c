@@ -40,10 +40,7 @@ int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails on a loss below 0, apart from rounding, or if keeping all d_head dimensions has a loss
- * other than 0.
- */
+/* Fails if a loss is negative, or not 0 although all dimensions are kept. */
 static int check_errors(kvd_h5 *f, const kvd_error_table *t, int side, kvd_err *err)
 {
     const size_t heads = (size_t)t->n_layers * (size_t)t->n_kv_heads;

@@ -8,31 +8,25 @@
 
 extern const kvd_schema kvd_schema_error_table;
 
-/*
- * Loss when one KV head keeps fewer dimensions of Q and K, or of V, while all other heads keep
- * d_head.
- */
+/* loss when one KV head keeps fewer dimensions while all other heads keep d_head */
 typedef struct {
     kvd_model_info model;
     char method[32];
     kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
-    /* Hash of the rotations that were used; "" in older files. */
+    /* hash of the rotations; "" in older files */
     char bases_hash[KVD_BASES_HASH];
     int n_layers, n_kv_heads, d_head;
     size_t n_widths;
     int32_t *width; /* measured numbers of kept dimensions, rising to d_head */
     /*
      * [2][n_layers][n_kv_heads][n_widths] KL divergence in nats per token, for cuts of Q and K
-     * ([0]) and of V ([1]).
+     * ([0]) or V ([1])
      */
     double *error;
 } kvd_error_table;
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
-/*
- * Reads a file. Fails unless the numbers of kept dimensions rise to d_head and losses are finite
- * and not negative.
- */
+/* Reads a file. Kept dimensions must rise to d_head, losses must not be negative. */
 int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
 void kvd_error_table_release(kvd_error_table *t);
 

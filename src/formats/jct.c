@@ -162,7 +162,7 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
                  const kvd_run *run, kvd_err *err)
 {
     kvd_h5 f;
-    /* Refuses a symbolic link, because kvd_h5_create would replace the file it points to. */
+    /* Checks the path, as kvd_h5_create would replace a symbolic link's target. */
     if (kvd_output_check_derived(path, err) ||
         kvd_h5_create(&f, path, &kvd_schema_jct_rows, run, err))
         return -1;
@@ -171,10 +171,7 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
     return status;
 }
 
-/*
- * Returns the largest rounding error of a job's time in seconds. CUDA events round each measured
- * step to 0.5 us.
- */
+/* Returns a job's rounding error in seconds. CUDA events round a step to 0.5 us. */
 static double rounding(const kvd_rows *r, size_t row)
 {
     const double jct = kvd_row_real(r, row, "jct_s");
@@ -279,7 +276,7 @@ static const char *admission(const kvd_rows *r, size_t row)
     return *text ? text : "whole";
 }
 
-/* Returns true if jobs a and b differ only in the method and in the column named by `length`. */
+/* Returns true if jobs a and b differ only in the method and in column `length`. */
 static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
 {
     static const char *const same[] = {"batch", "input",  "output", "chunk",
@@ -303,10 +300,7 @@ size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
     return SIZE_MAX;
 }
 
-/*
- * Returns the seconds that a job takes less than the same job with the uncompressed cache, or NaN
- * if that was not measured.
- */
+/* Returns the seconds saved relative to the uncompressed cache, or NaN. */
 static double gain(const kvd_rows *r, size_t row)
 {
     const size_t none = kvd_jct_uncompressed(r, row);
@@ -314,10 +308,7 @@ static double gain(const kvd_rows *r, size_t row)
                             : kvd_row_real(r, none, "jct_s") - kvd_row_real(r, row, "jct_s");
 }
 
-/*
- * Returns the job that differs from `row` only by a larger `length`: the smallest one above `from`.
- * Returns SIZE_MAX if there is none.
- */
+/* Returns the same job with the next larger `length` above `from`, or SIZE_MAX. */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;
@@ -336,7 +327,7 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
 {
     const char *const length = output ? "output" : "input";
     double from = (double)NAN, before = (double)NAN, answer = (double)NAN;
-    /* Searches the last length at which the method becomes faster than the uncompressed cache. */
+    /* Finds the last length at which the method becomes faster than the uncompressed cache. */
     for (size_t i; (i = next_length(r, row, length, from)) != SIZE_MAX;) {
         const double at = kvd_row_real(r, i, length), won = gain(r, i);
         if (!(won > 0))
@@ -349,7 +340,7 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     return answer;
 }
 
-/* Returns the seconds between the fastest and the slowest repetition of a job, or 0 if unknown. */
+/* Returns the seconds between fastest and slowest repetition, or 0 if unknown. */
 static double spread(const kvd_rows *r, size_t row)
 {
     const double x = kvd_row_real(r, row, "jct_max_s") - kvd_row_real(r, row, "jct_min_s");
@@ -366,10 +357,7 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /*
-             * The method is not faster at `from`, so noise at shorter lengths cannot have changed
-             * the result.
-             */
+            /* The method is slower here, so noise at shorter lengths does not matter. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

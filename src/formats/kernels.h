@@ -6,29 +6,27 @@
 
 extern const kvd_schema kvd_schema_kernels;
 
-/* Measured peak rates of a CPU or GPU, per second; 0 if not measured. */
+/* measured peak rates of a CPU or GPU per second; 0 if not measured */
 typedef struct {
     double copy_bytes; /* bytes per second of a device copy, read plus written */
     double read_bytes; /* bytes per second read by a kernel that writes nothing */
-    /* FLOP per second of a matrix product, in 16 bits on a GPU, in float32 on a CPU */
+    /* FLOP of matrix products, 16 bits on a GPU, float32 on a CPU */
     double flop;
     double exps;
 } kvd_rate_ceilings;
 
-/* Returns an empty table, which the caller frees. A row has `samples` times in microseconds. */
+/* Returns an empty table, which the caller frees. A row has `samples` times in us. */
 kvd_rows *kvd_kernels_rows(int samples, kvd_err *err);
 
 typedef struct {
     const kvd_rate_ceilings *cpu, *gpu; /* measured peak rates; NULL if not measured */
     const char *gpu_name, *driver;      /* "" if there is no GPU */
-    /* Kernels and shapes that were not measured. Each line gives one and the reason. */
+    /* kernels and shapes that were not measured: one per line, with the reason */
     const char *skipped;
     size_t cases, cases_done;
 } kvd_kernels_facts;
 
-/*
- * Writes a file with the table, the repeated times, and the peak rates as attributes of /ceilings.
- */
+/* Writes the table, the repeated times and the peak rates. */
 int kvd_kernels_write(const kvd_rows *rows, const char *path, const kvd_kernels_facts *facts,
                       const kvd_run *run, kvd_err *err);
 
@@ -43,10 +41,7 @@ typedef struct {
     kvd_machine_rates machine[2]; /* rates of the CPU, then of the GPU */
 } kvd_kernels;
 
-/*
- * Reads the table, the repeated times and the peak rates. Fails on a missing column or a bad
- * number. The caller frees k->rows.
- */
+/* Reads a file. Fails on a missing column or bad number. The caller frees k->rows. */
 int kvd_kernels_read(kvd_kernels *k, kvd_h5 *f, kvd_err *err);
 
 #endif

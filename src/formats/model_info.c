@@ -23,7 +23,7 @@ bool kvd_model_info_untrained(const kvd_model_info *m)
     return strcmp(m->dtype, "initial") == 0;
 }
 
-/* Attributes of the HDF5 group /model, with the fields of kvd_model_info that hold them. */
+/* attribute of /model, with the field that holds it */
 typedef struct {
     const char *name;
     size_t offset;
@@ -103,10 +103,7 @@ int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_m
     for (size_t i = 0; i < N_FIELDS; i++) {
         const field *f = &fields[i];
         if (!strcmp(f->name, "name"))
-            /*
-             * Skips the model's name, which may differ because a checkpoint's folder may be
-             * renamed.
-             */
+            /* Names are not compared, because a checkpoint's folder may have been renamed. */
             continue;
         if (f->size && strcmp(text_of(a, f), text_of(b, f)))
             return kvd_fail(err, "'%s' and '%s' are of different models: %s is %s and %s", file_a,

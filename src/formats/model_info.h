@@ -1,4 +1,4 @@
-/* Description of the model, stored in the HDF5 group /model of every file. */
+/* Description of the model, stored as /model in every file. */
 #ifndef KVD_FORMATS_MODEL_INFO_H
 #define KVD_FORMATS_MODEL_INFO_H
 
@@ -10,37 +10,27 @@ typedef struct {
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, vocab_size, max_positions;
     double rope_theta; /* base of the RoPE frequencies; 0 if the model has no RoPE */
-    /*
-     * Dimensions that RoPE rotates together: i and i + half ("half"), adjacent ones ("interleaved")
-     * or "none".
-     */
+    /* RoPE rotates dimensions i and i + half ("half"), adjacent ones ("interleaved"), or "none". */
     char rope_layout[16];
     char dtype[8]; /* element type of the weights; "random" for random weights */
 } kvd_model_info;
 
-/*
- * Returns the stage at which Q and K are taken: "after" RoPE, "before" RoPE if `before`, or "none"
- * if the model has no RoPE.
- */
+/* Returns "after" or, if `before`, "before" RoPE, and "none" without RoPE. */
 const char *kvd_model_info_rope(const kvd_model_info *m, bool before);
 
-/* Returns true if the model has random weights. */
 bool kvd_model_info_random(const kvd_model_info *m);
-/* Returns true if the model has the shape of a trained model, but random weights. */
+/* Returns true for the shape of a trained model with random weights. */
 bool kvd_model_info_untrained(const kvd_model_info *m);
 extern const char kvd_random_weights_note[];
 
 int kvd_model_info_write(kvd_h5 *f, const kvd_model_info *m, kvd_err *err);
-/* Reads the group /model. Fails on sizes of 1e6 or more, or n_heads not divisible by n_kv_heads. */
+/* Reads /model. Fails on sizes of 1e6 or more, or n_heads not divisible by n_kv_heads. */
 int kvd_model_info_read(kvd_h5 *f, kvd_model_info *m, kvd_err *err);
-/*
- * Fails if two models differ, other than in name. The message names both files and the first
- * difference.
- */
+/* Fails if two models differ, except in name. The message names the difference. */
 int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_model_info *b,
                         const char *file_b, kvd_err *err);
 
-/* A calibration or evaluation text that is named in a result file or an option. */
+/* a text that is named in a result file or an option */
 typedef struct {
     const char *path, *label;
     const char *hash; /* content hash of the token ids; "" if not recorded */
@@ -48,9 +38,7 @@ typedef struct {
     size_t seq_len; /* tokens per sequence; 0 if not recorded */
 } kvd_named_text;
 
-/*
- * Fails if two texts with equal label, number of tokens and sequence length have different hashes.
- */
+/* Fails if texts of equal label, tokens and sequence length have different hashes. */
 int kvd_named_texts_agree(const kvd_named_text *a, const kvd_named_text *b, kvd_err *err);
 
 #endif

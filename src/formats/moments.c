@@ -45,10 +45,7 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
     return m->gram[g] + ((size_t)layer * heads + (size_t)head) * d * d;
 }
 
-/*
- * Multiplies *n by the sizes of a tensor's matrices, which come from a file. Returns -1 on
- * overflow.
- */
+/* Multiplies *n by a tensor's sizes, which come from a file. Returns -1 on overflow. */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
     size_t bytes;
@@ -168,10 +165,7 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails unless each Gram matrix is symmetric, has a diagonal >= 0, and satisfies the Cauchy-Schwarz
- * inequality.
- */
+/* Fails unless X^T X is symmetric and satisfies the Cauchy-Schwarz inequality. */
 static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->model.d_head;
@@ -213,7 +207,7 @@ int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, m, err))
         goto done;
-    /* Checks the shapes before allocating, because a damaged file may announce any size. */
+    /* Checks shapes first, because a damaged file may announce any size. */
     for (int g = 0; g < KVD_N_G; g++) {
         char name[16];
         hsize_t want[4];

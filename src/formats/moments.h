@@ -1,7 +1,4 @@
-/*
- * kvdim/moments files: second moments X^T X in float64 of every tensor, layer and head. X has one
- * row per token.
- */
+/* kvdim/moments files: X^T X in float64 per tensor, layer and head. A row of X is a token. */
 #ifndef KVD_FORMATS_MOMENTS_H
 #define KVD_FORMATS_MOMENTS_H
 
@@ -21,7 +18,7 @@ typedef enum {
     KVD_G_W_V,
     KVD_N_G
 } kvd_g;
-/* names of the HDF5 datasets /gram/<name>: "q" ... "w_v" */
+/* names of the datasets: "q" ... "w_v" */
 extern const char *const kvd_g_name[KVD_N_G];
 
 typedef struct {
@@ -31,26 +28,23 @@ typedef struct {
     size_t n_tokens, n_sequences, seq_len;
     int first_layer, n_layers;
     bool has_pre;
-    /* [n_layers][heads][d_head][d_head] X^T X for X = Q, K, V, W_O^T, W_V; NULL if absent */
+    /* [n_layers][heads][d_head][d_head] X^T X, with X = Q, K, V, W_O^T, W_V; NULL if absent */
     double *gram[KVD_N_G];
 } kvd_moments;
 
-/* Returns n_heads for Q and W_O, n_kv_heads for K, V and W_V. */
+/* Returns n_heads for Q and W_O, else n_kv_heads. */
 int kvd_moments_heads(const kvd_moments *m, kvd_g g);
 double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
-/* Returns the number of doubles in all Gram matrices of a tensor, or 0 if it was not recorded. */
+/* Returns how many doubles a tensor's matrices have, or 0 if it was not recorded. */
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
 double kvd_moments_bytes(const kvd_moments *m);
 
-/* Allocates zeroed matrices for the model, layers and has_pre (Q and K before RoPE) in *m. */
+/* Allocates zero matrices for the model, layers and has_pre in *m. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
-/* Reads a file. Fails on elements that are not finite and on a negative diagonal. */
+/* Reads a file. Fails on elements that are not finite and negative diagonals. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
-/*
- * Adds the second moments of another text to *sum. Fails if models or layers differ, or if those of
- * weights differ by more than 1e-9.
- */
+/* Adds another text's moments to *sum. Models must agree, moments of weights to 1e-9. */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);
 void kvd_moments_release(kvd_moments *m);

@@ -1,4 +1,4 @@
-/* Times of the phases of an inference step. Time between steps belongs to the phase `host`. */
+/* Times of the phases of an inference step. Time between steps is phase `host`. */
 #ifndef KVD_FORMATS_PHASES_H
 #define KVD_FORMATS_PHASES_H
 
@@ -7,15 +7,15 @@ typedef enum {
     KVD_PHASE_NORM,
     KVD_PHASE_QKV,
     KVD_PHASE_ROPE, /* bias, norms of Q and K, and RoPE */
-    /* Rotation of Q and K and cut to the kept dimensions, if a separate kernel computes it. */
+    /* projection of Q and K to the kept dimensions, if a separate kernel does it */
     KVD_PHASE_ROTATE,
     KVD_PHASE_COMPRESS,
     KVD_PHASE_APPEND, /* storing new keys and values in the cache */
-    /* Computation of how the work of attention is divided among thread blocks. */
+    /* division of attention's work among thread blocks */
     KVD_PHASE_SCHEDULE,
     KVD_PHASE_PREFILL,
     KVD_PHASE_DECODE,
-    /* Decompression of values or reconstruction of keys, if a separate kernel computes it. */
+    /* decompression, if a separate kernel does it */
     KVD_PHASE_RESTORE,
     KVD_PHASE_O,    /* output projection */
     KVD_PHASE_MLP,  /* feed-forward block */
@@ -25,7 +25,7 @@ typedef enum {
     KVD_PHASE_HOST, /* host work during which the GPU is idle */
     KVD_PHASES
 } kvd_phase;
-/* Returns the name of a phase, such as "qkv". The column of its seconds is "qkv_s". */
+/* Returns a name such as "qkv". Its column of seconds is "qkv_s". */
 const char *kvd_phase_column(kvd_phase p);
 
 typedef struct {
@@ -33,7 +33,7 @@ typedef struct {
     double total; /* seconds of the whole step, measured separately */
 } kvd_phase_times;
 
-/* Returns the seconds of the step that no phase accounts for. */
+/* Returns the seconds that belong to no phase. */
 double kvd_phase_residue(const kvd_phase_times *t);
 void kvd_phase_add(kvd_phase_times *sum, const kvd_phase_times *t);
 

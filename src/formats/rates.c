@@ -183,10 +183,7 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns true if the rule that chose the kept dimensions does not use a single removal rate r for
- * Q, K and V.
- */
+/* Returns true for rules without a single removal rate r for Q, K and V. */
 static bool without_r(const char *rule)
 {
     return !strcmp(rule, "error") || !strcmp(rule, "loss") || !strcmp(rule, "eq6-by-pair");

@@ -14,15 +14,12 @@ enum { KVD_MAX_SAMPLES = 8 };
 
 struct kvd_rows {
     const kvd_column *columns;
-    /*
-     * Descriptions of the columns of a table that was read from a file; NULL if the caller owns
-     * them.
-     */
+    /* columns of a table from a file; NULL if the caller owns them */
     kvd_column *owned;
     int n_columns;
     size_t n, capacity;
     kvd_cell_value **data; /* cells of each column, [n_columns][capacity] */
-    /* True if memory for a text was short, so that the table cannot be written. */
+    /* true if memory for a text was short, so that the table cannot be written */
     bool lost_text;
     int n_samples;
     struct {

@@ -1,4 +1,4 @@
-/* Reads tables of results from HDF5 files. Their columns need not be known before. */
+/* Reads tables of results, whose columns need not be known, from HDF5 files. */
 #include "formats/rows_internal.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
 {
     char path[256];
-    /* The name fits into `path`, because load_link refuses names of 200 bytes or more. */
+    /* Names of 200 bytes or more have been refused. */
     snprintf(path, sizeof path, "/rows/%s", name);
     col->name = strdup(name);
     col->units = text_attribute(f, path, "units");
@@ -57,7 +57,7 @@ static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
                                                      : kvd_no_memory(err, "a column", sizeof *col);
 }
 
-/* Appends a column of n cells. On success the table owns `data` and the texts of *col. */
+/* Appends a column of n cells. On success the table owns `data` and texts of *col. */
 static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size_t n, kvd_err *err)
 {
     const size_t columns = (size_t)r->n_columns + 1;
@@ -75,10 +75,7 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
     return 0;
 }
 
-/*
- * Writes the number of rows of a dataset to *n and checks it against the table. If the dataset has
- * several axes, writes 0.
- */
+/* Checks a dataset's size. *n: number of rows, or 0 with several axes. */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
 {
@@ -92,10 +89,7 @@ static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space
     if (r->n_columns && r->n != (size_t)dim)
         return kvd_fail(err, "'%s': '/rows/%s' has %llu rows, other columns %zu", f->path, name,
                         (unsigned long long)dim, r->n);
-    /*
-     * Refuses a dataset without stored data, because a damaged header may announce gigabytes of
-     * rows.
-     */
+    /* Refuses a dataset without data, because a damaged header may announce gigabytes. */
     if (H5Dget_storage_size(dataset) == 0)
         return kvd_fail(err, "'%s': '/rows/%s' announces %llu rows but stores none", f->path, name,
                         (unsigned long long)dim);
@@ -142,10 +136,7 @@ static int load_column(kvd_h5 *f, kvd_rows *r, hid_t dataset, const char *name, 
     return status;
 }
 
-/*
- * Returns the order in which the columns of a group are listed: by creation if the file recorded
- * it, else by name.
- */
+/* Returns the order of columns: by creation if the file recorded it, else by name. */
 static H5_index_t order_of(hid_t group)
 {
     const hid_t plist = H5Gget_create_plist(group);
@@ -167,7 +158,7 @@ static int load_link(kvd_h5 *f, kvd_rows *r, hid_t group, H5_index_t order, hsiz
     if (length <= 0 || (size_t)length >= sizeof name)
         return kvd_fail(err, "'%s': a name under '/rows' has %zd bytes, at most %zu are allowed",
                         f->path, length, sizeof name - 1);
-    /* Reads only hard links, because other links could point into another file. */
+    /* Accepts only hard links, because others could point into another file. */
     if (H5Lget_info(group, name, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD)
         object = H5Oopen(group, name, H5P_DEFAULT);
     if (object < 0)

@@ -1,4 +1,4 @@
-/* kvdim/similarity files: comparison of rotations computed from several texts or models. */
+/* kvdim/similarity files: comparison of rotations from several texts or models. */
 #ifndef KVD_FORMATS_SIMILARITY_H
 #define KVD_FORMATS_SIMILARITY_H
 
@@ -7,61 +7,50 @@
 extern const kvd_schema kvd_schema_similarity;
 
 /*
- * Comparison of rotations R of several files with the rotation R_0 of file 0. Arrays [n_others]
- * begin with file 1. Values are means over heads.
+ * Compares rotations R of several files with R_0 of file 0. Arrays [n_others] begin with file 1.
+ * Values are means over heads.
  */
 typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
-    /*
-     * [n_others] Mean |R|, mean |R_0 - R|, and mean |R_0 - R| after aligning the signs of columns.
-     */
+    /* [n_others] mean |R|, mean |R_0 - R|, and the latter after aligning signs of columns */
     double *epsilon, *delta, *delta_aligned;
     /*
-     * [n_others][d] Values for the first m = 1 .. d columns: mean squared cosine of the angles
-     * (overlap); fraction of the data's squared norm in the columns of R_0, and in those of R.
+     * [n_others][d] for the first m = 1 .. d columns: mean squared cosine of the angles; share of
+     * the data's squared norm in R_0's columns, and in R's
      */
     double *overlap, *energy_kept, *energy_own;
-    /* [n_others][n_layers][n_h] Epsilon and delta of single heads. */
+    /* [n_others][n_layers][n_h] values of single heads */
     double *head_epsilon, *head_delta;
     double *head_delta_aligned;
-    /* [n_others][n_layers][n_h][d] Overlap and kept energy of single heads. */
+    /* [n_others][n_layers][n_h][d] values of single heads */
     double *head_overlap, *head_energy_kept;
-    /*
-     * [n_files][n_files] mean |R_a - R_b| / mean |R_b| for every pair of files, as it is and after
-     * aligning column signs.
-     */
+    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b|, as it is and with aligned signs */
     double *delta_over_epsilon, *aligned_over_epsilon;
-    /* [n_files][n_files] overlap and energy_kept for the first d / 2 columns of R_a and R_b */
+    /* [n_files][n_files] overlap and energy_kept of the first d / 2 columns */
     double *overlap_half, *energy_kept_half;
-    /*
-     * [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b|. For head_..., the mean over heads
-     * is taken last.
-     */
+    /* [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b|; head_...: mean over heads last */
     double *means_over_epsilon, *head_means_over_epsilon;
     double *random[6]; /* [n_files] the six arrays above with a random rotation in place of R_a */
     double *all;       /* one block of memory for all arrays */
 } kvd_comparison;
 
-/* Writes a comparison to the file. `h_axis` names the axis of heads: "head" or "kv_head". */
+/* `h_axis` names the axis of heads: "head" or "kv_head". */
 int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis, kvd_err *err);
 
-/* Writes the model and the list of compared files. `path` holds their names on the command line. */
+/* Writes the model and the list of compared files. */
 int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spectrum *s, size_t n,
                                kvd_err *err);
 
-/*
- * Comparison of the rotations of several files. Values are means over layers and heads. Element
- * [a][b] compares rotation R_a with file b.
- */
+/* comparison of several files; element [a][b] compares rotation R_a with file b */
 typedef struct {
     kvd_pair pair;
     double *epsilon, *delta; /* [n_files] mean |R|, and mean |R_0 - R| (NaN for file 0) */
     double *delta_ratio;     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| */
-    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| after aligning column signs */
+    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| with aligned signs */
     double *aligned_ratio;
     double *overlap; /* [n_files][n_files] mean squared cosine of the first d_head / 2 columns */
-    /* [n_files][n_files] fraction of file b's energy in the first d_head / 2 columns of R_a */
+    /* [n_files][n_files] share of b's squared norm in R_a's first d_head / 2 columns */
     double *energy;
     /* [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b|; NULL in old files */
     double *means, *head_means;

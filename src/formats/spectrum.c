@@ -76,10 +76,7 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
     return pairing == KVD_PER_QUERY && queries ? m->n_heads : m->n_kv_heads;
 }
 
-/*
- * Computes the bytes of a file's matrices. Fails if the product of sizes, which may come from a
- * file, overflows.
- */
+/* Computes the bytes of the matrices. Fails on overflow, as sizes may come from a file. */
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
     const size_t d = (size_t)s->model.d_head;
@@ -335,7 +332,7 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return write_derived(f, s, pair, h_axis, err);
 }
 
-/* attributes of the HDF5 group /calibration */
+/* attributes of the group /calibration */
 static const struct {
     const char *name;
     size_t at;
@@ -372,10 +369,7 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
     return kvd_h5_put_int(f, calibration_group, "weighted", c->weighted, err);
 }
 
-/*
- * Reads how calibration vectors were selected and clustered. If the file lacks the group
- * /calibration, all fields stay 0.
- */
+/* Reads how calibration tokens were chosen. Without /calibration, all is 0. */
 static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
 {
     int64_t whole;
@@ -463,10 +457,7 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Measures how far P = left right^T is from an orthogonal projection: *off receives the largest
- * absolute element of P - P^T and P^2 - P.
- */
+/* Measures if P = left right^T is a projection. *off: largest element of P - P^T and P^2 - P. */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
 {
@@ -533,10 +524,7 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return 0;
 }
 
-/*
- * Reads the rotations of matrices `pair` (such as Q and K). If the file has none, fails unless
- * values_only is true.
- */
+/* Reads rotations. If there are none, fails unless values_only is true. */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
 {
@@ -550,7 +538,7 @@ static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t d
                         "'%s' holds no bases of %s: make it again by kvdim-spectrum without "
                         "--no-bases",
                         f->path, kvd_pair_name[pair]);
-    /* Checks the shapes before allocating, because a damaged file may announce any size. */
+    /* Checks shapes first, because a damaged file may announce any size. */
     if ((!absent && kvd_field_shape(f, path, 4, dims, err)) || kvd_spectrum_alloc(s, pair, err))
         return -1;
     if (absent) {

@@ -1,5 +1,5 @@
 /*
- * kvdim/spectrum files: singular values and rotation matrices of every layer and head.
+ * kvdim/spectrum files: singular values and rotations of every layer and head.
  *
  * A kvd_pair names the matrices that share one rotation R:
  *
@@ -11,8 +11,8 @@
  * A balanced kvd_pair has two matrices, left for Q or V and right for K or W_O:
  *
  * - bqk, bvw: minimise the error of Q K^T or V W_O
- * - fqk, fvw: minimise the error of the loss (kvdim-sensitivity); half of a squared singular value
- *   is a loss in nats per token
+ * - fqk, fvw: minimise the error of the loss; half of a squared singular value is a loss in nats
+ *   per token
  */
 #ifndef KVD_FORMATS_SPECTRUM_H
 #define KVD_FORMATS_SPECTRUM_H
@@ -36,65 +36,48 @@ typedef enum {
     KVD_PAIR_FVW,
     KVD_N_PAIRS
 } kvd_pair;
-/*
- * Names of the matrices that are decomposed together: "qk" (queries and keys), "vw" (values and
- * output projection) and so on.
- */
+/* Names of jointly decomposed matrices: "qk" (queries and keys) and so on. */
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
-/*
- * Returns the matrices with this name, such as "qk" (queries and keys together), or -1 if there are
- * none.
- */
+/* Returns the index of a name such as "qk" (queries and keys), or -1. */
 int kvd_pair_find(const char *name);
 /* Reads the attributes pair_qk and pair_v. Fails on an unknown name. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
-/*
- * Returns true for bqk, bvw, fqk and fvw, whose two matrices (such as Q and K) are reduced by
- * different projections instead of one rotation.
- */
+/* Returns true if two matrices have different projections instead of one rotation. */
 bool kvd_pair_balanced(kvd_pair pair);
-/* Returns true for fqk and fvw, whose squared singular values are losses in nats. */
+/* Returns true if squared singular values are losses in nats. */
 bool kvd_pair_fisher(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
-/*
- * Words for the option --pairing: one rotation per KV head ("shared") or per query head
- * ("per-query").
- */
+/* names: one rotation per KV head ("shared") or one per query head ("per-query") */
 extern const char *const kvd_pairing_name[2];
 
 typedef struct {
     bool present;
-    /*
-     * Number of rows of the decomposed matrix. Readers divide singular values by its square root.
-     */
+    /* number of rows of the decomposed matrix; readers divide singular values by its square root */
     size_t n_rows;
     int n_h;       /* number of heads that have a rotation */
     double *sigma; /* singular values, falling: [n_layers][n_h][d_head] */
     double *R;     /* rotations, or left matrices: [n_layers][n_h][d_head][d_head] */
     double *right; /* right matrices, shaped like R; NULL if the kvd_pair is not balanced */
-    /* number of heads that were decomposed by QR, because their Gram matrix was ill-conditioned */
+    /* number of heads that needed a QR decomposition, because X^T X was ill-conditioned */
     size_t by_tsqr;
     bool on_gpu; /* true if cuSOLVER computed the eigenvalues */
 } kvd_pair_spectrum;
 
-/* How calibration tokens were selected and clustered before the decomposition. */
+/* how calibration tokens were chosen before the decomposition */
 typedef struct {
-    /* Fraction of the sequences of each text that was left out. */
+    /* fraction of each text's sequences that was left out */
     double prune;
     size_t sequences_dropped, tokens_dropped;
     size_t tokens_cut; /* number of tokens of the inputs after the first --tokens */
-    /* number of K-means centroids per head in place of token vectors; 0 without clustering */
+    /* number of K-means centroids per head instead of tokens; 0 without clustering */
     size_t centroids;
     bool weighted; /* true if a centroid is weighted by the square root of its cluster's size */
     double kmeans_iterations; /* iterations of K-means, mean over tensors, layers and heads */
-    /*
-     * Fraction of the squared norm that K-means lost: sum of |x - c|^2 / sum of |x|^2 over vectors
-     * x and their centroids c.
-     */
+    /* share of the squared norm that K-means lost */
     double kmeans_residual;
     double seconds_collect; /* seconds that recording the input files took */
-    /* seconds for reading token vectors and summing Gram matrices */
+    /* seconds for reading tokens and summing X^T X */
     double seconds_rows;
     double seconds_kmeans, seconds_decompose;
 } kvd_calibration;
@@ -104,71 +87,54 @@ typedef struct {
     char label[64];
     char corpus_hash[40];
     char method[8]; /* method of decomposition: "svd", "tsqr" (QR of the rows) or "gram" */
-    /* Stage at which Q and K were taken: "after" or "before" RoPE, or "none". */
+    /* where Q and K are taken: "after" or "before" RoPE, or "none" without RoPE */
     char rope[8];
     kvd_pairing pairing;
-    /* number of calibration tokens used, and of tokens of a sequence */
+    /* number of calibration tokens, and of tokens of a sequence */
     size_t n_tokens, seq_len;
     int first_layer, n_layers;
     kvd_calibration calibration;
     kvd_pair_spectrum pair[KVD_N_PAIRS];
 } kvd_spectrum;
 
-/*
- * Returns the calibration text's name and hash (corpus_hash), and the number of tokens that the
- * hash covers. The result borrows strings of *s.
- */
+/* Returns the calibration text's name and hash, borrowing strings of *s. */
 kvd_named_text kvd_spectrum_text(const kvd_spectrum *s, const char *path);
 
-/* Returns n_heads for qk, q and vw if `pairing` is per-query, else n_kv_heads. */
+/* Returns the number of decomposed heads: query heads or KV heads. */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
-/* Allocates zeroed matrices. The caller has set s->model, s->n_layers and s->pairing. */
+/* Allocates zero matrices. The caller has set s->model, s->n_layers and s->pairing. */
 int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err);
 double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 
-/* Writes "xxh3:" and the XXH3-128 hash of the rotations of pair[0] (Q and K) and pair[1] (V). */
+/* Writes the XXH3-128 hash of the rotations of Q and K (pair[0]) and V (pair[1]). */
 enum { KVD_BASES_HASH = 40 };
 int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
                             char hash[KVD_BASES_HASH], kvd_err *err);
 
-/*
- * Returns the effective rank (Roy, Vetterli 2007, but of sigma^2): exp of the entropy of sigma^2 /
- * sum(sigma^2); 0 if all sigma are 0.
- */
+/* Returns the effective rank: exp of the entropy of sigma^2 / sum(sigma^2). */
 double kvd_effective_rank(const double *sigma, size_t d);
-/*
- * Returns the smallest number of dimensions whose squared singular values hold the fraction `share`
- * of their sum.
- */
+/* Returns how many dimensions hold the fraction `share` of sum(sigma^2). */
 int kvd_energy_rank(const double *sigma, size_t d, double share);
 
 typedef struct {
     size_t heads, n_rows;
-    /*
-     * Largest singular value of a head: mean over heads, and coefficient of variation (ZACK paper).
-     */
+    /* largest singular value: mean over heads, and coefficient of variation */
     double mean_max_sigma, cv_max_sigma;
-    /*
-     * Means over heads: effective rank, and numbers of dimensions that hold 90 % and 99 % of
-     * sum(sigma^2).
-     */
+    /* means over heads: effective rank, dimensions that hold 90 % and 99 % of sum(sigma^2) */
     double effective_rank, rank90, rank99;
 } kvd_pair_summary;
 int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summary *out,
                            kvd_err *err);
 
-/* Frees the rotations of a spectrum but keeps the singular values. */
+/* Frees the rotations but keeps the singular values. */
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
-/* Writes singular values, rotations, and values derived from them (docs/formats.md). */
+/* Writes singular values, rotations, and derived values. */
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
-/*
- * Reads a file. Fails on bad or rising singular values, and on rotations that are not orthogonal to
- * 1e-8.
- */
+/* Reads a file. Fails on rising singular values, and rotations not orthogonal to 1e-8. */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
 /* Reads a file with or without rotations. If there are none, R and right are NULL. */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);

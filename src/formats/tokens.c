@@ -22,10 +22,7 @@ typedef enum { END, LAYER, HEAD, KV_HEAD, LEVEL, QUANTILE, MEASURE } axis;
 static const char *const axis_name[] = {"",      "layer",    "head",   "kv_head",
                                         "level", "quantile", "measure"};
 
-/*
- * Kinds of values, by which they are checked: fractions (PART), counts, indices of groups of layers
- * (GROUP) and others.
- */
+/* kinds of values: fractions (PART), counts, groups of layers (GROUP) and others */
 typedef enum { ANY, PART, POSITIVE, COUNT, GROUP } domain;
 
 typedef struct {
@@ -108,10 +105,7 @@ static size_t length(const kvd_tokens *t, axis a)
     return 1;
 }
 
-/*
- * Returns the number of values of a dataset. It cannot overflow, because lengths are below 1e6 and
- * at most three axes are long.
- */
+/* Returns the number of elements. Lengths below 1e6 on at most three axes cannot overflow. */
 static size_t count_of(const kvd_tokens *t, kvd_t f)
 {
     size_t n = 1;
@@ -250,7 +244,7 @@ int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, t, err))
         goto done;
-    /* Checks the shapes before allocating, because a damaged file may announce any size. */
+    /* Checks shapes first, because a damaged file may announce any size. */
     for (int i = 0; i < KVD_N_T; i++)
         if (kvd_field_shape(&f, fields[i].path, shape(t, (kvd_t)i, dims), dims, err))
             goto done;

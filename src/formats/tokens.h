@@ -1,4 +1,4 @@
-/* kvdim/tokens files: importance of tokens in attention (see the papers ZDC and LeanKV). */
+/* kvdim/tokens files: importance of tokens in attention. */
 #ifndef KVD_FORMATS_TOKENS_H
 #define KVD_FORMATS_TOKENS_H
 
@@ -6,23 +6,16 @@
 
 extern const kvd_schema kvd_schema_tokens;
 
-/* Measures by which the tokens of a layer are ranked. */
+/* Measures that rank the tokens of a layer. */
 typedef enum {
     KVD_RANK_SCORE,        /* mean attention score as a query (ZDC paper, Observation 4) */
     KVD_RANK_SCORE_AS_KEY, /* mean attention score of the token as a key */
-    /*
-     * Logarithm of the softmax denominator of the token as a query, summed over heads (ZDC paper).
-     */
+    /* log softmax denominator of the token as a query, summed over heads */
     KVD_RANK_DENOMINATOR,
-    /*
-     * Logarithm of the softmax denominator of the token as a query, minus the logarithm of the
-     * number of keys that the query sees.
-     */
+    /* log softmax denominator, minus the log of the number of keys */
     KVD_RANK_DENOMINATOR_PER_KEY,
     KVD_RANK_MASS, /* attention probability that the token receives from all heads and queries */
-    /*
-     * Attention probability that the token receives, divided by the number of queries that see it.
-     */
+    /* attention received, divided by the number of queries that see the token */
     KVD_RANK_MASS_PER_QUERY,
     KVD_N_RANKINGS
 } kvd_ranking;
@@ -32,48 +25,42 @@ enum { KVD_N_CURVE = 19 };
 /* quantiles, in [0, 1], of the stored distributions */
 extern const double kvd_curve_level[KVD_N_CURVE];
 
-/* Datasets of a kvdim/tokens file. docs/formats.md gives their shapes. */
+/* Datasets of the file. docs/formats.md gives their shapes. */
 typedef enum {
     KVD_T_SCORE_MIN, /* [layer] smallest attention score */
     KVD_T_SCORE_MAX,
     KVD_T_SCORE_MEAN,
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE,
-    /* [ranking][layer][layer] fraction of unimportant (important) tokens that two layers share */
+    /* [ranking][layer][layer] fraction of unimportant tokens that two layers share */
     KVD_T_UNIMPORTANT,
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
     KVD_T_GROUP, /* [ranking][layer] number of the group of similar, adjacent layers, from 0 */
-    /* [layer] Least attention probability that a token receives. */
+    /* [layer] least attention that a token receives */
     KVD_T_RECEIVED_MIN,
     KVD_T_RECEIVED_MAX,
     KVD_T_RECEIVED_CURVE, /* [layer][quantile] attention probability that a token receives */
-    /*
-     * [layer] log10 of the ratio of the 99.9 % quantile to the 0.1 % quantile of received
-     * attention.
-     */
+    /* [layer] log10 of the ratio of the 99.9 % and 0.1 % quantiles of received attention */
     KVD_T_RECEIVED_DECADES,
     KVD_T_VALUE_MIN,
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
-    /*
-     * [level][layer] Smallest number of tokens that together receive 90, 95 or 99 % (level) of a
-     * layer's attention, mean over requests.
-     */
+    /* [level][layer] fewest tokens that receive 90, 95 or 99 % of a layer's attention */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* Fewest tokens that receive 90, 95 or 99 % of a KV head's attention, mean over requests. */
+    /* fewest tokens for the attention of a KV head, mean over requests */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* Fewest tokens that receive 90, 95 or 99 % of a query head's attention, mean over requests. */
+    /* fewest tokens for the attention of a query head, mean over requests */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -87,12 +74,9 @@ typedef struct {
     char label[64], corpus_hash[40];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
-    /* Fraction of tokens that count as important. An equal fraction counts as unimportant. */
+    /* fraction of tokens that count as important */
     double share;
-    /*
-     * A layer joins a group if more than this fraction of its important tokens is also important in
-     * the group's first layer.
-     */
+    /* fraction of shared important tokens above which a layer joins a group */
     double group_overlap;
     double *data[KVD_N_T];
 } kvd_tokens;
@@ -100,10 +84,10 @@ typedef struct {
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/* Reads a file. Fails on bad numbers, fractions outside [0, 1], counts outside 1 .. seq_len. */
+/* Reads a file. Fails on bad numbers, fractions or counts. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/* Fraction of tokens that are common to two layers whose indices differ by `distance`. */
+/* fraction of tokens that two layers at this distance share */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

@@ -14,9 +14,7 @@ const kvd_schema kvd_schema_retaining_heads = {
 
 static const char *const side_name[2] = {"k", "v"};
 
-/*
- * Fails if KV heads that are projected together differ in rank or in the projection matrix `down`.
- */
+/* Fails unless KV heads that are projected together have equal rank and `down`. */
 static int check_shared(const kvd_h5 *f, const kvd_projections *p, int side, kvd_err *err)
 {
     const kvd_projections_side *const x = &p->side[side];
@@ -127,7 +125,7 @@ void kvd_projections_release(kvd_projections *p)
     memset(p, 0, sizeof *p);
 }
 
-/* Reads a dataset [dims[0]][dims[1]][dims[2]] of finite numbers. The caller frees *to. */
+/* Reads a dataset of finite numbers. The caller frees *to. */
 static int read_floats(kvd_h5 *f, const char *path, const hsize_t *dims, float **to, kvd_err *err)
 {
     const size_t rows = (size_t)dims[1], columns = (size_t)dims[2],

@@ -1,6 +1,6 @@
 /*
- * Files of weights that were trained elsewhere. kvdim/projections: matrices that project K and V to
- * fewer components and back. kvdim/retaining-heads: networks that score tokens.
+ * Files of trained weights. kvdim/projections: matrices that project K and V to fewer components.
+ * kvdim/retaining-heads: networks that score tokens.
  */
 #ifndef KVD_FORMATS_TRAINED_H
 #define KVD_FORMATS_TRAINED_H
@@ -12,15 +12,12 @@
 
 extern const kvd_schema kvd_schema_projections, kvd_schema_retaining_heads;
 
-/* Matrices that project K, or V, of KV heads to vectors of n_components components. */
+/* projections of K, or V, of KV heads to n_components components */
 typedef struct {
     size_t n_components;
-    /* [n_layers][n_kv_heads] Number of leading components that are kept, 1 .. n_components. */
+    /* [n_layers][n_kv_heads] number of leading components that are kept */
     int32_t *rank;
-    /*
-     * [n_layers][n_kv_heads][heads * d_head][n_components] Matrices that project `heads` KV heads
-     * together.
-     */
+    /* [n_layers][n_kv_heads][heads * d_head][n_components] for `heads` KV heads together */
     double *down;
     double *up; /* [n_layers][n_kv_heads][n_components][d_head] reconstructs one KV head */
 } kvd_projections_side;
@@ -38,14 +35,14 @@ int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_i
                          const char *model_path, kvd_err *err);
 void kvd_projections_release(kvd_projections *p);
 
-/* Networks of two matrices, one per layer, that score a token from its Q, K and V. */
+/* two matrices per layer that score a token from its Q, K and V */
 typedef struct kvd_retaining_heads {
     size_t hidden; /* number of hidden units */
     float *fc1;    /* [n_layers][hidden][(n_heads + 2 n_kv_heads) * d_head] */
     float *fc2;    /* [n_layers][n_kv_heads][hidden] */
 } kvd_retaining_heads;
 
-/* Reads a file, which the caller releases. Fails on another model or numbers beyond float32. */
+/* Reads a file, which the caller releases. Fails on another model or too large numbers. */
 int kvd_retaining_heads_load(kvd_retaining_heads *r, const char *path, const kvd_model_info *model,
                              const char *model_path, kvd_err *err);
 void kvd_retaining_heads_release(kvd_retaining_heads *r);
