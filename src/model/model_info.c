@@ -12,7 +12,7 @@ static void set_text(char *to, size_t size, const char *from)
     snprintf(to, size, "%s", from ? from : "");
 }
 
-/* Returns the last component of `path`. *n receives its length. */
+/* Returns the last component of `path` and its length *n. */
 static const char *last_part(const char *path, size_t *n)
 {
     size_t end = strlen(path);
@@ -35,11 +35,10 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
 {
     size_t n;
     const char *name = last_part(path, &n);
-    /* Takes the full path if the path is "." or "..", which do not contain the folder's name. */
+    /* real path if the name is "." or "..", which do not contain the folder's name */
     char *const full = is_dots(name, n) ? realpath(path, NULL) : NULL;
     name = full ? last_part(full, &n) : name;
     memset(m, 0, sizeof *m);
-    /* Cuts a long name between UTF-8 characters. */
     if (n >= sizeof m->name)
         n = kvd_utf8_first_bad(name, sizeof m->name - 1);
     memcpy(m->name, name, n);

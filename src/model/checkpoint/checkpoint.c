@@ -18,28 +18,26 @@
 #include "model/checkpoint/streaming.h"
 
 struct kvd_checkpoint {
-    /*
-     * Paths of the checkpoint and of config.json. The latter is NULL for GGUF and llama2.c files.
-     */
+    /* paths of weights and configuration; the latter is NULL for GGUF and llama2.c files */
     char *path, *config_path;
     bool folder;
     kvd_config config;
     char embedding_name[KVD_PART_NAME], head_name[KVD_PART_NAME];
-    /* Prefix of the tensor names in the file, such as "language_model.model.". */
+    /* Prefix of tensor names in the file, such as "language_model.model.". */
     const char *base;
     const char *dtype;
     kvd_filemap llama2c;
     kvd_gguf_model *gguf;
-    /* Hash that identifies random weights, or NULL if the weights come from a file. */
+    /* Identifies random weights; NULL if the weights come from a file. */
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
-    /* Bits per weight that kvd_checkpoint_quantise set, or 0 to read weights as stored. */
+    /* Bits per weight after kvd_checkpoint_quantise, or 0. */
     int weight_bits;
     size_t weight_group;
 };
 
-/* Refuses Hugging Face's cache folder, which holds revisions of a model. */
+/* Refuses Hugging Face's cache folder, which holds several revisions. */
 static int check_not_cache(const char *folder, const char *config, kvd_err *err)
 {
     struct stat st;
@@ -99,7 +97,6 @@ done:
     return status;
 }
 
-/* Describes a tensor of random weights in *out. Returns 1 if the model does not have the tensor. */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
     kvd_part part;
@@ -121,7 +118,7 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
     return 0;
 }
 
-/* Writes the name under which the file stores a tensor: "language_model.model.x" for "model.x". */
+/* Writes the name in the file: "language_model.model.x" for "model.x". */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
     const char *base = kvd_family_of(&c->config)->base;
@@ -165,10 +162,7 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /*
-     * The message is not used: find_stored fails for a stored tensor of an unsupported data type,
-     * but the tensor exists.
-     */
+    /* ignored: a stored tensor of an unsupported type exists, although find_stored fails */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -204,9 +198,7 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
     return len > 0 && (size_t)len < sizeof name && kvd_family_knows(&c->config, name);
 }
 
-/*
- * Finds the prefix of the tensor names, c->base: the first one with which the embedding is found.
- */
+/* Sets c->base to the first prefix under which the file has an embedding. */
 static void find_base(kvd_checkpoint *c)
 {
     const kvd_family *const family = kvd_family_of(&c->config);
@@ -267,15 +259,12 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /*
-     * Number of data types that are counted: plain types 0 .. KVD_BF16, quantised ones 1 ..
-     * KVD_RANDOM - 1, and random weights.
-     */
+    /* number of types: plain ones, quantised ones, and random weights */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* The message is not used, because tensors of unsupported data types are not counted. */
+    /* reason of the failure, ignored: tensors of unsupported types are not counted */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -383,7 +372,7 @@ int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err)
 {
     const kvd_config *const m = &c->config;
     char text[256], hash[40];
-    /* The 1 in "untrained 1" is the version of the random generator. */
+    /* Writes "untrained 1", where 1 is the version of the random generator. */
     const int n = snprintf(text, sizeof text, "untrained 1, seed %llu, %s %d %d %d %d %d %d",
                            (unsigned long long)seed, m->family, m->n_layers, m->n_heads,
                            m->n_kv_heads, m->d_head, m->d_model, m->vocab_size);
@@ -485,10 +474,7 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
                     out->file, name, found, rows, columns);
 }
 
-/*
- * Fails because no tokenizer was found, or only `model`, a SentencePiece file, which is not
- * supported.
- */
+/* Fails without a tokenizer. `model`: unsupported SentencePiece file, or NULL. */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

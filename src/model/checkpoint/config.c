@@ -31,9 +31,7 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
     return kvd_fail(err, "%s is '%s', supported are %s", key, found, list);
 }
 
-/*
- * Finds the model family by the key model_type of config.json, or else by the list `architectures`.
- */
+/* Finds the family by model_type or, if this is absent, by `architectures`. */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
     const json_t *names = kvd_cfg_member(root, "architectures"),
@@ -69,10 +67,7 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
     return refuse_family("architectures", found, err);
 }
 
-/*
- * Fails if the weights of a checkpoint are quantised. Experts in MXFP4 are accepted in families
- * that support them.
- */
+/* Refuses quantised checkpoints, except experts in MXFP4. */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
     const json_t *const how = kvd_cfg_member(root, "quantization_config");

@@ -1,4 +1,4 @@
-/* Configuration of a model: its sizes, and the variant that each building block has. */
+/* Configuration of a model: its sizes and the variants of its blocks. */
 #ifndef KVD_MODEL_CHECKPOINT_CONFIG_H
 #define KVD_MODEL_CHECKPOINT_CONFIG_H
 
@@ -8,7 +8,7 @@
 
 #include "common/err.h"
 
-/* In each enumeration, the first value is the variant of Llama models. */
+/* Variants. The first value of each enumeration is that of Llama. */
 
 typedef enum { KVD_POSITIONS_ROPE, KVD_POSITIONS_LEARNED } kvd_positions;
 
@@ -21,9 +21,9 @@ typedef enum {
     KVD_ROPE_DEFAULT,
     KVD_ROPE_LINEAR, /* positions are divided by rope_factor */
     KVD_ROPE_LLAMA3,
-    /* LongRoPE: each frequency has one divisor for short sequences and another for long ones. */
+    /* one divisor per frequency for short sequences, another for long ones */
     KVD_ROPE_LONGROPE,
-    /* YaRN: low frequencies are divided by a factor, middle ones by less, high ones by 1. */
+    /* low frequencies are divided by a factor, middle ones by less */
     KVD_ROPE_YARN
 } kvd_rope_scaling;
 
@@ -58,7 +58,7 @@ enum {
     KVD_CONFIG_WINDOW_LAYERS = 512, /* largest number of layers with sliding windows */
     KVD_CONFIG_EXPERT_LAYERS = 512, /* largest number of layers with routed experts */
     KVD_CONFIG_EXPERTS = 4096,
-    /* Largest number of pairs of dimensions (d_head / 2) in models with LongRoPE. */
+    /* largest number of frequencies, d_head / 2, in models with LongRoPE */
     KVD_CONFIG_LONGROPE_PAIRS = 256
 };
 
@@ -66,7 +66,7 @@ typedef struct {
     /* Model family, such as "llama"; "llama2.c" for files of llama2.c. */
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, d_ffn, vocab_size;
-    /* Width of the embedding and the output head, or 0 if it is d_model. */
+    /* Width of embedding and output head; 0 means d_model. */
     int d_embed;
     int max_positions;
     double norm_eps;
@@ -76,20 +76,14 @@ typedef struct {
     bool norm_no_bias; /* layer norms have no bias */
     bool shared_norm;
     bool no_final_norm;
-    /* True if RMS norms multiply by 1 + the stored gain, as in Gemma. */
+    /* true if RMS norms multiply by 1 + the stored gain, as in Gemma */
     bool norm_plus_one;
     bool qk_norm; /* each head of Q and K has an RMS norm before RoPE */
-    /*
-     * True if one norm covers all heads of Q together, and one all heads of K, instead of each
-     * head.
-     */
+    /* true if one norm covers all heads of Q, and one all heads of K, instead of each head */
     bool qk_norm_whole;
     bool bias_qkv, bias_o, bias_ffn;
     double embed_scale; /* factor on the embedding, or 0 for none */
-    /*
-     * Factors on the outputs of attention and feed-forward blocks, and on the logits; 0 means no
-     * factor.
-     */
+    /* Factors on the outputs of a layer's blocks, and on the logits; 0 means none. */
     double residual_scale, logit_scale;
     /* Factor on the attention score q . k; 0 means 1/sqrt(d_head). */
     double score_scale;
@@ -99,76 +93,64 @@ typedef struct {
     double logit_softcap;
     kvd_positions positions; /* KVD_POSITIONS_LEARNED ignores the rope_ fields */
     double rope_theta;
-    /* Number of leading dimensions of a head that RoPE rotates, even; 0 means all dimensions. */
+    /* Number of leading dimensions that RoPE rotates; 0 means all. */
     int rope_dims;
-    /* RoPE theta of layers with a sliding window; 0 means that all layers use rope_theta. */
+    /* RoPE theta of layers with a sliding window; 0 means rope_theta. */
     double rope_local_theta;
     /* Bit l is 1 if layer l has no RoPE. */
     uint64_t unrotated_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
     kvd_rope_layout rope_layout;
     kvd_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-    /* Number of tokens of context for which the model was trained before RoPE was scaled. */
+    /* Longest training context in tokens, before RoPE was scaled. */
     int rope_original_positions;
     /* Factor by which LongRoPE and YaRN multiply RoPE's cosines and sines. */
     double rope_attention_factor;
     /*
-     * YaRN keeps frequencies of more than rope_beta_fast turns, and divides those of fewer than
-     * rope_beta_slow turns.
+     * limits: YaRN keeps frequencies of more turns than the first, divides those below the second
      */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
-    /* LongRoPE's divisors of the d_head / 2 frequencies, for short and for long sequences. */
+    /* LongRoPE's divisors for short and for long sequences. */
     double rope_short[KVD_CONFIG_LONGROPE_PAIRS];
     double rope_long[KVD_CONFIG_LONGROPE_PAIRS];
-    /* Number of keys that a query sees, its own included; 0 means all keys up to its own. */
+    /* Number of keys that a query sees, with its own; 0 means all. */
     int window;
     /* Bit l is 1 if layer l uses the sliding window. */
     uint64_t window_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
-    /*
-     * Routed experts: n_experts feed-forward blocks of hidden size d_expert, of which a token uses
-     * n_chosen.
-     */
+    /* number of routed experts, of experts per token, and of an expert's hidden units */
     int n_experts, n_chosen, d_expert;
-    /* Hidden size of the shared expert, which every token uses, or 0 if there is none. */
+    /* number of hidden units of the expert that every token uses, or 0 if there is none */
     int d_shared;
-    /* True if the shared expert's output is multiplied by sigmoid(x w) with a learned vector w. */
+    /* true if the shared expert's output is multiplied by sigmoid(x w), w being learned */
     bool shared_gate;
-    /* True if the probabilities of a token's chosen experts are divided by their sum. */
+    /* true if the probabilities of a token's chosen experts are divided by their sum */
     bool chosen_add_up;
     bool bias_experts;
-    /* gpt-oss: true if the experts' gate and up matrices are stored in two tensors. */
+    /* true in gpt-oss: gate and up matrices of experts are two tensors */
     bool experts_apart;
     /*
-     * gpt-oss: with gate output g and up output u, a hidden unit of an expert is min(g, limit) *
-     * sigmoid(alpha * min(g, limit)) * (1 + clamp(u, -limit, limit)).
+     * numbers of gpt-oss: a hidden unit is min(g, limit) * sigmoid(alpha * min(g, limit)) * (1 +
+     * clamp(u, -limit, limit)), with gate g and up u
      */
     double expert_limit, expert_alpha;
-    /*
-     * True if each query head has an attention sink: a learned logit that is added to the softmax
-     * denominator.
-     */
+    /* true if each query head has a learned logit in the softmax denominator */
     bool sinks;
     /* Bit l is 1 if layer l has no routed experts. */
     uint64_t dense_layers[KVD_CONFIG_EXPERT_LAYERS / 64];
-    /*
-     * DeepSeek: experts form expert_groups groups. A token chooses its experts from its
-     * groups_chosen best groups.
-     */
+    /* DeepSeek: a token chooses experts from the best groups_chosen of expert_groups groups */
     int expert_groups, groups_chosen;
     double expert_scale;
-    /* True if the scores of routed experts are sigmoids of the router's logits (DeepSeek-V3). */
+    /* true if scores of routed experts are sigmoids of the router's logits */
     bool route_sigmoid;
     /*
-     * Latent attention (DeepSeek-V2, arXiv:2405.04434), used if latent > 0. The cache holds
-     * rope_dims rotated dimensions of the key and a latent, used as key and value by all heads.
-     * Per query head, matrices map d_nope query dimensions to the latent, and the latent to d_value
-     * dimensions.
+     * Latent attention (DeepSeek-V2, arXiv:2405.04434) if latent > 0. The cache then holds a latent
+     * and a rotated key of rope_dims dimensions, used by all heads.
      */
     int latent, d_nope, d_value;
-    /* Rank of the query projection if it is a product of two matrices; 0 if it is one matrix. */
+    /* Rank of the query projection if it is two matrices; 0 if it is one. */
     int q_rank;
-    /* Number of layers that the file stores after the model's last layer and that are not read. */
+    /* number of layers stored after the model's last layer, which are not read */
     int extra_layers;
     bool tied_head;
     /* Ids of the tokens that begin and end a text, or -1 for none. */
@@ -176,28 +158,26 @@ typedef struct {
 } kvd_config;
 
 /*
- * Read config.json into *c. Return 0, or -1 with *err. `name` is for messages.
+ * Read config.json into *c. `name` is for messages.
  *
- * Absent or null keys take the default of the Hugging Face library. A key is required if that
- * default only describes one published model. Unsupported or contradictory settings are errors.
+ * Absent keys take Hugging Face's defaults. Unsupported or contradictory settings are errors.
  */
 int kvd_config_read(const char *path, kvd_config *c, kvd_err *err);
 int kvd_config_parse(const char *name, const char *json, size_t len, kvd_config *c, kvd_err *err);
 
 /*
- * An attention score is softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0.
- * If `sink` is not NULL, exp(*sink) is added to the softmax denominator.
+ * A score is softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0. `sink` is
+ * an extra logit of the softmax, or NULL.
  */
 typedef struct {
     float scale, softcap;
     const float *sink;
 } kvd_scores;
-/* Returns scale and softcap of the model's attention scores. */
 kvd_scores kvd_config_scores(const kvd_config *c);
 
 bool kvd_config_gated(const kvd_config *c);
 
-/* Returns true if norms are applied to the outputs of attention and feed-forward block. */
+/* Returns true if the outputs of attention and feed-forward block are normed. */
 bool kvd_config_norms_branches(const kvd_config *c);
 
 bool kvd_config_norms_inputs(const kvd_config *c);
@@ -210,10 +190,10 @@ int kvd_config_group(const kvd_config *c);
 
 int kvd_config_d_embed(const kvd_config *c);
 
-/* Returns the sliding window of a layer in tokens, or 0 if the layer has none. */
+/* Returns the sliding window of a layer in tokens, or 0. */
 size_t kvd_config_window(const kvd_config *c, int layer);
 
-/* Returns how many numbers an uncompressed cache holds per token and layer. */
+/* Returns the numbers per token and layer in an uncompressed cache. */
 size_t kvd_config_cached(const kvd_config *c);
 
 bool kvd_config_routed(const kvd_config *c, int layer);

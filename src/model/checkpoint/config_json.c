@@ -147,7 +147,7 @@ int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, k
     return check_heads(c, err);
 }
 
-/* Reads a token id from config.json: an integer, or the first integer of a list. */
+/* Reads a token id: an integer, or the first integer of a list. */
 static int read_token(const json_t *root, const char *key, int vocab_size, int *out, kvd_err *err)
 {
     const json_t *value = kvd_cfg_member(root, key);
@@ -288,10 +288,7 @@ int kvd_cfg_window_pattern(const json_t *root, int window, int pattern, kvd_conf
     return 0;
 }
 
-/*
- * Returns 1 if entry i of layer_types is "sliding_attention", 0 if it is "full_attention",
- * otherwise -1 with *err.
- */
+/* Returns 1 for "sliding_attention", 0 for "full_attention", else -1 with *err. */
 static int layer_type(const json_t *layers, size_t i, kvd_err *err)
 {
     const char *type = json_string_value(json_array_get(layers, i));
@@ -388,10 +385,7 @@ static int read_size(const json_t *root, const char *key, int absent, int *out, 
     return absent ? kvd_cfg_size_or(root, key, out, err) : kvd_cfg_size(root, key, out, err);
 }
 
-/*
- * Reads the number of experts from num_experts or num_local_experts. If both are present, they must
- * be equal.
- */
+/* Reads the number of experts. If num_experts and num_local_experts exist, they must agree. */
 static int read_count(const json_t *root, const char *key, int absent, int *out, kvd_err *err)
 {
     const char *const other = strcmp(key, "num_experts") ? "num_experts" : "num_local_experts";

@@ -1,4 +1,4 @@
-/* Reads RoPE, its scaling and its layers from config.json (config_json.h). */
+/* Reads RoPE, its scaling and its layers from config.json. */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -16,8 +16,8 @@ static const struct {
                    {"longrope", KVD_ROPE_LONGROPE},
                    {"yarn", KVD_ROPE_YARN},
                    /*
-                    * Accepts dynamic NTK scaling as plain RoPE: it has an effect only beyond
-                    * max_position_embeddings, which kvdim refuses.
+                    * accepted as unscaled: dynamic scaling only acts beyond
+                    * max_position_embeddings, which kvdim refuses
                     */
                    {"dynamic", KVD_ROPE_DEFAULT},
                    {"su", KVD_ROPE_LONGROPE}}; /* name of LongRoPE in the first Phi-3 models */
@@ -28,10 +28,7 @@ static bool is_dynamic(const char *type)
     return strcmp(type, "dynamic") == 0;
 }
 
-/*
- * Reads rope_theta from `holder`. If several objects of config.json have it, their values must
- * agree.
- */
+/* Reads rope_theta. If several objects of config.json have it, they must agree. */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
 {
@@ -83,10 +80,7 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
     return refuse_type(*name, types, err);
 }
 
-/*
- * Reads the fraction of a head's dimensions that RoPE rotates. Their number is rounded down as in
- * Hugging Face's library.
- */
+/* Reads the number of rotated dimensions, rounded down as in Hugging Face's library. */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
     double factor = 1;
@@ -110,7 +104,7 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
     return 0;
 }
 
-/* Fails if the object `rope` has a parameter that its type of scaling does not use. */
+/* Fails on a parameter that the type of scaling does not use. */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
 {
@@ -202,10 +196,7 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
     return 0;
 }
 
-/*
- * Reads the parameters of LongRoPE (Ding et al. 2024): divisors of the frequencies and factor on
- * cosines and sines.
- */
+/* Reads LongRoPE (Ding et al. 2024): divisors of frequencies, factor on cosines and sines. */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
 {
@@ -231,7 +222,7 @@ static double mscale_of(double scale, double mscale)
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
 }
 
-/* Reads the parameters of YaRN (Peng et al. 2023, arXiv:2309.00071). */
+/* Reads YaRN (Peng et al. 2023, arXiv:2309.00071). */
 static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_config *c,
                      kvd_err *err)
 {
@@ -244,10 +235,7 @@ static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_c
     if (read_original(root, rope, original, c, err) ||
         kvd_cfg_bool(rope, "truncate", &c->rope_truncate, err))
         return -1;
-    /*
-     * Limits the context to the original one, because longer contexts need a factor on queries,
-     * which is not computed.
-     */
+    /* Limits the context: a longer one would need a factor on queries, which is not supported. */
     if (kvd_cfg_member(rope, "llama_4_scaling_beta") &&
         c->max_positions > c->rope_original_positions)
         c->max_positions = c->rope_original_positions;
@@ -280,7 +268,7 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /* Requires two different frequency factors, because their difference is a divisor. */
+    /* Requires different factors, because their difference is a divisor. */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);
@@ -308,7 +296,7 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
     return c->rope_scaling == KVD_ROPE_LLAMA3 ? read_llama3(root, rope, original, c, err) : 0;
 }
 
-/* Reads the base of RoPE (`theta` if absent) and its scaling from the object `parameters`. */
+/* Reads the base of RoPE (default: `theta`) and its scaling. */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)
 {

@@ -13,7 +13,7 @@ static const kvd_family *const families[] = {
     kvd_glm_families,    kvd_gpt_oss_families, kvd_deepseek_families};
 enum { N_FILES = sizeof families / sizeof families[0] };
 
-/* Names of stored tensors in most model families. */
+/* tensor names of most model families */
 static const kvd_stored usual[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
@@ -255,7 +255,7 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
     return NULL;
 }
 
-/* Finds the rows of one matrix (or bias) in a stored tensor that holds several matrices. */
+/* Finds the rows of one matrix in a tensor that stacks several. */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)
 {
@@ -336,10 +336,7 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
     return kvd_expert_place(c, part, bias, layer, 0, place);
 }
 
-/*
- * Splits the tensor name "model.layers.12.mlp.up_proj.weight" into 12 and "mlp.up_proj.weight".
- * Returns NULL if it belongs to no layer.
- */
+/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and the rest. NULL: no layer's name. */
 static const char *split_layer(const kvd_family *f, const char *name, unsigned long *layer)
 {
     const size_t len = strlen(f->layers);
@@ -350,10 +347,7 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
     return *rest == '.' ? rest + 1 : NULL;
 }
 
-/*
- * Returns the number of the expert in a tensor name, 7 for "mlp.experts.7.up_proj.weight", or -1 if
- * there is none.
- */
+/* Returns the expert in a tensor name, 7 for "mlp.experts.7.up_proj.weight", or -1. */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {
     const char *const mark = s ? strchr(s->name, '#') : NULL;
@@ -388,7 +382,7 @@ bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, b
     return false;
 }
 
-/* Returns true if `name` is one of the names in `list`, which are separated by spaces. */
+/* Returns true if `list`, names separated by spaces, contains the name. */
 static bool is_listed(const char *list, const char *name)
 {
     const size_t n = strlen(name);

@@ -1,7 +1,4 @@
-/*
- * Model families: how each reads config.json and names its tensors. docs/adding.md says how to add
- * one.
- */
+/* Model families: how each reads config.json and names its tensors (docs/adding.md). */
 #ifndef KVD_MODEL_CHECKPOINT_FAMILY_H
 #define KVD_MODEL_CHECKPOINT_FAMILY_H
 
@@ -18,7 +15,7 @@ typedef enum {
     KVD_PART_Q,
     KVD_PART_K,
     KVD_PART_V,
-    /* Gain of the norm of Q: [d_head], or [n_heads * d_head] with qk_norm_whole. */
+    /* gain of the norm of Q: [d_head], or [n_heads * d_head] */
     KVD_PART_NORM_Q,
     KVD_PART_NORM_K,
     KVD_PART_O,
@@ -28,70 +25,59 @@ typedef enum {
     KVD_PART_UP,
     KVD_PART_DOWN,
     KVD_PART_NORM_DOWN, /* norm of the output of the feed-forward block */
-    /* Matrix of the router, [n_experts][d_model], which scores the routed experts. */
+    /* scores the routed experts: [n_experts][d_model] */
     KVD_PART_ROUTER,
     KVD_PART_SHARED_GATE,
     KVD_PART_SHARED_UP,
     KVD_PART_SHARED_DOWN,
-    /* Vector w: the output of the shared expert is multiplied by sigmoid(x w). */
+    /* w: the shared expert's output is multiplied by sigmoid(x w) */
     KVD_PART_SHARED_SCALE,
-    /* Logits of the attention sinks, [n_heads]. The tensor's name does not end in ".weight". */
+    /* logits of the attention sinks, [n_heads] */
     KVD_PART_SINKS,
-    /*
-     * Bias [n_experts] that counts only for choosing experts. The tensor's name does not end in
-     * ".weight".
-     */
+    /* bias [n_experts] that counts only for choosing experts */
     KVD_PART_ROUTER_BIAS,
-    /* First of two matrices of the query projection: [q_rank][d_model]. */
+    /* first matrix of the query projection: [q_rank][d_model] */
     KVD_PART_Q_DOWN,
     KVD_PART_NORM_Q_DOWN, /* gain [q_rank] of the norm after Q_DOWN */
-    /* Matrix that maps the layer's input to the latent vector and the rotated key. */
+    /* maps the layer's input to latent and rotated key */
     KVD_PART_LATENT,
     KVD_PART_NORM_LATENT, /* gain [latent] of the norm of the latent */
-    /*
-     * Matrix that maps the latent vector to keys and values: [n_heads * (d_nope +
-     * d_value)][latent].
-     */
+    /* maps latent to keys and values: [n_heads * (d_nope + d_value)][latent] */
     KVD_PART_LATENT_UP,
     KVD_N_LAYER_PARTS,
     KVD_PART_EMBEDDING = KVD_N_LAYER_PARTS,
-    /* Learned positions: two unused rows, then one row per position. */
+    /* learned positions: two unused rows, then one row per position */
     KVD_PART_POSITIONS,
     KVD_PART_PROJECT_IN, /* from d_embed to d_model dimensions */
     KVD_PART_NORM_FINAL,
     KVD_PART_PROJECT_OUT, /* from d_model to d_embed dimensions */
-    /* Output head. A file may store it even if it equals the embedding. */
+    /* output head; a file may store it even if it equals the embedding */
     KVD_PART_HEAD,
     KVD_N_PARTS,
-    /* Matrices that each of the routed experts has. */
+    /* matrices of each routed expert */
     KVD_PART_EXPERT_GATE = KVD_N_PARTS,
     KVD_PART_EXPERT_UP,
     KVD_PART_EXPERT_DOWN,
     KVD_N_ALL_PARTS
 } kvd_part;
 
-/* Order in which the rows of a matrix are stored in a tensor. */
+/* order of a matrix's rows in the stored tensor */
 typedef enum {
     KVD_ROWS_ALL,
-    /* Several matrices one after another, in the order of kvd_part. */
+    /* matrices one after another, in the order of kvd_part */
     KVD_ROWS_STACKED,
-    /*
-     * Falcon: for each KV head, the rows of its query heads, then of its key head and value head.
-     */
+    /* Falcon: for each KV head, its query heads, then key head and value head */
     KVD_ROWS_GROUPED,
-    /* gpt-oss: even rows belong to the gate matrix, odd rows to the up matrix. */
+    /* gpt-oss: even rows are of the gate matrix, odd rows of the up matrix */
     KVD_ROWS_INTERLEAVED
 } kvd_part_rows;
 
 typedef struct {
     kvd_part part;
-    /* Tensor name without layer, ".weight" and ".bias"; '#' is an expert's index. */
+    /* name without layer, ".weight" and ".bias"; '#' is an expert's index */
     const char *name;
     kvd_part_rows rows;
-    /*
-     * Returns true if a model with this configuration has the tensor. NULL means that all models
-     * have it.
-     */
+    /* Returns true if the model has the tensor. NULL: all models have it. */
     bool (*when)(const kvd_config *c);
 } kvd_stored;
 
@@ -101,82 +87,61 @@ typedef struct {
     const char *name;         /* model_type in config.json */
     const char *other_name;   /* model_type of other models that compute the same, or NULL */
     const char *architecture; /* name of the language model in `architectures` of config.json */
-    /*
-     * Another name in `architectures` of config.json for files whose model_type is `name`, or NULL.
-     */
+    /* name in `architectures` of config.json, or NULL */
     const char *other_architecture;
-    /* Fills the zeroed *c from config.json, with the exception of c->family. */
+    /* Fills the zeroed *c, except c->family, from config.json. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
-    /* Prefix of all tensor names, such as "model.". */
+    /* prefix of all tensor names, such as "model." */
     const char *base;
-    /* Other possible prefixes, and prefixes of ignored tensors; NULL ends a list. */
+    /* other possible prefixes, and prefixes of ignored tensors, ended by NULL */
     const char *const *other_bases, *const *other_models;
-    /* Prefix of a layer's tensors, such as "model.layers.". */
+    /* prefix of a layer's tensors, such as "model.layers." */
     const char *layers;
-    /*
-     * Tensors that Llama does not have or that have other names there. A row without a name ends
-     * the list. NULL: none.
-     */
+    /* tensors that Llama lacks or names otherwise, ended by an empty entry; NULL: none */
     const kvd_stored *stored;
-    /* Tensor that old files contain in every layer and that is not read, or NULL. */
+    /* name of a tensor of every layer that is not read, or NULL */
     const char *ignored_layer;
-    /* Tensor outside the layers that is not read, or NULL. */
+    /* name of a tensor outside the layers that is not read, or NULL */
     const char *ignored;
-    /* True if one tensor holds the matrices of all experts of a layer (shards.h). */
+    /* true if one tensor holds the matrices of all experts of a layer */
     bool experts_together;
 } kvd_family;
 
-/* Return a family by index, or by its model_type or architecture. Return NULL if there is none. */
+/* Return a family by index, model_type or architecture, or NULL. */
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);
 
-/* Returns the family of a model; files of llama2.c belong to Llama. */
 const kvd_family *kvd_family_of(const kvd_config *c);
 
 enum { KVD_PART_NAME = 128 };
 
-/*
- * Place of a weight matrix in a stored tensor: row i of the weight is row first + (i / block) *
- * stride + i % block of the tensor.
- */
+/* place of a weight: row i is row first + (i / block) * stride + i % block of the stored tensor */
 typedef struct {
     char name[KVD_PART_NAME];
     size_t stored_rows;
-    /* Shape of the weight: [rows = outputs][cols = inputs]; cols is 0 for a vector. */
+    /* shape [rows = outputs][cols = inputs]; cols is 0 for a vector */
     size_t rows, cols;
     size_t first, block, stride;
 } kvd_place;
 
-/* Computes the shape of a weight or bias. Returns false if the model does not have it. */
+/* Computes the shape of a weight. Returns false if the model lacks it. */
 bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows, size_t *cols);
 
-/*
- * Finds the tensor and rows where a weight or bias is stored. Returns false if the model does not
- * have it.
- */
+/* Finds where a weight is stored. Returns false if the model lacks it. */
 bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kvd_place *place);
 
-/*
- * Finds the tensor and rows where a weight of an expert is stored. Returns false if the model does
- * not have it.
- */
+/* Finds where an expert's weight is stored. Returns false if the model lacks it. */
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
-/*
- * Finds which weight a stored tensor holds, the first one if it holds several. Returns false for
- * unknown tensors.
- */
+/* Finds which weight, of several the first, a stored tensor holds. Returns false if unknown. */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);
 
-/* Returns true if a file of this model may contain a tensor of that name. */
+/* Returns true if a file of this model may contain this tensor. */
 bool kvd_family_knows(const kvd_config *c, const char *tensor);
 
-/*
- * Returns the number of elements of all weights and biases. An output head that equals the
- * embedding counts once.
- */
+/* Returns the number of all weights. A tied output head is not counted twice. */
 size_t kvd_family_elements(const kvd_config *c);
 
 #endif

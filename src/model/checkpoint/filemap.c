@@ -13,10 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/*
- * Entry in the list of mapped files. It is never freed, because the handler of SIGBUS may read the
- * list in any thread. While len is not 0, the entry does not change.
- */
+/* mapped file; entries are never freed, as the SIGBUS handler reads them in any thread */
 typedef struct entry {
     _Atomic uintptr_t begin;
     _Atomic size_t len;
@@ -38,10 +35,7 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
     return n;
 }
 
-/*
- * Handler of SIGBUS. Ends the program with a message if the fault is in a mapped file, otherwise
- * restores the earlier handler.
- */
+/* Handles SIGBUS. Ends the program with a message if a mapped file has shrunk. */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
     static atomic_flag first = ATOMIC_FLAG_INIT;
@@ -51,8 +45,8 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     while (e && at - atomic_load(&e->begin) >= atomic_load(&e->len))
         e = e->next;
     /*
-     * Returns from the handler, so that the processor repeats the access and the restored handler
-     * receives SIGBUS.
+     * Restores the old handler for an unknown address. The processor repeats the access, and that
+     * handler receives SIGBUS.
      */
     if (!e) {
         (void)sigaction(signal, &earlier_action, NULL);
@@ -64,7 +58,6 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     char line[4608];
     const size_t size = sizeof line - 1;
     size_t n = 0;
-    /* Begins a new line after the progress bar on the terminal. */
     if (on_terminal)
         line[n++] = '\n';
     n = append(line, size, n, program_invocation_short_name);
@@ -80,7 +73,7 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     _exit(1);
 }
 
-/* Installs the handler of SIGBUS. The caller must hold list_lock. */
+/* Installs the SIGBUS handler. The caller must hold list_lock. */
 static int install_handler(kvd_err *err)
 {
     struct sigaction now, action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
@@ -141,7 +134,7 @@ int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
     int status = -1;
     struct stat st;
     *m = (kvd_filemap){.bytes = "", .len = 0};
-    /* O_NONBLOCK keeps open from waiting on a pipe without a writer. */
+    /* Opens with O_NONBLOCK, which avoids waiting on a pipe without a writer. */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return kvd_fail_errno(err, "cannot open '%s'", path);

@@ -39,7 +39,7 @@ typedef struct {
     const char *key;
     size_t key_len;
     uint32_t type, item; /* type of the value, and of a list's items */
-    /* Number of bytes of a text, or of items of a list. */
+    /* number of bytes of a text, or of items of a list */
     size_t n;
     const unsigned char *at;
 } value;
@@ -53,7 +53,7 @@ typedef struct {
 
 struct kvd_gguf {
     char *path;
-    /* The mapped file. Its len is 0 if the caller owns the bytes. */
+    /* mapped file; len is 0 if the caller owns the bytes */
     kvd_filemap map;
     const unsigned char *data;
     value *values; /* sorted by key */
@@ -183,10 +183,7 @@ static int take_value(reader *r, value *v, kvd_err *err)
     if (v->type == LIST) {
         if (take_u32(r, "a list's type", &v->item, err) || take(r, 8, "a list's length", &n, err))
             return -1;
-        /*
-         * Refuses a list with more items than there are bytes left, because each item takes at
-         * least one byte.
-         */
+        /* Refuses a longer list than the file can hold: each item takes at least one byte. */
         if (n > left(r))
             return cut(r, "a list", err);
         v->n = (size_t)n;
@@ -400,7 +397,7 @@ static int take_shape(reader *r, tensor *t, kvd_err *err)
         return kvd_fail(err, "has %" PRIu32 " dimensions, not 1 to %d", rank, KVD_TENSOR_RANK);
     t->rank = (int)rank;
     t->n = 1;
-    /* Reads the dimensions in reverse order, because GGUF lists the number of columns first. */
+    /* Reverses the sizes, because GGUF lists the number of columns first. */
     for (size_t i = rank; i-- > 0;) {
         if (take(r, 8, "a dimension", &dim, err))
             return -1;
@@ -498,10 +495,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
-    /*
-     * Smallest number of bytes that a named value takes in the file, and that the description of a
-     * tensor takes.
-     */
+    /* smallest number of bytes of a named value, and of the description of a tensor */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};
     uint32_t version = 0;

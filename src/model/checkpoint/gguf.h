@@ -1,5 +1,5 @@
 /*
- * Reads a memory-mapped GGUF file, versions 2 and 3, little-endian, and checks it
+ * Reads and checks a memory-mapped GGUF file, versions 2 and 3, little-endian
  * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
  */
 #ifndef KVD_MODEL_CHECKPOINT_GGUF_H
@@ -18,29 +18,23 @@ enum { KVD_GGUF_NAME = 64 }; /* bytes of a tensor's name and terminating zero */
 typedef struct kvd_gguf kvd_gguf;
 
 kvd_gguf *kvd_gguf_open(const char *path, kvd_err *err);
-/*
- * Opens a GGUF file from bytes in memory, which must stay valid until kvd_gguf_close. `name` is
- * used in messages.
- */
+/* Opens GGUF bytes in memory, which must outlive the result. `name` is for messages. */
 kvd_gguf *kvd_gguf_parse(const char *name, const void *bytes, size_t len, kvd_err *err);
 void kvd_gguf_close(kvd_gguf *g);
 
 const char *kvd_gguf_path(const kvd_gguf *g);
 
-/*
- * kvd_gguf_whole to kvd_gguf_reals return 1, without a message, if the key is absent, and -1 if the
- * value has another type.
- */
+/* kvd_gguf_whole to kvd_gguf_reals return 1 if the key is absent, -1 on another type. */
 
 /* Reads an integer of any integer type. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
 /* Reads a number of type f32 or f64. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
-/* Finds a text value. It may contain any bytes and has no terminating zero. */
+/* Finds a text, which may contain any bytes and has no terminating zero. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
-/* Iterator over the items of a list in a GGUF file. If it is all zeros, it is at the end. */
+/* iterator over a list; all zeros mean its end */
 typedef struct {
     const unsigned char *at;
     uint32_t type;
@@ -50,52 +44,43 @@ typedef struct {
 int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
-/* Return the next item of a list of texts or numbers, or false at the end. */
+/* Return the next item of a list, or false at its end. */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
 bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
 
 size_t kvd_gguf_count(const kvd_gguf *g);
-/* Returns the name of tensor i in file order, valid until kvd_gguf_close. */
+/* Returns the name of tensor i, valid until kvd_gguf_close. */
 const char *kvd_gguf_name(const kvd_gguf *g, size_t i);
-/* Returns the index of the tensor with this name, or kvd_gguf_count if there is none. */
+/* Returns a tensor's index, or kvd_gguf_count if there is none. */
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
 /* Describes tensor i, [rows][columns], in *out. Fails for unsupported types. */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
-/* A model in a GGUF file, with tensor names and row order as in Hugging Face files. */
+/* a model in a GGUF file, with names and order of rows as in Hugging Face files */
 
 typedef struct kvd_gguf_model kvd_gguf_model;
 
-/* Opens a GGUF model and fills its configuration *c. On failure returns NULL and fills *err. */
+/* Opens a GGUF model and fills its configuration *c. */
 kvd_gguf_model *kvd_gguf_model_open(const char *path, kvd_config *c, kvd_err *err);
-/* Opens a GGUF model from bytes in memory, which must stay valid. `name` is used in messages. */
+/* Opens a GGUF model in memory that stays valid. `name` is for messages. */
 kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t len, kvd_config *c,
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);
 
-/* Returns the number of weights. kvd_gguf_model_name returns Hugging Face's name of weight i. */
+/* Return the number of weights, and the Hugging Face name of weight i. */
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 
-/*
- * Finds the tensor with a Hugging Face name. Returns 1 if there is none, -1 with *err for
- * unsupported types.
- */
+/* Finds a tensor by Hugging Face name. Returns 1 if there is none. */
 int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *out, kvd_err *err);
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
-/*
- * Returns true if a tensor of a GGUF file holds divisors of RoPE frequencies, which are settings
- * and no weights.
- */
+/* Returns true for divisors of RoPE frequencies, which are settings and no weights. */
 bool kvd_gguf_is_setting(const char *tensor);
 
-/*
- * Reads the model's configuration from the metadata of a GGUF file. Messages use the keys of
- * config.json. Returns 0, or -1 with *err.
- */
+/* Reads the configuration from a GGUF file. Messages use the keys of config.json. */
 int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reads a model's configuration from the metadata of a GGUF file (gguf.h). */
+/* Reads a model's configuration from the metadata of a GGUF file. */
 #include "model/checkpoint/gguf.h"
 
 #include <inttypes.h>
@@ -38,7 +38,7 @@ static bool has_in_layers(const builder *b, const char *part)
     return has(b, name);
 }
 
-/* Adds `value` to a JSON object under `key`. Takes ownership of `value`, also on failure. */
+/* Adds `value` to a JSON object. Takes ownership of it, also on failure. */
 static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
 {
     return value && json_object_set_new(object, key, value) == 0
@@ -46,9 +46,7 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
                : kvd_no_memory(err, "a configuration", KEY);
 }
 
-/*
- * Reads the integer of a key that belongs to the model's architecture, such as "llama.block_count".
- */
+/* Reads an integer of the model's architecture, such as "llama.block_count". */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
 {
     char full[KEY];
@@ -64,7 +62,7 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
     return !status && !isfinite(*out) ? kvd_fail(err, "'%s' is not a finite number", full) : status;
 }
 
-/* Copies the integer of the GGUF key `key`, if present, to the key `to` of config.json. */
+/* Copies the integer `key`, if present, to `to` of config.json. */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
     int64_t v = 0;
@@ -116,7 +114,6 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
-/* Fails if the GGUF metadata ask for features that kvdim does not support. */
 static int refuse(const builder *b, kvd_err *err)
 {
     int64_t experts = 0;
@@ -194,7 +191,7 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
     return put(rope, key, list, err);
 }
 
-/* Writes the frequency divisors that GGUF files of Llama 3.1 contain as parameters of LongRoPE. */
+/* Writes the frequency divisors of Llama 3.1 as parameters of LongRoPE. */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
     const json_t *positions = json_object_get(b->root, "max_position_embeddings");
@@ -225,7 +222,7 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
         put_divisors(b, rope, "long_factor", factors_long, err));
 }
 
-/* Writes YaRN's parameters, with the factor on cosines and sines that llama.cpp uses. */
+/* Writes YaRN. The factor on cosines and sines is that of llama.cpp. */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     double factor = 0, changed = 1;
@@ -315,10 +312,7 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes the keys of routed experts to config.json. As in llama.cpp, only qwen2moe does not
- * normalise probabilities.
- */
+/* Writes routed experts. As in llama.cpp, all but qwen2moe normalise probabilities. */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
     const bool qwen = strncmp(family, "qwen", 4) == 0;
@@ -336,10 +330,7 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
         put(b->root, "attention_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err));
 }
 
-/*
- * Writes the keys of gpt-oss to config.json. GGUF files do not tell which layers have the sliding
- * window.
- */
+/* Writes gpt-oss. GGUF files do not say which layers have the sliding window. */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
     return kvd_status(
@@ -352,10 +343,7 @@ static int put_gpt_oss(builder *b, kvd_err *err)
         put_experts(b, "gpt_oss", err));
 }
 
-/*
- * Writes the keys of Gemma to config.json. As in llama.cpp, the factor of scores follows from the
- * number of layers.
- */
+/* Writes Gemma. As in llama.cpp, the factor of scores follows from the number of layers. */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {
     int64_t layers = 0, wide = 0, heads = 0, d_head = 256, window = 0;
@@ -393,10 +381,7 @@ static int put_partial(builder *b, kvd_err *err)
                    ? 0
                    : kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
                               b->arch, rotated, d_head);
-    /*
-     * Adds 0.5 to the number of rotated dimensions, because the reader of config.json rounds their
-     * fraction down.
-     */
+    /* Adds 0.5, because the reader of config.json rounds down. */
     return put(b->root, "partial_rotary_factor",
                json_real(((double)rotated + 0.5) / (double)d_head), err);
 }
@@ -410,9 +395,7 @@ static int put_starcoder2(builder *b, kvd_err *err)
                       put(b->root, "use_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err));
 }
 
-/*
- * Writes the keys of Falcon to config.json. The variants of Falcon are told apart by their tensors.
- */
+/* Writes Falcon, whose variants are told apart by their tensors. */
 static int put_falcon(builder *b, kvd_err *err)
 {
     int64_t kv_heads = 1;
@@ -516,7 +499,7 @@ int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err)
     if (kvd_config_parse(kvd_gguf_path(g), text, strlen(text), c, err) == 0) {
         c->experts_apart = true;
         status = check_rotated(&b, c, err) ? kvd_in(err, "'%s'", kvd_gguf_path(g)) : 0;
-        /* Gains of norms in GGUF files already include the added 1. */
+        /* Norms do not add 1, because gains in GGUF files already include it. */
         c->norm_plus_one = false;
     }
 done:

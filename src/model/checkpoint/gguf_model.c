@@ -1,4 +1,4 @@
-/* A model in a GGUF file, under the tensor names of Hugging Face files (gguf.h). */
+/* A model in a GGUF file, under the tensor names of Hugging Face files. */
 #include "model/checkpoint/gguf.h"
 
 #include <stdlib.h>
@@ -10,15 +10,15 @@ typedef struct {
     char name[KVD_PART_NAME];
     size_t tensor;
     kvd_row_order order;
-    /* True if the weight is a matrix with one row, which GGUF may store as a vector. */
+    /* true for a matrix with one row, which GGUF may store as a vector */
     bool column;
-    /* Number of the expert in a tensor that holds n_experts experts; 0 for other tensors. */
+    /* number of the expert in a tensor of n_experts experts; 0 for other tensors */
     size_t expert, n_experts;
 } entry;
 
 struct kvd_gguf_model {
     kvd_gguf *file;
-    /* Weights of the model, in the order of the tensors in the GGUF file. */
+    /* weights of the model, in the order of the tensors in the GGUF file */
     entry *entries;
     const entry **by_name;
     size_t n;
@@ -59,10 +59,7 @@ static const struct {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/*
- * Finds the weight of a norm in Falcon. In models with two norms, "attn_norm" precedes the
- * feed-forward block.
- */
+/* Finds Falcon's norms. With two, "attn_norm" precedes the feed-forward block. */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
     if (strcmp(c->family, "falcon") != 0 || c->order != KVD_ORDER_PARALLEL || c->shared_norm)
@@ -119,10 +116,7 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
                                                                   : KVD_ROWS_IN_ORDER;
 }
 
-/*
- * Fills e[] with the Hugging Face names of the weights in a GGUF tensor, one for each expert.
- * Returns their number.
- */
+/* Fills e[] with the Hugging Face names in a GGUF tensor, one per expert. Returns their number. */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
     char text[KVD_GGUF_NAME];
@@ -193,7 +187,7 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads a model from an open GGUF file, and takes ownership of `file`, which may be NULL. */
+/* Reads a model from an open GGUF file. Takes ownership of `file`, which may be NULL. */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)
@@ -269,7 +263,7 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* A key of a wrong type means that there is a tokenizer, although reading it will fail. */
+    /* ignored: a key of a wrong type still means that there is a tokenizer */
     kvd_err ignored;
     const char *s;
     size_t len;

@@ -8,12 +8,9 @@ enum { HEADER_INTS = 7, HEADER_BYTES = 4 * HEADER_INTS };
 
 typedef enum { ONCE, PER_LAYER } repeat;
 
-/*
- * Tensor of a llama2.c file that every layer has, such as W_Q. It is stored for all layers one
- * after another.
- */
+/* a tensor such as W_Q, stored for all layers one after another */
 typedef struct {
-    /* Hugging Face name of the tensor without the layer; "" if it is not read. */
+    /* Hugging Face name without the layer; "" if it is not read */
     const char *name;
     repeat repeat;
     size_t rows, cols;
@@ -21,10 +18,7 @@ typedef struct {
 
 enum { N_PARTS = 14 };
 
-/*
- * Lists the tensors of the file in order, each for all layers. Sizes of at most KVD_CONFIG_MAX_SIZE
- * cannot overflow.
- */
+/* Lists the tensors in the order of the file, each for all layers. */
 static int list_parts(const kvd_config *c, part *p)
 {
     const size_t d = (size_t)c->d_model, f = (size_t)c->d_ffn, v = (size_t)c->vocab_size;
@@ -86,7 +80,7 @@ static int32_t int_at(const unsigned char *bytes, int i)
     return value;
 }
 
-/* Returns the name of another file format with ending .bin to which the bytes belong, or NULL. */
+/* Returns the other .bin format to which the bytes belong, or NULL. */
 static const char *other_format(const unsigned char *bytes)
 {
     static const struct {
@@ -173,19 +167,13 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     c->rope_layout = KVD_ROPE_INTERLEAVED;
     c->rope_scaling = KVD_ROPE_DEFAULT;
     c->rope_factor = c->rope_low_freq_factor = c->rope_high_freq_factor = 1;
-    /*
-     * The ids of the special tokens are fixed in this format: 1 (begin of text) and 2 (end of
-     * text).
-     */
+    /* Ids that the format fixes: 1 begins a text, 2 ends it. */
     c->bos_id = c->vocab_size > 1 ? 1 : -1;
     c->eos_id = c->vocab_size > 2 ? 2 : -1;
     return 0;
 }
 
-/*
- * Splits the tensor name "model.layers.12.mlp.up_proj.weight" into 12 and "mlp.up_proj.weight".
- * Returns NULL if it belongs to no layer.
- */
+/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and the rest. NULL: no layer's name. */
 static const char *split_layer(const char *name, size_t *layer)
 {
     static const char prefix[] = "model.layers.";

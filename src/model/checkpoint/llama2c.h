@@ -1,10 +1,10 @@
 /*
- * Reads llama2.c v0 ("legacy") exports: seven little-endian int32 dim, hidden_dim, n_layers,
- * n_heads, n_kv_heads, vocab_size (negative if the head is not tied), seq_len; then float32
- * tok_embeddings; rms_att, wq, wk, wv, wo, rms_ffn, w1, w2, w3, each for all layers; rms_final; two
- * unused RoPE tables [seq_len][d_head/2]; an untied head.
+ * Reads llama2.c v0 exports: seven little-endian int32 dim, hidden_dim, n_layers, n_heads,
+ * n_kv_heads, vocab_size (negative if the head is not tied), seq_len; then float32 tok_embeddings;
+ * rms_att, wq, wk, wv, wo, rms_ffn, w1, w2, w3, each for all layers; rms_final; two unused RoPE
+ * tables [seq_len][d_head/2]; an untied head.
  *
- * Fixed: norm_eps 1e-5, theta 10000, interleaved RoPE, d_head = dim / n_heads.
+ * Fixed: norm_eps 1e-5, theta 10000, interleaved RoPE.
  */
 #ifndef KVD_MODEL_CHECKPOINT_LLAMA2C_H
 #define KVD_MODEL_CHECKPOINT_LLAMA2C_H
@@ -12,13 +12,10 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
 
-/*
- * Reads the configuration from the header of a llama2.c file. The file must have exactly the size
- * that the header implies.
- */
+/* Reads the configuration. The file must have exactly the size that it implies. */
 int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_config *c, kvd_err *err);
 
-/* Describes the tensor with a Hugging Face name in *out. Returns 0, or 1 if there is none. */
+/* Describes a tensor by its Hugging Face name. Returns 1 if there is none. */
 int kvd_llama2c_find(const char *file, const void *bytes, const kvd_config *c, const char *name,
                      kvd_tensor *out);
 

@@ -7,7 +7,6 @@
 #include <immintrin.h>
 #endif
 
-
 kvd_random_tensor kvd_random_tensor_of(uint64_t seed, const char *name, float scale, float constant)
 {
     return (kvd_random_tensor){.key = XXH3_64bits_withSeed(name, strlen(name), seed),
@@ -23,9 +22,7 @@ static float float_of_bf16(uint32_t bits)
     return x;
 }
 
-/*
- * Writes n pairs of random elements, from pair `first` on. Pair i has the elements 2 i and 2 i + 1.
- */
+/* Writes n pairs of random elements. Pair i has the elements 2 i and 2 i + 1. */
 static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++) {
@@ -38,10 +35,7 @@ static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n,
 
 #if defined(__x86_64__)
 
-/*
- * Writes n pairs of random elements with AVX2. Words are in the lower halves of 64-bit lanes, where
- * vpmuludq reads its operands.
- */
+/* Writes n pairs with AVX2. Words are in the lower halves of 64-bit lanes, for vpmuludq. */
 __attribute__((target("avx2"))) static void read_pairs_avx2(uint64_t key, float unit,
                                                             uint64_t first, size_t n, float *out)
 {

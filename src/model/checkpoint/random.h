@@ -1,12 +1,8 @@
 /*
  * Random weights that are not stored: element i depends on the key and i only.
  *
- * The generator is counter-based, Philox4x32-10 (Salmon, Moraes, Dror, Shaw:
- * Parallel random numbers: as easy as 1, 2, 3, SC 2011).
- *
- * An element is the sum of four 16-bit random integers times one float. The sum is near normal,
- * with mean 131070, variance (2^32 - 1) / 3 and kurtosis 3 - 0.3, within 3.46 standard deviations.
- * Integer steps give equal bits on every machine.
+ * The generator is Philox4x32-10 (Salmon et al., SC 2011). An element is the sum of four 16-bit
+ * random integers times one float, which is near normal and equal on every machine.
  */
 #ifndef KVD_MODEL_CHECKPOINT_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_RANDOM_H
@@ -45,19 +41,13 @@ KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
     }
 }
 
-/*
- * Returns the factor that turns a sum of random integers into an element: scale / sqrt((2^32 - 1) /
- * 3).
- */
+/* Factor of a sum of random integers: scale / sqrt((2^32 - 1) / 3). */
 KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
 {
     return scale * 2.64289979e-5f;
 }
 
-/*
- * Returns a random element as bits of bf16, computed from two random words and rounded to nearest
- * even.
- */
+/* Returns a random element as bf16 bits, from two random words. */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;
@@ -67,7 +57,7 @@ KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
-/* Computes random elements 2 * pair and 2 * pair + 1 as bits of bf16. */
+/* Computes random elements 2 * pair and 2 * pair + 1 as bf16 bits. */
 KVD_RANDOM_FUNCTION void kvd_random_pair(uint64_t key, float unit, uint64_t pair, uint32_t *even,
                                          uint32_t *odd)
 {

@@ -9,13 +9,10 @@
 
 #include "model/checkpoint/filemap.h"
 
-/*
- * Number of bytes in which the header's length is stored, and largest header that the reference
- * reader accepts.
- */
+/* bytes of the header's length, and of the largest header that the reference reader takes */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
-/* A data type that safetensors files may contain, supported or not. */
+/* data type of safetensors files, supported or not */
 typedef struct {
     const char *name;
     unsigned bits;
@@ -35,7 +32,7 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    /* Name of the tensor, in the JSON text of the file's header. */
+    /* name of the tensor, in the JSON text of the header */
     const char *name;
     const stored_dtype *dtype;
     int rank;
@@ -150,7 +147,7 @@ static int by_offset(const void *a, const void *b)
     const entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* Orders an empty tensor before another one that begins at the same byte. */
+    /* Puts an empty tensor before another one that begins at the same byte. */
     return (x->end > y->end) - (x->end < y->end);
 }
 

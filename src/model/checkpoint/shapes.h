@@ -1,4 +1,4 @@
-/* Shapes of published models. With random weights they serve to measure time and memory. */
+/* Shapes of published models, to measure time and memory with random weights. */
 #ifndef KVD_MODEL_CHECKPOINT_SHAPES_H
 #define KVD_MODEL_CHECKPOINT_SHAPES_H
 
@@ -14,20 +14,15 @@ typedef struct {
     const char *json; /* keys of config.json that the family reads */
 } kvd_shape;
 
-/* Seed of the random weights, independent of the option --seed. */
+/* seed of the random weights, independent of --seed */
 enum { KVD_SHAPE_SEED = 1 };
 
 size_t kvd_shape_count(void);
 const kvd_shape *kvd_shape_at(size_t i);
-/*
- * Returns the model shape called `name`. If there is none, returns NULL, and *err lists all names.
- */
+/* Returns the shape called `name`. On failure *err lists all names. */
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
-/*
- * Returns a checkpoint of random weights, named "shape:NAME". On failure returns NULL and fills
- * *err.
- */
+/* Returns a checkpoint of random weights, named "shape:NAME". */
 kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_err *err);
 
 #endif

@@ -6,14 +6,11 @@
 
 typedef struct {
     const unsigned char *first;
-    /* Number of bytes of the memory pages, or 0 if the tensor is not in a mapped file. */
+    /* number of bytes of the memory pages, or 0 if the tensor is not in a mapped file */
     size_t bytes;
 } pages;
 
-/*
- * Returns the whole memory pages that contain the n bytes at `data`. They all belong to the mapped
- * file.
- */
+/* Returns the whole memory pages that contain the n bytes at `data`. */
 static pages pages_around(const void *data, size_t n)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -42,7 +39,7 @@ void kvd_mapped_drop(const void *data, size_t bytes)
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 
-/* Thread function: reads one byte of every page, because madvise reads too little ahead. */
+/* Reads one byte of every page, because madvise reads too little ahead. */
 static void *touch(void *of)
 {
     const kvd_prefetch *p = of;

@@ -1,7 +1,4 @@
-/*
- * Reads checkpoints that are larger than memory: a thread reads weights ahead, and their pages are
- * dropped after use.
- */
+/* Reads checkpoints that are larger than memory: a thread reads weights ahead. */
 #ifndef KVD_MODEL_CHECKPOINT_STREAMING_H
 #define KVD_MODEL_CHECKPOINT_STREAMING_H
 
@@ -13,7 +10,6 @@
 
 /* Lets the kernel drop the memory pages of a mapped tensor. */
 void kvd_tensor_drop(const kvd_tensor *t);
-/* Lets the kernel drop the memory pages of mapped `data`. */
 void kvd_mapped_drop(const void *data, size_t bytes);
 
 typedef struct {
@@ -23,10 +19,7 @@ typedef struct {
     size_t n;
 } kvd_prefetch;
 
-/*
- * Starts a thread that reads the weights part[0] .. part[n - 1] into memory ahead of their use. *p
- * must be zeroed or waited for; `part` must stay valid until kvd_prefetch_wait.
- */
+/* Starts a thread that reads n weights ahead. `part` must stay valid until kvd_prefetch_wait. */
 void kvd_prefetch_start(kvd_prefetch *p, const kvd_weight *part, size_t n);
 void kvd_prefetch_wait(kvd_prefetch *p);
 

@@ -7,10 +7,7 @@
 
 #include "common/half.h"
 
-/*
- * Elements of small blocks (such as Q8_0) and of large ones (such as Q4_K), which have GROUPS
- * groups of 16 elements.
- */
+/* numbers of elements per block: SMALL (Q8_0 and others), or LARGE (Q4_K) with groups of 16 */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {
@@ -40,16 +37,13 @@ static int as_signed(unsigned char byte)
     return byte < 128 ? byte : byte - 256;
 }
 
-/*
- * Returns the i-th 4-bit code of a block: codes 0 to 15 are the low bits of q[16], codes 16 to 31
- * the high bits.
- */
+/* Returns the i-th 4-bit code: 0 to 15 are low bits of q[16], 16 to 31 high bits. */
 static int nibble(const unsigned char *q, size_t i)
 {
     return i < HALF ? q[i] & 15 : q[i - HALF] >> 4;
 }
 
-/* Returns the top bit of the i-th 5-bit code of a block (Q5_0, Q5_1) as 0 or 16. */
+/* Returns the top bit of the i-th 5-bit code as 0 or 16. */
 static int fifth(const unsigned char *high, size_t i)
 {
     return (high[i / 8] >> (i % 8) & 1) << 4;
@@ -76,11 +70,11 @@ static float small_value(kvd_packing packing, const unsigned char *b, float d, s
     }
 }
 
-/* Values of the 4-bit float E2M1: a sign, two bits of exponent, one bit of mantissa. */
+/* values of the 4-bit float E2M1: sign, two bits of exponent, one of mantissa */
 static const float e2m1[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-/* Returns the value of an 8-bit scale (E8M0): 2^(scale - 127), or NaN for 255. */
+/* Returns the value of an 8-bit scale (E8M0); 255 is NaN. */
 static float power(unsigned char scale)
 {
     return scale == 255 ? NAN : ldexpf(1.0f, scale - 127);
@@ -94,10 +88,7 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
         out[i - first] = d * e2m1[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15];
 }
 
-/*
- * Decodes a Q2_K block of 256 elements: 16 bytes of scales and minima, 64 of 2-bit codes, two
- * float16 factors.
- */
+/* Decodes a block: 16 bytes of scales and minima, 64 of 2-bit codes, two float16 factors. */
 static void read_q2_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 80), m = f16(b + 82);
@@ -108,10 +99,7 @@ static void read_q2_k(const unsigned char *b, float *out)
     }
 }
 
-/*
- * Decodes a Q3_K block of 256 elements: 32 bytes of top bits, 64 of lower bits, 12 of scales, a
- * float16 factor.
- */
+/* Decodes a block: 32 bytes of top bits, 64 of lower bits, 12 of scales, a float16 factor. */
 static void read_q3_k(const unsigned char *b, float *out)
 {
     const unsigned char *packed = b + 96;
@@ -129,7 +117,7 @@ static void read_q3_k(const unsigned char *b, float *out)
     }
 }
 
-/* Unpacks the 6-bit scale and the 6-bit minimum of group g from the bytes p. */
+/* Unpacks the 6-bit scale and minimum of group g from the bytes p. */
 static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
 {
     if (g < 4) {
@@ -142,8 +130,7 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
 }
 
 /*
- * Decodes a Q4_K block of 256 elements (two float16 factors, 12 bytes of scales, 128 of codes) or a
- * Q5_K block, which has 32 bytes of fifth bits before the codes.
+ * Decodes a block: two float16 factors, 12 bytes of scales, 32 of fifth bits (Q5_K), 128 of codes.
  */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
@@ -162,10 +149,7 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
     }
 }
 
-/*
- * Decodes a Q6_K block of 256 elements: 128 bytes of bits 0 to 3, 64 of bits 4 and 5, scales, a
- * float16 factor.
- */
+/* Decodes a block: 128 bytes of bits 0 to 3, 64 of bits 4 and 5, scales, a float16 factor. */
 static void read_q6_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 208);

@@ -10,8 +10,8 @@
 #include "model/checkpoint/random.h"
 
 /*
- * Quantised formats: blocks of consecutive elements share scales. Layouts and results equal those
- * of ggml bit for bit: https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c
+ * Formats and results equal those of ggml bit for bit:
+ * https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c
  */
 
 /*
@@ -53,17 +53,14 @@ typedef struct {
     size_t bytes;
 } kvd_block_layout;
 
-/* Returns the block layout of a quantised format, or NULL for KVD_PLAIN and KVD_RANDOM. */
+/* Returns the layout of a quantised format, or NULL for KVD_PLAIN and KVD_RANDOM. */
 const kvd_block_layout *kvd_block_layout_of(kvd_packing packing);
 
-/* Dequantises elements first .. first+n-1 of one block. Its bytes may be unaligned. */
+/* Decodes elements first .. first + n - 1 of a block, whose bytes may be unaligned. */
 void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t first, size_t n,
                     float *out);
 
-/*
- * Decodes n values of an MXFP4 block: E2M1 codes times 2^(scale - 127). A scale of 255 means NaN
- * (OCP Microscaling 1.0).
- */
+/* Decodes n values of an MXFP4 block: E2M1 codes times 2^(scale - 127). */
 void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t first, size_t n,
                     float *out);
 
@@ -92,37 +89,28 @@ typedef struct {
     int rank;
     size_t dims[KVD_TENSOR_RANK];
     size_t n;
-    /* The elements in the mapped file, which may be unaligned, or NULL if there are none. */
+    /* bytes in the mapped file, maybe unaligned, or NULL if there are none */
     const void *data;
-    /* Only for KVD_MXFP4_APART: scales of the blocks in the mapped file, one byte each. */
+    /* scales of the blocks in the mapped file, for MXFP4_APART only */
     const unsigned char *scales;
     bool mapped;
     kvd_random_tensor random;
     const char *file;
     kvd_row_order order;
-    /* Sizes that are needed to reorder rows; unused with KVD_ROWS_IN_ORDER. */
+    /* sizes that are needed to reorder rows */
     size_t d_head, group, n_kv_heads;
 } kvd_tensor;
 
-/*
- * Returns the name of the data type: "f32", "f16", "bf16", "random", or a quantised format such as
- * "q4_k".
- */
+/* Returns the type's name, such as "bf16", "random" or "q4_k". */
 const char *kvd_tensor_type_name(const kvd_tensor *t);
 
-/* Returns the number of bytes that n elements take in the file, 0 for random weights. */
+/* Returns how many bytes n elements take in the file, 0 for random weights. */
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 
-/*
- * Turns the tensor *t [n][...] into its slice with first index `at`. Fails if its first dimension
- * is not n.
- */
+/* Turns *t [n][...] into its slice `at`. Fails if the first dimension is not n. */
 int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err);
 
-/*
- * Writes elements first .. first+n-1 of a tensor to `out` as float32, with rows in the order of
- * Hugging Face files.
- */
+/* Writes n elements to `out` as float32, in the order of Hugging Face files. */
 void kvd_tensor_read(const kvd_tensor *t, size_t first, size_t n, float *out);
 
 #endif

@@ -16,7 +16,7 @@ static bool is_matrix_of_layers(kvd_part part)
            part == KVD_PART_LATENT_UP || part >= KVD_PART_EXPERT_GATE;
 }
 
-/* Returns true if `part` is the gain g of a norm and is stored as g - 1 (Gemma). */
+/* Returns true for gains g of norms, which Gemma stores as g - 1. */
 static bool is_plus_one(const kvd_config *c, kvd_part part)
 {
     switch (part) {
@@ -33,7 +33,7 @@ static bool is_plus_one(const kvd_config *c, kvd_part part)
     }
 }
 
-/* Returns the factor by which a weight or bias is multiplied when it is read, or 0 for none. */
+/* Returns the factor on a weight when it is read, or 0 for none. */
 static float factor_of(const kvd_config *c, kvd_part part)
 {
     if (part == KVD_PART_NORM_FINAL)
@@ -61,7 +61,7 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /* Adds 1 to stored gains, which are g - 1. Random gains are g already. */
+    /* Gains of random weights are not stored as g - 1. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     w->times = factor_of(kvd_checkpoint_config(c), part);
@@ -90,9 +90,7 @@ const float *kvd_weight_in_place(const kvd_weight *w)
     return (uintptr_t)p % sizeof(float) == 0 ? p : NULL;
 }
 
-/*
- * Reads n elements of a weight. Reads each run of rows that are adjacent in the tensor separately.
- */
+/* Reads n elements, each run of adjacent rows at once. */
 static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     while (n > 0) {
@@ -115,7 +113,7 @@ static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
     kvd_quantise_group(out, n, 1, w->bits, out);
 }
 
-/* Reads n elements of a weight from `first` on and rounds them, in whole quantisation groups. */
+/* Reads n elements and rounds them, in whole quantisation groups. */
 static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     float group[KVD_WEIGHT_GROUP];

@@ -1,7 +1,4 @@
-/*
- * Reads weights of any data type and row order as float32, rounded if kvd_checkpoint_quantise was
- * called.
- */
+/* Reads weights of any data type as float32, rounded after kvd_checkpoint_quantise. */
 #ifndef KVD_MODEL_CHECKPOINT_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_WEIGHTS_H
 
@@ -13,13 +10,10 @@
 
 typedef struct {
     kvd_tensor tensor;
-    /* Number of elements; 0 if the model does not have the weight. */
+    /* number of elements; 0 if the model lacks the weight */
     size_t n;
     size_t cols; /* 1 for a vector */
-    /*
-     * Place of row i of the weight: row first + (i / block) * stride + i % block of the stored
-     * tensor.
-     */
+    /* place of row i: row first + (i / block) * stride + i % block of the stored tensor */
     size_t first, block, stride;
     int bits;     /* bits of simulated quantisation, or 0 for weights as stored */
     size_t group; /* weights of a row per quantisation scale */
@@ -27,37 +21,25 @@ typedef struct {
     float times;  /* factor when read, or 0 for none */
 } kvd_weight;
 
-/*
- * Finds a weight or bias of a layer. w->n is 0 if the model does not have it. Fails if its shape is
- * wrong.
- */
+/* Finds a weight or bias of a layer. w->n is 0 if the model lacks it. */
 int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, kvd_weight *w,
                     kvd_err *err);
 int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int expert,
                            kvd_weight *w, kvd_err *err);
 
-/* Returns the index in the stored tensor of the element at `row` and `col` of the weight. */
+/* Returns the index in the stored tensor of element (row, col). */
 size_t kvd_weight_at(const kvd_weight *w, size_t row, size_t col);
 
-/*
- * Returns the weight's elements in the mapped file, which may be unaligned. Returns NULL if their
- * type is not `type`, or if they are quantised or not consecutive.
- */
+/* Returns the elements in the mapped file, maybe unaligned, or NULL if they must be converted. */
 const void *kvd_weight_stored(const kvd_weight *w, kvd_dtype type);
 
-/*
- * Returns the weight's float32 elements in the mapped file, or NULL if they must be converted or
- * are not aligned.
- */
+/* Returns the float32 elements in the mapped file, or NULL if they must be converted. */
 const float *kvd_weight_in_place(const kvd_weight *w);
 
-/*
- * Writes elements first .. first+n-1 of the weight, counted row by row, to `out` as float32. Uses
- * several threads if n is large.
- */
+/* Writes n elements to `out` as float32. Uses several threads if n is large. */
 void kvd_weight_read(const kvd_weight *w, size_t first, size_t n, float *out);
 
-/* Computes the bytes that all weights take, including the scales of quantised weights. */
+/* Computes the bytes of all weights, with the scales of quantised ones. */
 int kvd_weights_bytes(const kvd_checkpoint *c, double *bytes, kvd_err *err);
 
 #endif

@@ -14,7 +14,7 @@
 #include "model/pass/layer_back.h"
 #include "model/pass/vector.h"
 
-/* Number of tokens whose logits are in memory at one time. */
+/* number of tokens whose logits are in memory at one time */
 enum { PIECE = 256 };
 
 struct kvd_backward {
@@ -22,34 +22,26 @@ struct kvd_backward {
     kvd_forward *forward;
     kvd_dense_attention dense;
     size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
-    /*
-     * [n_layers + 1][max_tokens][d_model] Input of each layer, then the output of the last layer.
-     */
+    /* [n_layers + 1][max_tokens][d_model] input of each layer, then the last output */
     float *x;
-    /* [max_tokens][d_model] Gradient of the loss by the residual stream. */
+    /* [max_tokens][d_model] gradient of the residual stream */
     float *dx;
-    /*
-     * [max_tokens][width_q] Gradients by a layer's queries (dq after RoPE, dq_pre before RoPE) and
-     * by its attention output (d_o).
-     */
+    /* [max_tokens][width_q] gradients of queries, attention output, queries before RoPE */
     float *dq, *d_o, *dq_pre;
-    /*
-     * [max_tokens][width_k] Gradients by a layer's keys (after RoPE, before RoPE, before their
-     * norm) and values.
-     */
+    /* [max_tokens][width_k] gradients of keys, values, keys before RoPE, before their norm */
     float *dk, *dv, *dk_pre, *dk_raw;
-    /* [max_tokens][d_model] Input of the QKV projections of a layer. */
+    /* [max_tokens][d_model] input of a layer's QKV projections */
     float *in;
     float *minus_sine;
     uint32_t *target;
     float *logits, *d_embedded;
-    /* Logits after the softcap: [PIECE][vocab], or NULL. */
+    /* logits after the softcap: [PIECE][vocab], or NULL */
     float *capped;
     float *work;
     size_t work_size, work_n;
     bool draws;
     uint64_t seed;
-    /* Random number in [0, 1) for each token, by which its target is drawn. */
+    /* random number in [0, 1) per token, by which its target is drawn */
     double *drawn;
 };
 
@@ -176,7 +168,7 @@ static int give_up(const kvd_gradient_sink *sink, kvd_err *err)
     return sink->give_up ? sink->give_up(sink->ctx, err) : 0;
 }
 
-/* Computes a layer forward. If `stop`, ends after its attention. */
+/* Computes a layer forward. If `stop`, only to the end of its attention. */
 static int run_layer(kvd_backward *w, const kvd_batch *b, int layer, int stop,
                      kvd_layer_weights *weights, kvd_err *err)
 {
@@ -192,7 +184,7 @@ static void drop(const kvd_backward *w, int layer)
     kvd_layer_drop(kvd_forward_parts(w->forward, layer), false);
 }
 
-/* Runs the model forward and keeps the input of every layer and the last layer's output. */
+/* Runs the model forward and keeps each layer's input. */
 static int go_forward(kvd_backward *w, const kvd_batch *b, const kvd_gradient_sink *sink,
                       kvd_err *err)
 {
@@ -229,7 +221,7 @@ static uint32_t token_at(const float *logits, size_t vocab, double u)
     return (uint32_t)(vocab - 1);
 }
 
-/* Returns -log softmax(logits)[target]. Overwrites the logits with the gradient of this loss. */
+/* Returns -log softmax(logits)[target]. Replaces the logits by their gradient. */
 KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uint32_t target)
 {
     const float of_target = logits[target];
@@ -247,10 +239,7 @@ KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uin
 #pragma omp simd
     for (size_t j = 0; j < vocab; j++)
         logits[j] *= inverse;
-    /*
-     * Loss of this token. The sum contains exp(0) = 1 for the largest logit, so a value below 1 is
-     * a rounding error.
-     */
+    /* The sum contains exp(0), so a sum below 1 is a rounding error. */
     const double loss = log(fmax(sum, 1)) + (double)top - (double)of_target;
     logits[target] = (float)expm1(-loss); /* p(target) - 1 without cancellation */
     return loss;
@@ -262,10 +251,7 @@ static void through_softcap(const float *value, size_t n, float softcap, float *
         dx[i] *= 1.0F - value[i] / softcap * (value[i] / softcap);
 }
 
-/*
- * Computes the gradient by the input of the output head, d_embedded [rows][d_embed] = d_logits
- * [rows][vocab] times the head's matrix.
- */
+/* Multiplies the logits' gradient [rows][vocab] by the output head's matrix. */
 static void head_back(kvd_backward *w, size_t rows)
 {
     const size_t threads = kvd_thread_count(), each = (rows + threads - 1) / threads;
@@ -283,10 +269,7 @@ static void head_back(kvd_backward *w, size_t rows)
     kvd_tensor_drop(&w->forward->head.tensor);
 }
 
-/*
- * Adds the losses of `rows` tokens to *loss. Writes the gradient by the last layer's output for
- * these tokens to w->dx.
- */
+/* Adds the losses of `rows` tokens. w->dx receives the gradient of the last layer's output. */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, double *loss, kvd_err *err)
 {
     const float *const x = entering(w, w->c->n_layers) + first * w->d;
@@ -316,7 +299,7 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, double *loss, 
         if (w->capped)
             through_softcap(w->capped + i * w->vocab, w->vocab, (float)w->c->logit_softcap, row);
     }
-    /* Losses are added in row order, so that the sum does not depend on threads. */
+    /* Adds losses in order, so that the sum does not depend on the number of threads. */
     for (size_t i = 0; i < rows; i++)
         sum += loss_of[i];
     *loss += sum;
@@ -374,10 +357,7 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
     }
 }
 
-/*
- * Computes one layer backward: turns w->dx from the gradient by the layer's output into that by its
- * input.
- */
+/* Turns w->dx from the gradient of the layer's output into that of its input. */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {
     kvd_forward *const f = w->forward;

@@ -16,10 +16,7 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
     return 0;
 }
 
-/*
- * Returns true if sequences up to max_len tokens need RoPE tables for both sets of LongRoPE's
- * divisors.
- */
+/* Returns true if LongRoPE's tables for short and for long sequences are both needed. */
 static bool two_tables(const kvd_config *c, size_t max_len)
 {
     return c->rope_scaling == KVD_ROPE_LONGROPE && max_len > (size_t)c->rope_original_positions;

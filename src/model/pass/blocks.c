@@ -8,10 +8,7 @@
 #include "common/threads.h"
 #include "model/pass/vector.h"
 
-/*
- * Number of elements from which a second thread pays off, and number that a thread processes at a
- * time.
- */
+/* number of elements from which a second thread pays off, and of elements per thread at a time */
 enum { WORTH_THREADS = 16384, CHUNK = 8192 };
 
 KVD_CLONES static void norm_row(const float *x, const float *gain, double eps, size_t d, float *y)
@@ -58,10 +55,7 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
         layer_norm_row(x + i * d, gain, bias, eps, d, y + i * d);
 }
 
-/*
- * Divides 0 .. n into `parts` ranges of similar length whose ends are multiples of `step`. Returns
- * the begin of range i.
- */
+/* Divides 0 .. n into `parts` ranges at multiples of `step`. Returns the start of range i. */
 static size_t cut(size_t n, size_t i, size_t parts, size_t step)
 {
     const size_t units = (n + step - 1) / step;
@@ -79,10 +73,7 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
     if ((double)n * (double)in * (double)out < 1e6)
         threads = 1;
 
-    /*
-     * Divides y into by_row x by_column rectangles, one per thread, so that BLAS copies the fewest
-     * rows of x and w.
-     */
+    /* numbers of parts that divide y into rectangles, one per thread, so that BLAS copies little */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
         if (threads % c == 0 && n * c / threads + out / c < n / by_row + out / by_column) {
@@ -130,10 +121,7 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
         add_row(y + i * d, bias, d);
 }
 
-/*
- * Scales a RoPE frequency as Llama 3.1 does: low frequencies are divided by rope_factor, high ones
- * unchanged.
- */
+/* Scales a RoPE frequency: Llama 3.1 divides low ones by rope_factor and keeps high ones. */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
     const double original = (double)c->rope_original_positions;
@@ -147,10 +135,7 @@ static double llama3_frequency(const kvd_config *c, double frequency)
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
 }
 
-/*
- * Returns the index, as a real number, of the RoPE frequency that makes `turns` turns in the
- * original context.
- */
+/* Returns the index, as a real number, of the frequency with `turns` turns. */
 static double pair_of(const kvd_config *c, double turns)
 {
     const double original = (double)c->rope_original_positions;
@@ -158,10 +143,7 @@ static double pair_of(const kvd_config *c, double turns)
            (2 * log(c->rope_theta));
 }
 
-/*
- * Scales RoPE frequency i as YaRN does (Peng et al. 2023): unchanged for small i, divided by a
- * factor for large i.
- */
+/* Scales RoPE frequency i: YaRN keeps those of small i and divides those of large i. */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
     const double last = (double)kvd_config_rope_dims(c) - 1;
@@ -329,7 +311,7 @@ KVD_CLONES static void gelu_tanh_chunk(float *restrict x, size_t n)
         x[i] = x[i] / (1.0f + kvd_expf(-twice * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
 }
 
-/* Replaces x [n] by max(x, 0), or by its square if `twice`. NaN stays NaN. */
+/* Replaces x by max(x, 0), or by its square if `twice`. NaN stays NaN. */
 static void relu_chunk(float *x, size_t n, bool twice)
 {
 #pragma omp simd
@@ -378,7 +360,7 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        /* If the exponential overflows, 1 / sum is 0, which is correct. */
+        /* Adds the sink's exponential. If it overflows, 1 / sum is 0, which is correct. */
         sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd
@@ -386,10 +368,7 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         row[j] *= inverse;
 }
 
-/*
- * Replaces x [n] by softcap * tanh(scale x / softcap), computed as in Cephes tanhf (S. L. Moshier).
- * NaN stays NaN.
- */
+/* Replaces x by softcap * tanh(scale x / softcap), as in Cephes tanhf. NaN stays NaN. */
 KVD_CLONES static void softcap_chunk(float *x, size_t n, float scale, float softcap)
 {
     const float inner = scale / softcap;
@@ -423,9 +402,7 @@ void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores sc
     memset(row + to, 0, (n - to) * sizeof *row);
 }
 
-/*
- * Returns the bit pattern of the largest |x[i]|. All exponent bits are 1 if an x[i] is not finite.
- */
+/* Returns the bit pattern of the largest |x[i]|; all exponent bits are 1 if one is not finite. */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {
     uint32_t top = 0;

@@ -1,8 +1,7 @@
 /*
- * Operations of the forward pass in float32 on the CPU. Each row of x and y belongs to a token.
+ * Operations of the forward pass in float32 on the CPU. Row i of x and y belongs to token i.
  *
- * Products are divided among OpenMP threads. Equal calls with equal numbers of threads give equal
- * bits.
+ * Equal calls with equal numbers of threads give equal bits.
  */
 #ifndef KVD_MODEL_PASS_BLOCKS_H
 #define KVD_MODEL_PASS_BLOCKS_H
@@ -13,13 +12,10 @@
 
 #include "model/checkpoint/config.h"
 
-/* Computes the RMS norm y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; y may be x. */
+/* Computes y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; y may be x. */
 void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_t d, float *y);
 
-/*
- * Computes the layer norm y [n][d] = (x - mean(x)) / sqrt(variance(x) + eps) * gain [d] + bias [d];
- * y may be x.
- */
+/* Computes y [n][d] = (x - mean(x)) / sqrt(variance(x) + eps) * gain + bias; y may be x. */
 void kvd_layer_norm(const float *x, const float *gain, const float *bias, double eps, size_t n,
                     size_t d, float *y);
 
@@ -34,51 +30,32 @@ void kvd_scale(float *x, size_t n, float factor);
 
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
-/*
- * Fills the RoPE tables `cosine` and `sine` [n_positions][d_head/2]. If `local`, fills those for
- * layers with a sliding window.
- */
+/* Fills `cosine` and `sine` [n_positions][d_head/2]; `local` is for layers with a window. */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
 
-/* Returns true if the layer uses the RoPE base of layers with a sliding window. */
 bool kvd_rope_local(const kvd_config *c, int layer);
 
-/*
- * Returns RoPE frequency i before scaling, theta^(-2i/dims), or 0 if these dimensions are not
- * rotated.
- */
+/* Returns RoPE frequency i, theta^(-2i/dims), or 0 if dimension i is not rotated. */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 
-/*
- * Rotates x [n][n_heads][d_head] in place by row position[i] of the tables. KVD_ROPE_HALF rotates
- * dimensions i and i + dims/2 together.
- */
+/* Rotates x [n][n_heads][d_head] in place by row position[i] of the tables. */
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
 
-/*
- * Applies activation function `a` to x [n] in place. If the function has a gate, x is the gate and
- * is then multiplied by `up` [n], or by 1 if `up` is NULL.
- */
+/* Applies `a` to x [n] in place. A gated function multiplies by `up` [n], or by 1 if NULL. */
 void kvd_activate(kvd_activation a, float *x, const float *up, size_t n);
 
-/*
- * Computes gate = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped to
- * -limit .. limit (gpt-oss, arXiv:2508.10925).
- */
+/* Computes gate = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped. */
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
-/* Replaces x [n] by softcap * tanh(scale * x / softcap); softcap must be above 0. */
+/* Replaces x by softcap * tanh(scale * x / softcap); softcap must be above 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
-/*
- * Replaces a query's scores q . k by their softmax over the keys from .. to-1. All other elements
- * of the row become 0.
- */
+/* Replaces scores q . k of a query by their softmax over keys from .. to - 1, others by 0. */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 
-/* Returns the index of the first NaN or infinite value, or n if there is none. */
+/* Returns the index of the first NaN or infinity, or n. */
 size_t kvd_first_nonfinite_f32(const float *x, size_t n);
 
 #endif

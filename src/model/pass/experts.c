@@ -1,4 +1,4 @@
-/* Routed experts on the CPU: choice, products and gradients (layer.h). */
+/* Routed experts on the CPU: choice, products and gradients. */
 #include "model/pass/layer.h"
 
 #include <assert.h>
@@ -14,13 +14,13 @@
 
 enum {
     PIECE = 1024,
-    /* Largest number of token rows that a thread processes at a time in the output projection. */
+    /* number of tokens that a thread processes at a time in the output projection */
     BLOCK = 256,
     MATRICES = KVD_N_ALL_PARTS - KVD_PART_EXPERT_GATE,
     WEIGHTS = 2 * MATRICES,
 };
 
-/* Use of an expert: a token row, and the factor `p` on the expert's output for this token. */
+/* use of an expert by a token, with the factor `p` on its output */
 typedef struct {
     size_t row;
     float p;
@@ -29,29 +29,29 @@ typedef struct {
 struct kvd_experts {
     const kvd_config *c;
     size_t d, experts, chosen, piece;
-    /* [n_layers][n_experts][WEIGHTS] Weights of the experts in the checkpoint. */
+    /* [n_layers][n_experts][WEIGHTS] weights in the checkpoint */
     kvd_weight *part;
     float *copy;
     float *normed; /* input of the experts: [max_tokens][d_model] */
-    /* [max_tokens][n_heads * d_value] Values of latent attention, or NULL. */
+    /* [max_tokens][n_heads * d_value] values of latent attention, or NULL */
     float *values;
     float *logits;
-    /* [threads][KVD_ROUTE_SCRATCH * n_experts] Scratch of the router. */
+    /* [threads][KVD_ROUTE_SCRATCH * n_experts] for the router */
     double *scratch;
     size_t threads;
-    /* [max_tokens][n_chosen] The chosen experts' uses for each token. */
+    /* [max_tokens][n_chosen] uses of experts by each token */
     use *uses;
-    /* [max_tokens][n_chosen] Number of the expert for each element of `uses`. */
+    /* [max_tokens][n_chosen] expert of each use */
     size_t *expert;
-    /* The elements of `uses`, sorted by expert. */
+    /* the uses, sorted by expert */
     use *by_expert;
-    /* Elements first[x] .. first[x + 1] - 1 of by_expert belong to expert x. */
+    /* indices of uses: first[x] .. first[x + 1] - 1 of by_expert belong to expert x */
     size_t *first;
-    /* [piece][d_model] Input and output of one expert for a group of `piece` tokens. */
+    /* [piece][d_model] input and output of one expert for `piece` tokens */
     float *in, *out;
     float *gate, *up;
     kvd_prefetch prefetch;
-    /* Residual stream after attention, and gradient by the experts' input; NULL if not needed. */
+    /* residual stream after attention, and gradient of the experts' input, or NULL */
     float *x1, *dy;
     float *d_logits; /* gradient of the logits: [max_tokens][n_experts] */
     float *d_out, *d_in;
@@ -174,7 +174,7 @@ void kvd_experts_free(kvd_experts *e)
     free(e);
 }
 
-/* Chooses the experts of one token. An expert whose logit is NaN is never chosen. */
+/* Chooses a token's experts. An expert whose logit is NaN is never chosen. */
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
 {
@@ -225,7 +225,7 @@ static void route(kvd_experts *e, const kvd_layer_weights *w, size_t n)
     e->first[0] = 0;
 }
 
-/* Weights of one expert: gate, up and down matrix, and their biases or NULL. */
+/* weights of one expert: gate, up and down matrix, and biases or NULL */
 typedef struct {
     const float *w[MATRICES], *b[MATRICES];
     size_t width;
@@ -246,10 +246,7 @@ static void gate_and_up(kvd_experts *e, const block *m, const float *in, size_t 
     multiply(in, m, KVD_PART_EXPERT_UP, n, e->d, m->width, e->up);
 }
 
-/*
- * Computes hidden units from e->gate and e->up, and the expert's output e->out from them.
- * Overwrites e->gate.
- */
+/* Computes e->out from e->gate and e->up. Overwrites e->gate. */
 static void rest_of_block(kvd_experts *e, const block *m, size_t n)
 {
     if (e->c->expert_limit > 0)
@@ -298,7 +295,7 @@ static void gather(kvd_experts *e, const use *list, size_t rows)
         memcpy(e->in + i * e->d, e->normed + list[i].row * e->d, e->d * sizeof *e->in);
 }
 
-/* Adds the factor times the expert's output to x, for all tokens that chose this expert. */
+/* Adds the factor times the expert's output to x, for all tokens that chose it. */
 static void run_expert(kvd_experts *e, const block *m, size_t expert, const float *unused, float *x)
 {
     (void)unused;
@@ -315,10 +312,7 @@ static void run_expert(kvd_experts *e, const block *m, size_t expert, const floa
 
 typedef void (*of_expert)(kvd_experts *e, const block *m, size_t expert, const float *in, float *x);
 
-/*
- * Calls `run` for every expert that a token chose, and meanwhile reads the weights of the next
- * expert.
- */
+/* Calls `run` for every chosen expert, and meanwhile reads the next one's weights. */
 static void run_chosen(kvd_experts *e, int layer, of_expert run, const float *in, float *x)
 {
     for (size_t i = 0; i < e->experts; i++) {
@@ -347,7 +341,7 @@ static block shared_block(const kvd_experts *e, const kvd_layer_weights *w)
         .width = (size_t)e->c->d_shared};
 }
 
-/* Returns the factor on the shared expert's output for a token, or 1 if `scale` is NULL. */
+/* Returns the factor on the shared expert's output, or 1 if `scale` is NULL. */
 static float shared_factor(const kvd_experts *e, const float *scale, const float *in)
 {
     double z = 0;
@@ -370,7 +364,7 @@ static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, flo
     }
 }
 
-/* Adds attention's output projection to the residual stream x1, and computes the norm of x1. */
+/* Adds attention's output projection to x1, and computes the norm of x1. */
 static void add_attention(kvd_experts *e, const kvd_layer_weights *w, const float *o, size_t n,
                           float *x1)
 {
@@ -425,10 +419,7 @@ static float dot(const float *x, const float *y, size_t n)
     return (float)sum;
 }
 
-/*
- * Computes an expert backward: e->d_in, the gradient by its input, from e->d_out. Overwrites
- * e->d_gate.
- */
+/* Computes the gradient of an expert's input, e->d_in, from e->d_out. Overwrites e->d_gate. */
 static void block_back(kvd_experts *e, const block *m, size_t n)
 {
     const size_t d = e->d, width = m->width;
@@ -442,7 +433,7 @@ static void block_back(kvd_experts *e, const block *m, size_t n)
     kvd_linear_back(e->d_hidden, m->w[1], n, d, width, e->d_in, 1);
 }
 
-/* Computes an expert forward again, keeping the product with its gate matrix. */
+/* Computes an expert again, keeping the product with its gate matrix. */
 static void forward_again(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);
@@ -450,7 +441,7 @@ static void forward_again(kvd_experts *e, const block *m, const float *in, size_
     rest_of_block(e, m, n);
 }
 
-/* Adds what one expert contributes to dy, the gradient by the experts' input. */
+/* Adds one expert's part to dy, the gradient of the experts' input. */
 static void expert_back(kvd_experts *e, const block *m, size_t expert, const float *d_total,
                         float *dy)
 {
@@ -472,7 +463,7 @@ static void expert_back(kvd_experts *e, const block *m, size_t expert, const flo
     }
 }
 
-/* Adds what the shared expert contributes to dy, the gradient by the experts' input. */
+/* Adds the shared expert's part to dy, the gradient of the experts' input. */
 static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, const float *d_total,
                         float *dy)
 {
@@ -496,7 +487,7 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
     }
 }
 
-/* Turns the gradients by the factors of one token's experts into gradients by its router logits. */
+/* Turns gradients of one token's expert factors into those of its router logits. */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)
 {

@@ -11,12 +11,9 @@
 #include "model/pass/latent.h"
 
 enum {
-    /* Number of bytes of the output head that are converted at a time. */
+    /* number of bytes of the output head that are converted at a time */
     HEAD_SLAB = 16 * 1024 * 1024,
-    /*
-     * Largest and smallest number of rows that a thread processes at a time. With 32 rows the speed
-     * is half, because BLAS copies all weights for each block.
-     */
+    /* number of tokens that a thread processes at a time; with 32, speed halves */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
 };
@@ -74,7 +71,7 @@ static size_t work_width(const kvd_forward *f)
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/* Returns how many elements of a layer's weights the file does not store as float32, at most. */
+/* Returns how many weights of a layer, at most, must be converted. */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
@@ -272,10 +269,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/*
- * Computes Q, K and V of `rows` rows. Returns the first row with a value that is not finite, or
- * SIZE_MAX.
- */
+/* Computes Q, K and V. Returns the first token with a non-finite value, or SIZE_MAX. */
 static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_weights *w,
                                   const kvd_attention *hook, size_t first, size_t rows)
 {
@@ -295,16 +289,14 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
     kvd_layer_before_attention(&f->config, w, f->x + first * f->d_model, rows,
                                f->work + kvd_thread_index() * f->work_size, &out);
 
-    /* Checks Q, K and V before attention, because the softmax may hide an infinite key. */
+    /* Checks Q, K and V, because the softmax could hide an infinite key. */
     const size_t bad = smaller(kvd_first_nonfinite_f32(out.q, rows * width_q) / width_q,
                                smaller(kvd_first_nonfinite_f32(out.k, rows * width_k) / width_k,
                                        kvd_first_nonfinite_f32(out.v, rows * width_k) / width_k));
     return bad < rows ? first + bad : SIZE_MAX;
 }
 
-/*
- * Computes a layer's steps after attention. Returns the first row that is not finite, or SIZE_MAX.
- */
+/* Computes the steps after attention. Returns the first token that is not finite, or SIZE_MAX. */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
     float *x = f->x + first * f->d_model;
@@ -375,7 +367,7 @@ int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_l
     return bad != SIZE_MAX ? kvd_batch_not_finite(b, where, bad, err) : 0;
 }
 
-/* Runs one layer. Meanwhile another thread reads the weights of layer `next`, unless it is -1. */
+/* Runs one layer, while another thread reads the weights of layer `next`, unless -1. */
 static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kvd_attention *hook,
                      int stop, kvd_err *err)
 {
@@ -400,10 +392,7 @@ static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook
     return hook->wants_pre && rotates(f) ? reserve_pre(f, err) : 0;
 }
 
-/*
- * Adds the learned vector of each token's position. That of position t is row t + 2 of the table,
- * as in OPT.
- */
+/* Adds learned positions. The vector of position t is row t + 2 of the table, as in OPT. */
 static void add_positions(kvd_forward *f, size_t first, size_t rows)
 {
     float *row = f->work + kvd_thread_index() * f->work_size;
@@ -413,10 +402,7 @@ static void add_positions(kvd_forward *f, size_t first, size_t rows)
     }
 }
 
-/*
- * Computes the residual stream f->x = scale * W_in e(id) + p, with embeddings e and learned
- * positions p.
- */
+/* Computes f->x = scale * W_in e(id) + p, with embeddings e and learned positions p. */
 static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
@@ -447,14 +433,14 @@ int kvd_forward_begin(kvd_forward *f, const kvd_batch *b, const kvd_attention *h
     return prepare(f, b, hook, err) || embed(f, b, err) ? -1 : 0;
 }
 
-/* Runs layers first .. last. If `whole` is 0, layer `last` ends after its attention. */
+/* Runs layers first .. last. If `whole` is 0, the last ends after its attention. */
 static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first, int last,
                       int whole, kvd_err *err)
 {
     int status = 0;
     for (int l = first; l <= last && !status; l++)
         status = run_layer(f, b, l, l < last ? l + 1 : -1, hook, l == last && !whole, err);
-    /* Waits for the prefetch thread, which must end before the caller closes the checkpoint. */
+    /* Ends the thread before the caller closes the checkpoint. */
     kvd_prefetch_wait(&f->prefetch);
     return status;
 }
@@ -505,10 +491,7 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
     return final_norm(f, b, hidden, err);
 }
 
-/*
- * Returns the input of the output head: `hidden`, or its projection to d_embed if the model has
- * one.
- */
+/* Returns `hidden`, or its projection to d_embed if the model has one. */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
     const float *project_out = kvd_forward_once(f, KVD_PART_PROJECT_OUT, 0);
@@ -559,10 +542,7 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     return 0;
 }
 
-/*
- * Returns how many keys a query sees on average in a sequence of seq_len tokens. A window of 0
- * means no window.
- */
+/* Returns the mean number of keys that a query sees. A window of 0 means none. */
 static double mean_keys(double seq_len, double window)
 {
     if (window <= 0 || window >= seq_len)
@@ -595,7 +575,7 @@ double kvd_head_flop_per_token(const kvd_config *c)
 
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
-    /* Number of floats in a cache line. Each line of the result is written once. */
+    /* number of floats in a cache line; each line of the result is written once */
     enum { TILE = 16 };
     if (kvd_layer_check(&f->config, layer, err))
         return -1;

@@ -1,7 +1,6 @@
 /*
  * The forward pass on the CPU. Weights are converted one layer at a time, so a checkpoint may
- * exceed memory. Equal batches and thread counts give equal bits. Otherwise, results differ by
- * rounding (1e-6 relative).
+ * exceed memory. Equal batches and thread counts give equal bits.
  */
 #ifndef KVD_MODEL_PASS_FORWARD_H
 #define KVD_MODEL_PASS_FORWARD_H
@@ -17,50 +16,44 @@
 typedef struct kvd_forward kvd_forward;
 
 /*
- * Opens a forward pass for batches of max_tokens and sequences of max_len tokens. The checkpoint
- * must stay open. On failure returns NULL and fills *err. Use one thread at a time.
+ * Opens a forward pass for max_tokens tokens and sequences of max_len. The checkpoint must stay
+ * open. Use one thread at a time.
  */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);
 void kvd_forward_free(kvd_forward *f);
 
-/* Computes how many bytes the float32 weights and the activations take, if attention is dense. */
+/* Computes the bytes of float32 weights and activations with dense attention. */
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
 
 /*
- * Runs layers 0 .. last_layer, or all layers if last_layer is -1. `hidden` [n_tokens][d_model]
- * receives the input of the output head; if it is NULL, the last layer ends after its attention.
+ * Runs layers 0 .. last_layer, or all if -1. `hidden` [n_tokens][d_model] receives the input of the
+ * output head; if NULL, the last layer ends after its attention.
  *
- * Fails for an invalid batch, or an activation that is not finite.
+ * Fails on an invalid batch, or if an activation is not finite.
  */
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
                     float *hidden, kvd_err *err);
 
-/*
- * Writes to `residual` [n_tokens][d_model] the residual stream that enters layer `layer`.
- * kvd_forward_run_from continues from it.
- */
+/* Writes layer `layer`'s input, [n_tokens][d_model], for kvd_forward_run_from. */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);
 int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first_layer,
                          const float *residual, float *hidden, kvd_err *err);
 
-/* Writes logits [n][vocab_size] for n rows of `hidden`; fails if one is not finite. */
+/* Writes logits [n][vocab_size] for n tokens; fails if one is not finite. */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
-/*
- * Return the floating-point operations per token: kvd_forward_flop_per_token in all layers,
- * kvd_head_flop_per_token in the output head.
- */
+/* Return the floating-point operations per token in all layers, and in the output head. */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 
 /*
- * Writes weights of one layer in float32, without biases.
+ * Write weights of one layer in float32, without biases.
  *
- *   w_o [n_heads][d_head][d_model]     output projection; rows are dimensions of the head
- *   w_v [n_kv_heads][d_head][d_model]  V projection; row j holds the weights of dimension j
+ * w_o [n_heads][d_head][d_model]     output projection
+ * w_v [n_kv_heads][d_head][d_model]  V projection
  */
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);

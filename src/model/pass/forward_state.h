@@ -1,7 +1,4 @@
-/*
- * State of the CPU's forward pass, which the backward pass shares. w->work of a thread holds rows
- * of one block.
- */
+/* State of the CPU's forward pass, which the backward pass shares. */
 #ifndef KVD_MODEL_PASS_FORWARD_STATE_H
 #define KVD_MODEL_PASS_FORWARD_STATE_H
 
@@ -15,7 +12,7 @@ enum { KVD_N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
 struct kvd_forward {
     kvd_config config;
     const char *pass; /* precedes "layer" in messages */
-    /* Sizes of the model. width_q is n_heads * d_head, width_k is n_kv_heads * d_head. */
+    /* width_q is n_heads * d_head, width_k is n_kv_heads * d_head. */
     size_t d_model, d_ffn, d_embed, width_q, width_k;
     size_t max_tokens, max_len;
 
@@ -25,58 +22,52 @@ struct kvd_forward {
     kvd_experts *experts;
 
     float *layer;
-    /* Float32 copy of some rows of the output head, or NULL. */
+    /* float32 copy of some rows of the output head, or NULL */
     float *slab;
     size_t slab_rows;
     size_t slab_first;
 
-    /* Weights [0] and biases [1] that belong to no layer, or NULL. */
+    /* weights [0] and biases [1] outside the layers, or NULL */
     float *once[KVD_N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
-    /*
-     * Arrays of one layer: queries and attention output [max_tokens][width_q], keys and values
-     * [max_tokens][width_k].
-     */
+    /* Q, K, V and outputs of one layer: q, o [max_tokens][width_q]; k, v [max_tokens][width_k] */
     float *q, *k, *v, *o;
-    /* Arrays that only some attention hooks read, or NULL. */
+    /* arrays that only some attention hooks read, or NULL */
     float *q_pre, *k_pre, *input;
     float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position;
     uint32_t *rope_row;
 
-    /* Number of token rows that a thread processes at a time. */
+    /* number of tokens that a thread processes at a time */
     size_t block;
     size_t work_size;
     size_t work_n;
     float *work;
-    /* Input of the output head after its projection to d_embed, or NULL. */
+    /* input of the output head after projection to d_embed, or NULL */
     float *narrow;
     size_t narrow_n;
 };
 
-/* Returns an array of a x b floats, or NULL with *err. `what` names it in the message. */
+/* Returns a x b floats, or NULL with *err. */
 float *kvd_floats(const char *what, size_t a, size_t b, kvd_err *err);
 
-/* Returns the weights of a layer as stored in the checkpoint, [KVD_LAYER_WEIGHTS]. */
+/* Returns a layer's weights in the checkpoint, [KVD_LAYER_WEIGHTS]. */
 const kvd_weight *kvd_forward_parts(const kvd_forward *f, int layer);
 
-/* Returns a weight (or bias) that belongs to no layer, or NULL. */
+/* Returns a weight (or bias) outside the layers, or NULL. */
 const float *kvd_forward_once(const kvd_forward *f, kvd_part part, int bias);
 
-/* Returns float32 rows of the output head from row `first` on. *rows receives their number. */
+/* Returns float32 rows of the output head from `first` on, and their number in *rows. */
 const float *kvd_forward_head(kvd_forward *f, size_t first, size_t *rows);
 
 /* Fails if a row of x [n_tokens][width] is not finite. */
 int kvd_batch_check_finite(const kvd_batch *b, const char *where, const float *x, size_t width,
                            kvd_err *err);
 
-/* Checks the batch, and computes its embedding as the residual stream f->x. */
+/* Checks the batch, and computes its embedding f->x. */
 int kvd_forward_begin(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook, kvd_err *err);
 
-/*
- * Runs one layer on the residual stream f->x with loaded weights. If `stop`, ends after its
- * attention, whose output is f->o.
- */
+/* Runs one layer on f->x. If `stop`, ends after its attention, whose output is f->o. */
 int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_layer_weights *w,
                       kvd_attention *hook, int stop, kvd_err *err);
 

@@ -8,7 +8,7 @@
 #include "model/pass/blocks.h"
 #include "model/pass/vector.h"
 
-/* RMS norm y = x s g, s = (mean(x^2) + eps)^-1/2: dx += s (g dy - x s^2 mean(g dy x)). */
+/* Adds the gradient of an RMS norm: dx += s (g dy - x s^2 mean(g dy x)), s = 1 / rms(x). */
 KVD_CLONES static void rms_row(const float *restrict x, const float *restrict gain, double eps,
                                size_t d, const float *restrict dy, float *restrict dx)
 {
@@ -33,8 +33,8 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
 }
 
 /*
- * Layer norm y = z g + b, z = (x - mean(x)) s, s = 1 / std(x): dx += s (g dy - mean(g dy) - z
- * mean(g dy z)).
+ * Adds the gradient of a layer norm: dx += s (g dy - mean(g dy) - z mean(g dy z)), with s = 1 /
+ * std(x), z = (x - mean(x)) s.
  */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
@@ -84,7 +84,7 @@ KVD_CLONES static void swiglu_back(float *restrict gate, const float *restrict u
     }
 }
 
-/* Computes the gradient of kvd_swiglu_clamped. It is 0 where the forward pass has clamped. */
+/* Computes the gradient, which is 0 where the forward pass has clamped. */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
 {
@@ -164,10 +164,7 @@ void kvd_activate_back(kvd_activation a, float *x, const float *up, size_t n, fl
     }
 }
 
-/*
- * Multiplies the gradient by scores s with softcap by 1 - (s / softcap)^2. product [keys] holds the
- * products q . k.
- */
+/* Multiplies the gradient by 1 - (s / softcap)^2 for scores s. `product`: q . k. */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
     for (size_t t = 0; t < keys; t++) {
@@ -176,9 +173,7 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
     }
 }
 
-/*
- * Turns the gradient dp of probabilities p into that of q . k, scale p (dp - c) with c = o . d_o.
- */
+/* Turns the gradient dp of probabilities into scale p (dp - c), with c = o . d_o. */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
 {
@@ -192,10 +187,7 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
         dprob[t] = prob[t] * (dprob[t] - mean) * scale;
 }
 
-/*
- * Computes attention backward for one query head and some queries: writes dq, and adds to dk and
- * dv.
- */
+/* Computes attention backward for one query head and some queries. Adds to dk and dv. */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows,
                        float *scratch)
 {
@@ -303,11 +295,10 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
 }
 
 /*
- * Gradient of the steps after attention, for the layer's input x and the attention output o:
+ * Computes the gradient of x1 + norm_down(ffn(y)), with x1 = x + norm_o(W_O o) and attention output
+ * o.
  *
- *   x1     = x + norm_o(W_O o)
- *   y      = norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH
- *   output = x1 + norm_down(ffn(y))
+ * y is norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH.
  */
 static void behind_branch_norms_back(const kvd_config *c, const kvd_layer_weights *w,
                                      const float *x, const float *o, size_t rows, float *scratch,
@@ -355,7 +346,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     case KVD_ORDER_BRANCH:
         behind_branch_norms_back(c, w, x, o, rows, scratch, dx, d_o);
         break;
-    /* x1 = x + W_O o; output = x1 + ffn(norm(x1)), where o is the attention output. */
+    /* Forward: x1 = x + W_O o; output = x1 + ffn(norm(x1)). */
     case KVD_ORDER_BEFORE:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, second, x1, rows, y);
@@ -363,14 +354,14 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
         kvd_layer_normalise_back(c, x1, w->w[second], rows, dy, dx);
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         break;
-    /* output = x + W_O o + ffn(norm(x)), where o is the attention output. */
+    /* Forward: output = x + W_O o + ffn(norm(x)). */
     case KVD_ORDER_PARALLEL:
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         normalise(c, w, second, x, rows, y);
         feed_forward_back(c, w, y, rows, dx, ffn, dy);
         kvd_layer_normalise_back(c, x, w->w[second], rows, dy, dx);
         break;
-    /* x1 = x + W_O o; y = norm(x1); output = norm'(y + ffn(y)). */
+    /* Forward: x1 = x + W_O o; y = norm(x1); output = norm'(y + ffn(y)). */
     case KVD_ORDER_AFTER:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, first, x1, rows, y);
@@ -387,10 +378,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     }
 }
 
-/*
- * Computes the gradient by the input of the norms of Q or K. This input, `raw`, is recomputed from
- * `in`.
- */
+/* Computes the gradient of the input of the norms of Q or K, which it recomputes from `in`. */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,
                                const float *dy, float *raw, float *d_raw)

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Computes the scores of one token's experts: the softmax, or the sigmoids, of its logits. */
+/* Computes the scores of a token's experts: softmax or sigmoids of the logits. */
 static void scores(const kvd_config *c, const float *logit, double *score)
 {
     const size_t n = (size_t)c->n_experts;
@@ -28,10 +28,7 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/*
- * Returns the value of a group of experts: its largest value or, if `two`, the sum of its two
- * largest.
- */
+/* Returns the largest value of a group or, if `two`, the sum of its two largest. */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;
@@ -78,7 +75,7 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
         factor[j] = best < n ? (float)score[best] : NAN;
         sum += (double)factor[j];
     }
-    /* Adds 1e-20 to the sum of scores to avoid 0 / 0, as the Hugging Face library does. */
+    /* Adds 1e-20, which avoids 0 / 0, as in Hugging Face's library. */
     for (size_t j = 0; j < chosen; j++)
         factor[j] =
             (float)((double)factor[j] / (c->chosen_add_up ? sum + 1e-20 : 1) * c->expert_scale);

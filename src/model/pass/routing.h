@@ -1,13 +1,9 @@
 /*
- * Order in which a router chooses experts, and grouped routing of DeepSeek-V2 (arXiv:2405.04434,
- * section 2.2) and V3 (arXiv:2412.19437, section 2.1.2).
+ * Chooses experts, with the groups of DeepSeek-V2 (arXiv:2405.04434) and V3 (arXiv:2412.19437).
  *
- *   score         softmax probability (V2), sigmoid of the logit (V3)
- *   value         score (V2), score plus a learned bias (V3); orders experts
- *   group value   largest value (V2), sum of the two largest (V3)
- *
- * The n_chosen best experts of the groups_chosen best groups are used. Factor: score, divided by
- * the sum over chosen experts if chosen_add_up, times expert_scale.
+ * score         softmax probability (V2), sigmoid of the logit (V3)
+ * value         score (V2), score plus a learned bias (V3); orders experts
+ * group value   largest value (V2), sum of the two largest (V3)
  */
 #ifndef KVD_MODEL_PASS_ROUTING_H
 #define KVD_MODEL_PASS_ROUTING_H
@@ -23,10 +19,7 @@
 #define KVD_ROUTE_ANYWHERE
 #endif
 
-/*
- * Returns the expert that follows `last` in falling order of logits, or n at the end. With last =
- * n, returns the first expert.
- */
+/* Returns the expert after `last` in falling order of logits, n at the end; after n, the first. */
 static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
 {
     size_t best = n;
@@ -40,12 +33,12 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
     return best;
 }
 
-/* Number of elements of `scratch` of kvd_route_groups per expert of a layer. */
+/* number of elements of the scratch of kvd_route_groups, per expert */
 enum { KVD_ROUTE_SCRATCH = 3 };
 
 /*
- * Chooses the experts of one token in models whose experts form groups: best first, ties to the
- * lower index. `factor` receives the factors on their outputs; `bias` may be NULL.
+ * Chooses a token's experts, best first; ties go to the lower index. `factor` receives the factors
+ * on their outputs; `bias` may be NULL.
  */
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, double *scratch,
                       size_t *expert, float *factor);

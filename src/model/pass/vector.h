@@ -1,38 +1,32 @@
-/* Helpers for the vectorised loops of the CPU's forward pass (blocks.c). */
+/* Helpers for vectorised loops on the CPU. */
 #ifndef KVD_MODEL_PASS_VECTOR_H
 #define KVD_MODEL_PASS_VECTOR_H
 
 #include <stdint.h>
 #include <string.h>
 
-/*
- * Attribute that compiles a function three times, for x86-64's baseline, AVX2 and AVX-512. The
- * function must not contain an OpenMP parallel region, whose body would be compiled for the
- * baseline only.
- */
+/* Compiles a function for x86-64, AVX2 and AVX-512. It must not contain an OpenMP region. */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
 #else
 #define KVD_CLONES
 #endif
 
-/* Turns off a warning of clang, which cannot vectorise loops under a sanitizer. */
+/* Switches off a warning of clang, which cannot vectorise loops under a sanitizer. */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
 /*
- * Returns e^x within 1.1 units in the last place on [-87.3, 88.37]; 0 below -87.7, infinity above
- * 88.37.
+ * Returns e^x within 1.1 units in the last place; 0 below -87.7, infinity above 88.37.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2; a polynomial gives e^r (Cephes expf, S. L. Moshier), the
- * exponent bits give 2^n.
+ * x = n ln 2 + r: a polynomial gives e^r (Cephes expf), the exponent bits 2^n.
  */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
-    /* Adding 1.5 * 2^23 rounds a number to an integer, which is then in the low bits of the sum. */
+    /* number whose addition rounds to an integer in the low bits of the sum */
     const float round_to_int = 12582912.0f;
-    /* Bit masks are used instead of `?:`, which gcc does not vectorise. They keep NaN. */
+    /* gcc does not vectorise `?:`. Masks keep NaN. */
     const uint32_t low = (uint32_t) - (x < -88.0f), high = (uint32_t) - (x > 89.0f);
     const float limits[2] = {-88.0f, 89.0f};
     uint32_t bits, limit_bits[2];

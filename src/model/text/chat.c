@@ -10,11 +10,11 @@
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
 
-/* System message of Llama 3.1, with the default date of its chat template. */
+/* system message of Llama 3.1, with its default date */
 #define LLAMA_31_SYSTEM                                                                            \
     "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"        \
     "Today Date: 26 Jul 2024\n\n<|eot_id|>"
-/* System message of gpt-oss, with the release date of the model. */
+/* system message of gpt-oss, with the model's release date */
 #define GPT_OSS_SYSTEM                                                                             \
     "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"       \
     "Knowledge cutoff: 2024-06\nCurrent date: 2025-08-05\n\nReasoning: medium\n\n"                 \
@@ -243,10 +243,7 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/*
- * Removes differences from a chat template that do not matter, so that equal templates compare
- * equal.
- */
+/* Removes differences of chat templates that do not matter. */
 static void normalise(char *s)
 {
     static const char joint[] = "' + '";
@@ -309,7 +306,7 @@ static char *read_text(const char *path, kvd_err *err)
     return text;
 }
 
-/* Returns the chat template in tokenizer_config.json, or NULL with *err. */
+/* Returns the template in tokenizer_config.json, or NULL with *err. */
 static const char *template_of(const json_t *root, const char *path, kvd_err *err)
 {
     const json_t *x = json_object_get(root, "chat_template"), *entry;
@@ -371,7 +368,7 @@ static json_t *load(const char *path, kvd_err *err)
     kvd_filemap map;
     if (kvd_filemap_load(&map, path, err))
         return NULL;
-    /* Reads integers as real numbers, because model_max_length is often 10^30. */
+    /* Reads integers as reals, because model_max_length is often 10^30. */
     json_t *const root =
         json_loadb(map.bytes, map.len, JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &where);
     kvd_filemap_release(&map);
@@ -422,7 +419,7 @@ const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err)
     return form;
 }
 
-/* Returns true if s begins with white space that Python's str.strip removes. */
+/* Returns true for white space that Python's str.strip removes. */
 static bool is_space(const char *s)
 {
     unsigned width;

@@ -18,22 +18,16 @@
 struct kvd_corpus {
     FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
-    /*
-     * [n_sequences + 1] Number of tokens before each sequence, then the number of all tokens. In a
-     * mapped file.
-     */
+    /* [n_sequences + 1] tokens before each sequence, then all tokens; in a mapped file */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
-    /*
-     * Number of texts. text_first [n_texts + 1]: number of sequences before each text, then the
-     * number of all sequences.
-     */
+    /* text_first [n_texts + 1]: number of sequences before each text, then of all sequences */
     size_t n_texts, *text_first;
     char hash[40];
 };
 
-/* State while documents are cut into windows (sequences) of at most seq_len tokens. */
+/* state while documents are cut into sequences of at most seq_len tokens */
 typedef struct {
     const kvd_corpus_spec *spec;
     const kvd_tokenizer *tok;
@@ -42,12 +36,12 @@ typedef struct {
     uint32_t *window;
     size_t n_window;
     kvd_ids ids;
-    /* Number of tokens that were left out, because a window must have at least 2 tokens. */
+    /* number of tokens left out, because a sequence needs at least 2 */
     size_t passed_over;
-    /* True if the last window left one of its tokens to the next window. */
+    /* true if the last sequence left a token to the next */
     bool shortened;
     bool full;
-    /* Number of tokens of earlier texts, needed if max_tokens limits each text. */
+    /* number of tokens of earlier texts, if max_tokens limits each text */
     size_t before;
 } cutter;
 
@@ -119,7 +113,7 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Ends the current window and writes it. Tokens beyond max_tokens begin the next window. */
+/* Ends the current sequence. Tokens beyond max_tokens begin the next one. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
@@ -130,7 +124,7 @@ static int cut(cutter *k, kvd_err *err)
         if (take > left)
             take = left;
         if (left - take == 1) {
-            /* Avoids a last window of 1 token, because a window must have at least 2. */
+            /* Avoids a last sequence of 1 token, which would be too short. */
             if (take == 2) {
                 k->passed_over += k->n_window;
                 k->n_window = 0;
@@ -183,10 +177,7 @@ static int push_document(cutter *k, kvd_err *err)
     return push(k, k->ids.id, k->ids.n, err) || end_document(k, err) ? -1 : 0;
 }
 
-/*
- * Appends the ids of a document, or of its beginning. Leaves out the first *pushed ids, which
- * earlier calls have appended.
- */
+/* Appends the ids of a document except the first *pushed, which are appended already. */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
 {
@@ -198,7 +189,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* Ids of a document that are known do not change when more text follows. */
+    /* Ids that are known do not change when more text follows. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -206,7 +197,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
     return 0;
 }
 
-/* Estimates how many more bytes of text are needed for the tokens that are still missing. */
+/* Estimates how many more bytes of text are needed. */
 static size_t likely_bytes(const cutter *k)
 {
     const size_t missing = k->spec->max_tokens - (k->c->n_tokens - k->before) + k->spec->seq_len;
@@ -318,7 +309,7 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* Stops the CSV reader by returning -1, which is no error if k->full is true. */
+    /* Stops the CSV reader by -1, which is no error if k->full. */
     return k->full ? -1 : 0;
 }
 

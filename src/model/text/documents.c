@@ -27,7 +27,7 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    /* Column number of each wanted field in a CSV file. */
+    /* index of each wanted field's column in a CSV file */
     int column[MAX_FIELDS];
     size_t n_columns;
 } reader;
@@ -78,7 +78,7 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
     return 0;
 }
 
-/* Passes one document to the callback. Returns 0 to continue, 1 to stop, or -1 with *err. */
+/* Passes a document on. Returns 0 to continue, 1 to stop, or -1 with *err. */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
 {
@@ -169,7 +169,7 @@ static int read_jsonl(reader *r, FILE *f, kvd_err *err)
         status = json_row(r, row, "line", number, err);
         json_decref(row);
     }
-    /* Reports missing memory, because getline then fails without a stream error. */
+    /* If memory is missing, getline fails without a stream error. */
     if (!status && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", r->path);
     free(line);
@@ -242,7 +242,7 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     size_t text_len;
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
-    /* Ends the CSV reader by returning -1, which is no error if r->stopped is true. */
+    /* Stops the CSV reader by -1, which is no error if r->stopped. */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
 
@@ -253,7 +253,7 @@ static int read_csv(reader *r, kvd_err *err)
     return 0;
 }
 
-/* Reads a plain text file as one document. It is mapped, so that only the used part is read. */
+/* Maps a plain text file, so that only the used part is read. */
 static int read_plain(reader *r, kvd_err *err)
 {
     kvd_filemap map;
@@ -279,7 +279,6 @@ bool kvd_documents_have_fields(const char *path)
     return ends_with(path, ".jsonl") || ends_with(path, ".json") || ends_with(path, ".csv");
 }
 
-/* Fails if a file's ending shows that it is no plain text. */
 static int check_ending(const char *path, kvd_err *err)
 {
     static const struct {

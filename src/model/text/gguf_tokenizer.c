@@ -11,13 +11,10 @@
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 enum { MAX_TOKENS = 1 << 24 };
 
-/*
- * Rule by which a BPE tokenizer splits text into words, with its name in the GGUF value
- * tokenizer.ggml.pre.
- */
+/* how a tokenizer splits text into words, by its name in tokenizer.ggml.pre */
 typedef struct {
     const char *name;
-    /* Regular expression that matches a word. NULL means that of GPT-2. */
+    /* regular expression of a word; NULL: that of GPT-2 */
     const char *pattern;
     bool nfc, whole_words, bos;
 } word_kind;
@@ -80,7 +77,7 @@ static int read_tokens(source *s, kvd_err *err)
     return kvd_vocab_build(&s->vocab, err) ? kvd_in(err, "'tokenizer.ggml.tokens'") : 0;
 }
 
-/* Fails if the GGUF list `key` exists but does not have one element per token. */
+/* Fails if a list exists but does not have one element per token. */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)
 {
@@ -108,7 +105,7 @@ static json_t *token_text(const source *s, size_t i)
     return json_stringn(s->token[i], s->len[i]);
 }
 
-/* Appends `item` to a JSON list and takes ownership. If memory ran out, *list becomes NULL. */
+/* Appends `item`, which it takes. If memory runs out, *list becomes NULL. */
 static void append(json_t **list, json_t *item)
 {
     if (json_array_append_new(*list, item)) {
@@ -117,7 +114,7 @@ static void append(json_t **list, json_t *item)
     }
 }
 
-/* Merge of byte-pair encoding: the tokens `left` and `right` become the token `product`. */
+/* merge of the tokens `left` and `right` into `product` */
 typedef struct {
     double score;
     uint32_t left, right, product;
@@ -129,7 +126,7 @@ typedef struct {
     size_t n, capacity;
 } merges;
 
-/* Orders merges for qsort: by higher score, then longer left and right token, then smaller id. */
+/* Orders by higher score, then longer left and right token, then smaller id. */
 static int compare_merges(const void *a, const void *b)
 {
     const merge *x = a, *y = b;
@@ -340,10 +337,7 @@ static json_t *build_decoder(const source *s, bool space)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-/*
- * Appends the special token `key` (begin or end of text) to the list `single` if the GGUF value
- * `flag`, or `absent` if missing, is true.
- */
+/* Appends the special token `key` if the value `flag`, by default `absent`, is true. */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Command-line options (common/options.h) of programs that read a model and texts. */
+/* Command-line options of programs that read a model and texts. */
 #ifndef KVD_MODEL_TEXT_TEXT_OPTIONS_H
 #define KVD_MODEL_TEXT_TEXT_OPTIONS_H
 
@@ -12,7 +12,7 @@ enum { KVD_LABEL_BYTES = 63 };
                  .help = "Local Hugging Face folder, NAME.safetensors, NAME.gguf or llama2.c's "   \
                          "NAME.bin"                                                                \
     }
-/* Rows of an option table for texts. `others` names the options that cannot be used with --text. */
+/* Lists the options for texts. `others` cannot be used with --text. */
 #define KVD_OPTIONS_TEXT(T, others)                                                                \
     {"text",                                                                                       \
      .type = KVD_OPT_TEXTS,                                                                        \

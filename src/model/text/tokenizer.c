@@ -12,7 +12,7 @@
 #include "model/text/tokenizer/json_fields.h"
 #include "model/text/tokenizer/steps.h"
 
-/* Buffers that one call of encode uses. They are kept for later calls. */
+/* buffers of one call of encode, kept for later calls */
 typedef struct {
     kvd_pieces pieces;
     kvd_bpe_work *bpe;
@@ -23,7 +23,7 @@ typedef struct {
 
 struct kvd_tokenizer {
     char *name;
-    /* Tokenizer of llama2.c; if NULL, the following members are used. */
+    /* llama2.c's tokenizer; if NULL, the members below are used */
     kvd_llama2c *llama2c;
     kvd_normalizer *normalizer;
     kvd_pretokenizer *pretokenizer;
@@ -32,7 +32,7 @@ struct kvd_tokenizer {
     kvd_template around;
     kvd_token_decoder *decoder;
     size_t size;
-    /* [N_IDLE] Pointers to buffers of encode that are not in use, or NULL. */
+    /* [N_IDLE] unused buffers of encode, or NULL */
     _Atomic(encode_work *) *idle;
 };
 
@@ -90,7 +90,7 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* Frees buffers that grew beyond 4 MiB instead of keeping them. */
+    /* Frees buffers beyond 4 MiB. */
     if (w->pieces.text.capacity > (size_t)4 << 20) {
         work_free(w);
         return;
@@ -154,7 +154,7 @@ static bool is_gguf(const char *bytes, size_t len)
     return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-/* Reads a tokenizer.json, and takes ownership of `root`. If it is NULL, *err is already filled. */
+/* Reads a tokenizer.json. Takes ownership of `root`; NULL means that *err is filled. */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
     if (!root)
@@ -185,10 +185,7 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
         return parse_gguf(t, bytes, len, vocab_size, err);
     while (i < len && (bytes[i] == ' ' || bytes[i] == '\t' || bytes[i] == '\n' || bytes[i] == '\r'))
         i++;
-    /*
-     * Tells if the file is JSON. A llama2.c binary may also begin with '{', but zero bytes follow
-     * it.
-     */
+    /* true for JSON; a llama2.c binary may begin with '{' too, but has zero bytes */
     const bool is_json = i < len && bytes[i] == '{' && !(len - i >= 4 && memchr(bytes + i, 0, 4));
     if (!is_json && !vocab_size)
         return kvd_fail(
@@ -331,7 +328,7 @@ static int encode(const kvd_tokenizer *t, const char *text, size_t len, bool ope
     const size_t bad = kvd_utf8_first_bad(text, len);
     int rc;
     if (open && bad < len && kvd_utf8_bad_width(text + bad, len - bad) == len - bad)
-        /* Leaves out the incomplete character at the end, because later text may complete it. */
+        /* Leaves out the last character, which later text may complete. */
         len = bad;
     if (bad < len)
         return kvd_fail(err, "text is not valid UTF-8 at byte %zu", bad);

@@ -1,17 +1,17 @@
 /*
- * Converts text to token ids and back, as Hugging Face `tokenizers` (tokenizer.json, BPE models)
- * and llama2.c (tokenizer.bin) do.
+ * Converts text to token ids and back, as Hugging Face tokenizers (tokenizer.json, BPE models) and
+ * llama2.c do.
  *
  * Supported in tokenizer.json; anything else is an error:
- *   normalizers      Sequence, Prepend, Replace, Strip, NFC, NFD; Lowercase below U+0100, NFKC and
- *                    NFKD below U+00A0: other characters are an error
- *   pre-tokenizers   Sequence, ByteLevel (only Split and Digits may follow it), Split, Punctuation,
- *                    Metaspace, Digits, Whitespace, WhitespaceSplit; patterns as
- *                    model/text/tokenizer/regex.h describes
- *   model            BPE with unk_token, fuse_unk, byte_fallback, ignore_merges
- *   added tokens     special, lstrip, rstrip, single_word, normalized
- *   post-processors  Sequence, ByteLevel, TemplateProcessing for one sequence
- *   decoders         Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip
+ *
+ * normalizers      Sequence, Prepend, Replace, Strip, NFC, NFD; Lowercase below U+0100, NFKC and
+ * NFKD below U+00A0
+ * pre-tokenizers   Sequence, ByteLevel, Split, Punctuation, Metaspace, Digits, Whitespace,
+ * WhitespaceSplit
+ * model            BPE with unk_token, fuse_unk, byte_fallback, ignore_merges
+ * added tokens     special, lstrip, rstrip, single_word, normalized
+ * post-processors  Sequence, ByteLevel, TemplateProcessing for one sequence
+ * decoders         Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip
  *
  * Without byte fallback and unk_token, a character outside the vocabulary gives no id.
  */
@@ -26,7 +26,7 @@
 
 typedef struct kvd_tokenizer kvd_tokenizer;
 
-/* List of token ids. It is empty if zeroed. */
+/* list of token ids; all zeros mean an empty list */
 typedef struct {
     uint32_t *id;
     size_t n, capacity;
@@ -37,41 +37,34 @@ void kvd_ids_release(kvd_ids *ids);
 int kvd_ids_append(kvd_ids *ids, const uint32_t *id, size_t n, kvd_err *err);
 
 /*
- * Opens a tokenizer: JSON, a GGUF file (gguf_tokenizer.c) or a llama2.c binary. On failure returns
- * NULL and fills *err.
+ * Opens a tokenizer: JSON, a GGUF file or a llama2.c binary.
  *
- * A llama2.c binary must hold exactly vocab_size tokens. In other formats, larger ids are an error,
- * unless vocab_size is 0.
+ * A llama2.c binary must hold exactly vocab_size tokens. Elsewhere larger ids are an error, unless
+ * vocab_size is 0.
  */
 kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *err);
 kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t len,
                                    size_t vocab_size, kvd_err *err);
 void kvd_tokenizer_free(kvd_tokenizer *t);
 
-/* Returns the largest token id + 1. Some smaller ids may be unused. */
+/* Returns the largest token id + 1. Smaller ids may be unused. */
 size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 
-/*
- * Returns true, and a warning in *note, if the tokenizer has far fewer ids than the model
- * (vocab_size).
- */
+/* Returns true, and a warning in *note, if it has far fewer ids than vocab_size. */
 bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *note);
 
 /*
- * Appends the token ids of a document, with special tokens if add_special. Fails on invalid UTF-8;
- * then *ids is unchanged. Several threads may use t at the same time.
+ * Appends the token ids of a document. Invalid UTF-8 is an error, which leaves *ids unchanged.
+ * Thread-safe.
  */
 int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, bool add_special,
                          kvd_ids *ids, kvd_err *err);
 
-/* Tokenizes the beginning of a document. Appends only ids that no following text can change. */
+/* Tokenizes the beginning of a document. Appends only ids that later text cannot change. */
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);
 
-/*
- * Returns the text of n token ids, *len allocated bytes and a zero byte. It includes the text of
- * special tokens. On failure returns NULL and fills *err.
- */
+/* Returns the text of n token ids, allocated, with special tokens and a zero byte after *len. */
 char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, size_t *len,
                            kvd_err *err);
 

@@ -1,4 +1,4 @@
-/* Generates random weights on the GPU with the generator Philox, 8 elements per thread. */
+/* Generates random weights on the GPU, 8 elements per thread. */
 #include <cuda_bf16.h>
 
 #include "model/checkpoint/cuda/random.h"

@@ -1,8 +1,7 @@
 /*
- * Makes random weights on the device, with the same bits as kvd_random_read on the host. `type` is
- * KVD_F32 or KVD_BF16.
+ * Makes random weights on the device, with the same bits as on the host.
  *
- * Other types, and sizes beyond the limits, return cudaErrorInvalidValue.
+ * `type` is KVD_F32 or KVD_BF16. Other types return cudaErrorInvalidValue.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
@@ -17,14 +16,11 @@
 extern "C" {
 #endif
 
-/* Fills the device array out [n] with elements first .. first+n-1; n < 2^40. */
+/* Fills out [n] on the device with elements first .. first + n - 1; n < 2^40. */
 cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t n,
                                 void *out, cudaStream_t stream);
 
-/*
- * Fills out [rows][cols] with random elements. Rows of `out` are out_stride elements apart. Row r
- * has the elements from first + r * stride on. rows * cols < 2^40.
- */
+/* Fills out [rows][cols], rows out_stride apart. Row r begins with element first + r * stride. */
 cudaError_t kvd_gpu_random_fill_rows(kvd_dtype type, const kvd_random_tensor *t, size_t first,
                                      size_t stride, size_t rows, size_t cols, void *out,
                                      size_t out_stride, cudaStream_t stream);

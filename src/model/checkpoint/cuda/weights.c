@@ -12,7 +12,7 @@
 enum {
     ALIGN = 256,
     CHUNK = 65536,
-    /* Bytes of each pinned host buffer through which weights are copied to the device. */
+    /* bytes of each pinned host buffer for copies to the device */
     BUFFER = 16 * 1024 * 1024,
     BUFFERS = 2,
     SLOTS = 2,
@@ -36,10 +36,7 @@ static const char *no_gradients(const kvd_config *c)
                                                           : NULL;
 }
 
-/*
- * Returns the name of the first feature of the model that the GPU code for purpose `use` does not
- * support, or NULL.
- */
+/* Returns the first feature that the GPU code lacks for this use, or NULL. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     if (use == KVD_GPU_GRADIENTS)
@@ -102,7 +99,7 @@ typedef struct {
     void *pinned[BUFFERS];
     cudaEvent_t copied[BUFFERS];
     int turn;
-    /* [threads][CHUNK] Buffers in which elements are converted. */
+    /* [threads][CHUNK] buffers for conversion */
     float *scratch;
 } loader;
 
@@ -137,19 +134,16 @@ static int loader_close(loader *l, kvd_err *err)
     return kvd_cuda_check(e, "loading weights", err);
 }
 
-/* Rectangle of a weight matrix that is loaded. Its rows begin with first_row. */
+/* rectangle of a weight matrix whose rows begin with first_row */
 typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
     kvd_dtype type;
-    /* The rectangle's elements in the mapped file, or NULL if they must be converted. */
+    /* elements in the mapped file, or NULL if they must be converted */
     const char *stored;
 } cut;
 
-/*
- * Converts elements first .. first + n - 1, counted in the whole weight matrix, to the number type
- * on the GPU.
- */
+/* Converts n elements of the whole matrix to the number type on the GPU. */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type);
@@ -163,7 +157,7 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/* Converts elements first .. first+n-1 of a rectangle, counted row by row; n <= CHUNK. */
+/* Converts n <= CHUNK elements of a rectangle, counted row by row. */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), cols = c->weight.cols;
@@ -198,10 +192,7 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/*
- * Copies n elements of the rectangle to device memory `to`. If the weights are random, generates
- * them there.
- */
+/* Copies or generates n elements of the rectangle at the device address `to`. */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;
@@ -224,10 +215,7 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
     return 0;
 }
 
-/*
- * State of placing weights in device memory from address `base` on. If base is NULL, bytes are only
- * counted.
- */
+/* Places weights in device memory from `base` on. If base is NULL, only counts bytes. */
 typedef struct {
     const kvd_config *c;
     const kvd_gpu_share *share;
@@ -246,10 +234,7 @@ typedef struct {
     int first, n;
 } piece;
 
-/*
- * Places n parts of a layer's weights, or of its biases, one after another in device memory. *to
- * receives their address, or NULL if the model does not have them.
- */
+/* Places n weights one after another. *to receives their address, or NULL if there are none. */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
 {
@@ -295,10 +280,7 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
     return place(w, layer, bias, KVD_F32, p, n, to, err);
 }
 
-/*
- * Loads a part of one expert: its hidden units first .. first + n - 1. `part` names the expert's
- * gate matrix.
- */
+/* Loads hidden units first .. first + n - 1 of one expert. */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
 {
@@ -453,10 +435,9 @@ struct kvd_gpu_expert_stream {
     kvd_config config;
     kvd_gpu_share share;
     loader load;
-    /* State of placing an expert in a buffer. */
     walk place;
     char *slot[SLOTS];
-    /* CUDA event for each buffer: the end of the latest work that reads the buffer. */
+    /* events at the end of the latest work that reads each buffer */
     cudaEvent_t used[SLOTS];
     cudaEvent_t copied;
     int turn;
@@ -476,7 +457,7 @@ static void stream_close(kvd_gpu_expert_stream *s)
     free(s);
 }
 
-/* Prepares streaming of experts through two buffers in device memory, at address `slots`. */
+/* Prepares two device buffers, at `slots`, through which experts are streamed. */
 static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
 {
     const size_t bytes = expert_bytes(&w->config, w->type, &w->share);

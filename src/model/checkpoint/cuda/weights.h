@@ -1,12 +1,8 @@
 /*
- * Loads the weights of a model, or of some of its layers, onto one GPU (tensor parallelism as in
- * Megatron-LM, Shoeybi et al. 2019).
+ * Loads a model's weights onto one GPU (tensor parallelism as in Megatron-LM).
  *
- * Each of n GPUs holds the weights of 1/n of the KV heads with their query heads, and of 1/n of the
- * hidden units: rows of Q, K, V, gate and up, and columns of O and down. Products with O and down
- * are summed over the GPUs. Only the first GPU holds the output head.
- *
- * Experts that do not fit are streamed from the checkpoint into two device buffers in turn.
+ * Each of n GPUs holds 1/n of the heads and hidden units. Only the first GPU has the output head.
+ * Experts that do not fit are streamed through two device buffers.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
@@ -15,96 +11,76 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/family.h"
 
-/*
- * Purpose for which the weights are loaded: forward pass, gradients, or serving. Only KVD_GPU_PASS
- * supports all models.
- */
+/* use of the weights; only KVD_GPU_PASS supports all models */
 typedef enum { KVD_GPU_PASS, KVD_GPU_GRADIENTS, KVD_GPU_SERVING } kvd_gpu_use;
 
-/* Part of a model that one of `count` GPUs holds: its heads and hidden units. */
+/* heads and hidden units that one of `count` GPUs holds */
 typedef struct {
     int index, count; /* index of this GPU, and number of GPUs */
     int first_head, n_heads;
     int first_kv_head, n_kv_heads;
     int first_ffn, n_ffn;
-    /* First hidden unit of each routed expert on this GPU, and number of units. */
+    /* first hidden unit of each routed expert here, and number of units */
     int first_expert, n_expert;
-    /* First hidden unit of the shared expert on this GPU, and number of units. */
+    /* first hidden unit of the shared expert here, and number of units */
     int first_shared, n_shared;
 } kvd_gpu_share;
 
-/* Weights of one expert in device memory. n is the number of its hidden units there. */
+/* weights of one expert in device memory, n hidden units */
 typedef struct {
-    /* Gate matrix followed by up matrix: [2 n][d_model]. */
+    /* gate, then up matrix: [2 n][d_model] */
     void *gate_up;
-    /* Down matrix: [d_model][n]. */
+    /* down matrix [d_model][n] */
     void *down;
-    /* Biases: bias_gate_up [2 n], bias_down [d_model]. The latter is not split among GPUs. */
+    /* biases, [2 n] and [d_model]; the latter is not split among GPUs */
     float *bias_gate_up, *bias_down;
 } kvd_gpu_expert;
 
-/* Weights of latent attention (model/pass/latent.h), not split among GPUs. */
+/* weights of latent attention, not split among GPUs */
 typedef struct {
-    /* First of two matrices of the query projection, [q_rank][d_model], or NULL. */
+    /* first matrix of the query projection, [q_rank][d_model], or NULL */
     void *q_down;
     float *norm_q_down; /* gains of the norm after q_down: [q_rank], or NULL */
-    /* Query projection: n_heads * (d_nope + rope_dims) rows of q_rank or d_model columns. */
+    /* query projection: [n_heads * (d_nope + rope_dims)][q_rank or d_model] */
     void *q;
-    /* Projection to the latent and rotated key: [latent + rope_dims][d_model]. */
+    /* projection to latent and rotated key: [latent + rope_dims][d_model] */
     void *down;
     float *norm; /* gains of the norm of the latent: [latent] */
-    /* Matrix from latent to keys and values: [n_heads][d_nope + d_value][latent]. */
+    /* matrix from latent to keys and values: [n_heads][d_nope + d_value][latent] */
     void *up;
 } kvd_gpu_latent;
 
-/*
- * Computes which heads and hidden units GPU `index` of `count` holds. Fails if `count` does not
- * divide their numbers.
- */
+/* Computes the share of GPU `index`. Fails if `count` does not divide the heads or units. */
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
                      kvd_err *err);
 
-/*
- * Weights of one layer in the memory of one GPU, row-major [outputs][inputs]. NULL if the model
- * does not have them.
- */
+/* a layer's weights on one GPU, [outputs][inputs]; NULL if the model lacks them */
 typedef struct {
-    /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
+    /* matrix of Q, K and V, [(n_heads + 2 n_kv_heads) * d_head][d_model] */
     void *qkv;
-    /*
-     * Output projection: [d_model][n_heads * d_head], with d_value for d_head in latent attention.
-     */
+    /* output projection, [d_model][n_heads * d_head], or d_value for d_head in latent attention */
     void *o;
-    /*
-     * Gate matrix followed by up matrix, [2 n_ffn][d_model]. If there is no gate, only the up
-     * matrix, [n_ffn][d_model].
-     */
+    /* gate, then up matrix, [2 n_ffn][d_model]; only up, [n_ffn][d_model], if ungated */
     void *gate_up;
     void *down; /* [d_model][n_ffn] */
-    /* Biases; bias_o and bias_down are not split among GPUs. */
+    /* biases; bias_o and bias_down are not split among GPUs */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
-    /*
-     * Gains of the norms before attention [0] and feed-forward block [1]. With KVD_ORDER_AFTER
-     * these norms come after the blocks.
-     */
+    /* gains of the norms of attention [0] and feed-forward block [1] */
     float *norm[2], *norm_bias[2];
-    /* Norms of the outputs of attention [0] and feed-forward block [1]. */
+    /* norms of the outputs of attention [0] and feed-forward block [1] */
     float *branch[2], *branch_bias[2];
-    /* Gains of the norms of Q and K: [d_head], or one per head and dimension. */
+    /* gains of the norms of Q and K: per dimension, or per head and dimension */
     float *norm_q, *norm_k;
     float *sinks;          /* logits of the attention sinks: [n_heads] */
     kvd_gpu_latent latent; /* replaces qkv */
-    /*
-     * Router matrix [n_experts][d_model], its bias [n_experts], and a bias that counts only for
-     * choosing experts.
-     */
+    /* router [n_experts][d_model], bias, and bias only for the choice of experts */
     float *router, *bias_router, *bias_choice;
-    /* Host array [n_experts] of device pointers, NULL if experts are streamed. */
+    /* experts, a host array [n_experts]; NULL if they are streamed */
     kvd_gpu_expert *expert;
     kvd_gpu_expert shared;
-    /* Vector w [d_model]: the output of the shared expert is multiplied by sigmoid(x w). */
+    /* vector w [d_model]: the shared expert's output is multiplied by sigmoid(x w) */
     float *shared_scale;
-    /* Number of elements of Q, K and V together per token, and number of columns of `o`. */
+    /* number of elements of Q, K and V together per token, and of columns of `o` */
     int n_qkv, n_o;
 } kvd_gpu_layer;
 
@@ -116,20 +92,17 @@ typedef struct kvd_gpu_weights {
     kvd_gpu_share share;
     kvd_gpu_layer *layer; /* host array [n_layers] */
     void *embedding;      /* [vocab_size][d_embed] */
-    /* Output head [vocab_size][d_embed], on the first GPU only. */
+    /* output head [vocab_size][d_embed], on the first GPU only */
     void *head;
-    /* Learned positions [max_positions + 2][d_model]; NULL with RoPE. */
+    /* learned positions, [max_positions + 2][d_model]; NULL with RoPE */
     float *positions;
-    /* Matrix that projects the embedding to d_model: [d_model][d_embed], or NULL. */
+    /* matrix that projects the embedding to d_model: [d_model][d_embed], or NULL */
     void *project_in;
-    /*
-     * Matrix that projects d_model to the width of the output head: [d_embed][d_model], or NULL;
-     * first GPU only.
-     */
+    /* projection of d_model to the output head: [d_embed][d_model], or NULL; first GPU only */
     void *project_out;
     float *norm_final, *norm_final_bias;
     size_t bytes;
-    /* Buffers for streamed experts; NULL if experts are in device memory. */
+    /* buffers for streamed experts, or NULL */
     kvd_gpu_expert_stream *streamed;
     void *arena;
 } kvd_gpu_weights;
@@ -138,17 +111,14 @@ size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_
                              bool streamed);
 
 /*
- * Loads the weights to the current device. If memory is short, fails with the needed bytes. If
- * `streamed`, experts are not loaded, and the checkpoint must stay open.
+ * Loads the weights to the current device. If memory is short, the message has the needed bytes. If
+ * `streamed`, the checkpoint must stay open.
  */
 int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype type,
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);
 
-/*
- * Copies the weights of an expert into a buffer for use on `stream`. kvd_gpu_expert_used must be
- * called before the next fetch.
- */
+/* Copies an expert into a buffer for use on `stream`. Then call kvd_gpu_expert_used. */
 int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
                          kvd_gpu_expert *to, kvd_err *err);
 int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *err);

@@ -1,14 +1,11 @@
-/*
- * Configurations of DeepSeek-V2 (arXiv:2405.04434), V3 and R1 (arXiv:2412.19437), GLM-4.5, and
- * similar models.
- */
+/* Configurations of DeepSeek-V2 (arXiv:2405.04434), V3, R1 (arXiv:2412.19437) and GLM-4.5. */
 #include <math.h>
 #include <string.h>
 
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Fails if config.json has the key and its value is not `only`. */
+/* Fails if the key has another value than `only`. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -19,7 +16,7 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
                     text ? text : "not a string", only);
 }
 
-/* Reads the sizes of latent attention, which has a single KV head. */
+/* Reads latent attention, which has a single KV head. */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int kv_heads = c->n_heads, rope = 64;
@@ -55,10 +52,7 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Computes the factor of attention scores: 1 / sqrt(query dimensions), times the square of YaRN's
- * factor.
- */
+/* Computes the factor on scores: 1 / sqrt(query dimensions), times YaRN's factor squared. */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *rope = kvd_cfg_member(root, "rope_parameters");
@@ -71,13 +65,9 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Names of the keys in kvd_routed_keys. */
 #define ROUTED_KEYS "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"
 
-/*
- * Reads how experts are grouped, n_group and topk_group (`groups` and `chosen` if absent). Fails if
- * a group has fewer than `least` experts.
- */
+/* Reads n_group and topk_group. Fails if a group has fewer than `least` experts. */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
 {
@@ -98,10 +88,7 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
     return 0;
 }
 
-/*
- * Reads the configuration of routed and shared experts. `shared`, `dense` and `scale` are the
- * defaults of keys that config.json lacks.
- */
+/* Reads routed and shared experts. `shared`, `dense` and `scale` are defaults. */
 static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                         double scale, kvd_config *c, kvd_err *err)
 {
@@ -126,10 +113,7 @@ static int read_experts(const json_t *root, const kvd_routed_keys *keys, int sha
     return 0;
 }
 
-/*
- * Reads all settings of a model with latent attention except experts, tied output head and special
- * tokens.
- */
+/* Reads all of a model with latent attention except experts, head and special tokens. */
 static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->norm_eps = 1e-6;
@@ -145,10 +129,7 @@ static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads the configuration keys that DeepSeek-V2 and V3 have in common. `shared`, `dense` and
- * `scale` are the defaults of keys that config.json lacks.
- */
+/* Reads the keys that DeepSeek-V2 and V3 share. `shared`, `dense` and `scale` are defaults. */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)
 {
@@ -179,9 +160,7 @@ static int read_v2(const json_t *root, kvd_config *c, kvd_err *err)
     return read_groups(root, 1, 1, 1, c, err);
 }
 
-/*
- * Reads the settings of routing by sigmoids, and the number of layers for multi-token prediction.
- */
+/* Reads routing by sigmoids, and the number of layers for multi-token prediction. */
 static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const next = kvd_cfg_member(root, "num_nextn_predict_layers");
@@ -196,7 +175,7 @@ static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads if RoPE rotates neighbouring dimensions of the key together. */
+/* Reads whether RoPE rotates neighbouring dimensions of the key together. */
 static int read_interleaved(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool interleaved = true;
@@ -213,10 +192,7 @@ static int read_v3(const json_t *root, kvd_config *c, kvd_err *err)
                       read_interleaved(root, c, err) || read_groups(root, 8, 4, 2, c, err));
 }
 
-/*
- * Reads from the list mlp_layer_types, if there is one, which layers have no experts, into
- * c->dense_layers.
- */
+/* Reads from mlp_layer_types, if present, which layers have no experts. */
 static int read_mlp_types(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const list = kvd_cfg_member(root, "mlp_layer_types");
@@ -236,10 +212,7 @@ static int read_mlp_types(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads the configuration of GLM-4.7-Flash: latent attention of DeepSeek-V3 with experts of
- * GLM-4.5.
- */
+/* Reads GLM-4.7-Flash: latent attention of DeepSeek-V3, experts of GLM-4.5. */
 static int read_glm4_moe_lite(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {ROUTED_KEYS, 64, 4, 1536};
@@ -251,7 +224,7 @@ static int read_glm4_moe_lite(const json_t *root, kvd_config *c, kvd_err *err)
                       read_groups(root, 1, 1, 2, c, err));
 }
 
-/* Reads the configuration of Youtu-LLM: latent attention of DeepSeek-V3, no experts. */
+/* Reads Youtu-LLM: latent attention of DeepSeek-V3, no experts. */
 static int read_youtu(const json_t *root, kvd_config *c, kvd_err *err)
 {
     return kvd_status(read_latent_model(root, c, err) || read_interleaved(root, c, err) ||
@@ -267,10 +240,7 @@ static int read_routed(const json_t *root, const kvd_usual *usual, const kvd_rou
                       read_groups(root, 1, 1, 2, c, err));
 }
 
-/*
- * Reads the configuration of GLM-4.5 and 4.6: routing of DeepSeek-V3, ordinary keys and values,
- * RoPE on half of a head.
- */
+/* Reads GLM-4.5: routing of DeepSeek-V3, ordinary keys and values, RoPE on half of a head. */
 static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {ROUTED_KEYS, 128, 8, 1408};
@@ -280,7 +250,7 @@ static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
                       read_routed(root, &usual, &keys, 1, 1, c, err));
 }
 
-/* Reads the sliding window of dots.llm1, which only layers from max_window_layers on use. */
+/* Reads the sliding window, which only layers from max_window_layers on have. */
 static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = 0, first = 62;
@@ -289,10 +259,7 @@ static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
                       kvd_cfg_window_from(root, window, first, c, err));
 }
 
-/*
- * Reads the configuration of dots.llm1 (arXiv:2506.05767): attention of Qwen3, routing of
- * DeepSeek-V3.
- */
+/* Reads dots.llm1 (arXiv:2506.05767): attention of Qwen3, routing of DeepSeek-V3. */
 static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {ROUTED_KEYS, 0, 0, 1408};
@@ -305,10 +272,7 @@ static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads the configuration of Solar Open: attention of Llama, routing of GLM-4.5, experts in every
- * layer.
- */
+/* Reads Solar Open: attention of Llama, routing of GLM-4.5, experts in every layer. */
 static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {ROUTED_KEYS, 128, 8, 1280};
@@ -322,10 +286,7 @@ static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads the configuration of MiniMax-M2: norms over all heads of Q and of K, RoPE on rotary_dim
- * dimensions.
- */
+/* Reads MiniMax-M2: norms over all heads of Q and of K, RoPE on rotary_dim dimensions. */
 static int read_minimax_m2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

@@ -1,4 +1,4 @@
-/* Configurations of Falcon and of similar models: GPT-NeoX, StableLM, Nemotron. */
+/* Configurations of Falcon, GPT-NeoX, StableLM and Nemotron. */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
@@ -9,9 +9,7 @@ static int read_kv_heads(const json_t *root, bool grouped, kvd_config *c, kvd_er
         return -1;
     c->n_kv_heads = c->n_heads;
     if (!grouped && single)
-        /*
-         * Sets one KV head: in Falcon 7B's config.json, num_kv_heads is the number of query heads.
-         */
+        /* Ignores num_kv_heads, which in Falcon 7B is the number of query heads. */
         c->n_kv_heads = 1;
     else if (grouped && kvd_cfg_size_or(root, "num_kv_heads", &c->n_kv_heads, err))
         return -1;
@@ -87,7 +85,7 @@ static const kvd_stored stored[] = {
     {.name = NULL},
 };
 
-/* Reads the configuration of GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia. */
+/* Reads GPT-NeoX (arXiv:2204.06745) and Pythia. */
 static int read_gpt_neox(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool parallel = true, biases = true;
@@ -128,10 +126,7 @@ static const kvd_stored neox_stored[] = {
     {.name = NULL},
 };
 
-/*
- * Reads the configuration of StableLM (Bellagente et al. 2024, arXiv:2402.17834). StableLM 12B runs
- * attention and feed-forward block in parallel.
- */
+/* Reads StableLM (arXiv:2402.17834). StableLM 12B runs attention and feed-forward in parallel. */
 static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {.eps = "layer_norm_eps", .kv_heads = 32, .rotated = 0.25};
@@ -148,10 +143,7 @@ static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads the configuration of Nemotron (Parmar et al. 2024, arXiv:2402.16819), whose activation is
- * squared ReLU.
- */
+/* Reads Nemotron (arXiv:2402.16819), whose activation is squared ReLU. */
 static int read_nemotron(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {.activation = "relu2", .eps = "norm_eps", .rotated = 0.5};

@@ -1,7 +1,4 @@
-/*
- * Tables of the supported model families. Each file in this folder defines one, which ends with a
- * row without a name.
- */
+/* Tables of the supported model families, each ended by an entry without a name. */
 #ifndef KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 #define KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 
@@ -17,13 +14,10 @@ extern const kvd_family kvd_glm_families[];
 extern const kvd_family kvd_gpt_oss_families[];
 extern const kvd_family kvd_deepseek_families[];
 
-/*
- * Prefixes of tensor names in multimodal files: those of the language model, and those of other
- * models.
- */
+/* Prefixes of tensor names in multimodal files: of the language model, and of others. */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
-/* Initialises a table row for a family whose tensor names have Llama's prefixes. */
+/* Entry for a family whose tensor names have Llama's prefixes. */
 #define KVD_LLAMA_FAMILY(NAME, ARCHITECTURE, READ, STORED)                                         \
     .name = NAME, .architecture = ARCHITECTURE, .read = READ, .stored = STORED, .base = "model.",  \
     .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq",                   \

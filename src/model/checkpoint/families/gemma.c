@@ -1,14 +1,11 @@
-/*
- * Configurations of Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and Gemma 3
- * (arXiv:2503.19786).
- */
+/* Configurations of Gemma (arXiv:2403.08295), 2 (arXiv:2408.00118) and 3 (arXiv:2503.19786). */
 #include <math.h>
 #include <string.h>
 
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads the bound c of a softcap c tanh(x / c). A null means that there is no softcap. */
+/* Reads c of a softcap c tanh(x / c). A null means no softcap. */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
 {
@@ -16,10 +13,7 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
     return kvd_cfg_positive_or(root, key, out, err);
 }
 
-/*
- * Reads the settings that Gemma 2 and 3 have in common. `softcap` holds the default bounds for
- * scores and logits.
- */
+/* Reads what Gemma 2 and 3 share. `softcap` has the defaults for scores and logits. */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
     double scalar = 256;
@@ -77,10 +71,7 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
 }
 
-/*
- * Reads the sizes of a Gemma 3 model. Multimodal files omit them if they equal Hugging Face's
- * defaults.
- */
+/* Reads sizes, which multimodal files omit if they equal Hugging Face's defaults. */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->n_layers = 26;
@@ -131,10 +122,7 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /*
-     * In multimodal files, tie_word_embeddings and the ids of special tokens are at the top level
-     * of config.json.
-     */
+    /* Reads these keys from the top level, where multimodal files have them. */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 

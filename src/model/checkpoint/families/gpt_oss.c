@@ -2,10 +2,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/*
- * Reads the configuration of gpt-oss: its sliding window in every second layer, and the limits of
- * its experts' activation.
- */
+/* Reads gpt-oss, which has a sliding window in every second layer. */
 static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

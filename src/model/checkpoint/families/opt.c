@@ -1,7 +1,4 @@
-/*
- * Configurations of OPT. Norms come before attention and feed-forward block, but after them in
- * OPT-350m.
- */
+/* Configurations of OPT. Only OPT-350m has its norms after the blocks. */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 

@@ -2,7 +2,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads sliding_window for the layers from max_window_layers on. */
+/* Gives the sliding window to layers from max_window_layers on. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool used = false;
@@ -10,10 +10,7 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     if (kvd_cfg_bool(root, "use_sliding_window", &used, err) ||
         kvd_cfg_window(root, 4096, &window, err))
         return -1;
-    /*
-     * Reads max_window_layers here and not with kvd_cfg_size, because it may be 0, which
-     * kvd_cfg_size refuses.
-     */
+    /* value of max_window_layers, read here because kvd_cfg_size would refuse 0 */
     const json_t *stated = kvd_cfg_member(root, "max_window_layers");
     if (stated && (!json_is_integer(stated) || json_integer_value(stated) < 0))
         return kvd_fail(err, "'max_window_layers' is not an integer from 0 on");
@@ -54,7 +51,7 @@ static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *key
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads the configuration of Qwen2-MoE, whose shared expert has a gate. */
+/* Reads Qwen2-MoE, whose shared expert has a gate. */
 static int read_qwen2_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
@@ -76,7 +73,7 @@ static int read_qwen3_moe(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_attention_bias(root, c, err) || read_moe(root, 4, &keys, c, err) ? -1 : 0;
 }
 
-/* Reads the configuration of OLMoE (Muennighoff et al. 2024, arXiv:2409.02060). */
+/* Reads OLMoE (arXiv:2409.02060). */
 static int read_olmoe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

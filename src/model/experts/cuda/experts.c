@@ -1,10 +1,4 @@
-/*
- * Routed experts of a layer on the device, one after another in ascending order or, for few tokens,
- * together.
- *
- * No two additions to one element run at the same time, so equal batches give equal bits. The
- * router always works in float32.
- */
+/* Runs the routed experts of a layer on the GPU. Equal batches give equal bits. */
 #include "model/pass/cuda/layer.h"
 
 static int score(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
@@ -28,7 +22,7 @@ static int route(kvd_gpu_worker *w, kvd_err *err)
                   : kvd_cuda_check(cudaStreamSynchronize(w->stream), "routed experts", err);
 }
 
-/* Computes the outputs of expert x for n rows of `in` on the device. */
+/* Computes expert x for n tokens in device memory. */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
 {
@@ -63,7 +57,7 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
         if (streamed && kvd_gpu_expert_fetch(streamed, (int)(l - w->weights.layer), (int)i,
                                              w->stream, &here, err))
             return -1;
-        /* Only the first GPU adds the bias, because outputs are summed over the GPUs. */
+        /* bias, which only the first GPU adds, because outputs are summed over the GPUs */
         const float *const bias = w->weights.share.index == 0 ? here.bias_down : NULL;
         if (kvd_gpu_launched(w,
                              kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d,
@@ -106,7 +100,7 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
            (!w->weights.streamed && e->most_few && (n <= e->most_few || e->many));
 }
 
-/* Adds the outputs of the experts of n tokens. Processes w->most_few tokens at a time. */
+/* Adds the experts' outputs of n tokens, w->most_few tokens at a time. */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
                    kvd_err *err)
 {
@@ -136,7 +130,7 @@ static int add_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_
                                        w->stream),
                        "routed experts", err))
         return -1;
-    /* Only the first GPU contributes the residual stream to the sum over GPUs. */
+    /* Only the first GPU adds the residual stream to the sum over GPUs. */
     if (w->weights.share.index > 0 &&
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",
                        err))

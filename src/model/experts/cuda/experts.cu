@@ -1,10 +1,8 @@
 /*
- * Kernels for routed experts. A thread, or a warp, chooses the experts of a token, in the same
- * order as the CPU.
+ * Kernels that choose experts and compute them for few tokens.
  *
- * few_kernel multiplies tiles of 16 rows of W with up to 32 tokens, bound by reading W. The 8 warps
- * of a CTA take blocks of 64 columns (slabs). W is operand A of mma.sync m16n8k16, x is operand B.
- * A and B go directly to registers, with columns permuted in the same way.
+ * The product of W with up to 32 tokens is bound by reading W. The warps of a CTA take turns at
+ * blocks of 64 columns.
  */
 #include "kernels/cuda/mma.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -46,10 +44,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /*
-         * If fewer than n_chosen logits are numbers (not NaN), the factors of the missing experts
-         * become NaN.
-         */
+        /* Gives NaN to missing experts, if too few logits are numbers. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -81,7 +76,7 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* Chooses the experts of one token with one warp, by the same rule as route_kernel. */
+/* Chooses the experts of one token with one warp. */
 __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token)
 {
     const uint32_t lane = threadIdx.x % 32, experts = (uint32_t)r.n_experts;
@@ -111,10 +106,7 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /*
-         * If fewer than n_chosen logits are numbers (not NaN), the factors of the missing experts
-         * become NaN.
-         */
+        /* Gives NaN to missing experts, if too few logits are numbers. */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -152,7 +144,7 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
     __syncwarp();
 }
 
-/* Chooses the experts of a token from its best groups of experts (kvd_route_groups on the CPU). */
+/* Chooses a token's experts from its best groups of experts. */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
     __shared__ float of_group[KVD_CONFIG_EXPERTS];
@@ -204,7 +196,7 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /* Adds 1e-20 to the sum of scores to avoid 0 / 0, as the CPU does. */
+    /* Adds 1e-20, which avoids 0 / 0, as on the CPU. */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -312,7 +304,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Loads the numbers of the experts of PAIRS (token, expert) pairs at once. */
+/* Loads PAIRS expert numbers at once. */
 __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
                                              uint32_t total, uint32_t (&x)[PAIRS])
 {
@@ -321,10 +313,7 @@ __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t f
         x[k] = first + k * KVD_FEW_EXPERTS < total ? r.expert[first + k * KVD_FEW_EXPERTS] : 0;
 }
 
-/*
- * Lists (token, expert) pairs sorted by expert. If ROUTE, chooses the experts of up to 32 tokens
- * before.
- */
+/* Sorts (token, expert) entries by expert. If ROUTE, first chooses the experts. */
 template <bool ROUTE>
 __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     few_plan_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -370,10 +359,7 @@ __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     }
 }
 
-/*
- * Loads 16 bytes of weights without keeping them in the L1 cache, because this multiprocessor reads
- * them only once.
- */
+/* Loads weights past the L1 cache, because they are read only once. */
 __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
 {
     uint4 v;
@@ -383,10 +369,7 @@ __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
     return v;
 }
 
-/*
- * Rows of a tile of matrix W that one lane loads. If UP, the tile has rows of the gate matrix and
- * of the up matrix.
- */
+/* rows of W that one lane loads; if UP, they are of the gate and of the up matrix */
 template <bool UP> struct tile_rows {
     const uint16_t *low, *high;
 
@@ -403,10 +386,7 @@ template <bool UP> struct tile_rows {
         high = w + (UP ? min(row, out - 1) + out : min(row + 8, out - 1)) * in;
     }
 
-    /*
-     * Loads this lane's 16 columns of two rows of W in a slab of 64 columns. Columns in the first
-     * half of the slab go to w[0] (first row) and w[1] (second row), the others to w[2] and w[3].
-     */
+    /* Loads 16 of 64 columns of two rows of W. w[0], w[1]: first half; w[2], w[3]: second half. */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
         const int column = slab * SLAB + (int)(threadIdx.x % 4) * 8;
@@ -420,10 +400,7 @@ template <bool UP> struct tile_rows {
     }
 };
 
-/*
- * Adds the products of 64 columns (a slab) of a tile of W with n <= 32 tokens, in blocks of 8
- * tokens.
- */
+/* Adds the products of 64 columns of W with n <= 32 tokens. */
 __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint4 (&w)[4],
                                          const uint16_t *x, const uint32_t (&first)[FEW_BLOCKS],
                                          int slab, int in, int n)
@@ -450,7 +427,7 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
 
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
-/* Returns one element of the product of W and tokens, summed over the warps in a fixed order. */
+/* Returns one element of the product, summed over the warps in a fixed order. */
 __device__ __forceinline__ float few_total(const few_sums &sums, uint32_t token, uint32_t row)
 {
     float s = 0;
@@ -481,9 +458,7 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
     }
 }
 
-/*
- * Computes hidden units of experts from token vectors x if UP, otherwise outputs from hidden units.
- */
+/* Computes the experts' hidden units if UP, otherwise their outputs. */
 template <bool UP>
 __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     few_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -498,16 +473,13 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
                        (uint32_t)(UP ? (out + TILE / 2 - 1) / (TILE / 2) : (out + TILE - 1) / TILE),
                    items = __ldcg(a.n_groups) * tiles;
     uint32_t item = blockIdx.x;
-    /* Next parts of W in registers: `even` and `odd` are loaded in turn. */
+    /* parts of W that are loaded in turn */
     uint4 even[4], odd[4];
     kvd_gpu_expert_group g = load_group(a.group + (item < items ? item / tiles : 0));
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /*
-     * Waits for the preceding kernel if this is the second product: it reads the hidden units that
-     * the kernel writes.
-     */
+    /* Waits in the second product, which reads what the preceding kernel writes. */
     if (!UP)
         follow();
     if (item >= items)
@@ -548,7 +520,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     }
 }
 
-/* Adds the weighted outputs of each token's experts, best expert first. */
+/* Adds each token's expert outputs, best expert first. */
 __global__ void __launch_bounds__(FEW_THREADS)
     few_add_kernel(const __grid_constant__ kvd_gpu_few_experts a)
 {
@@ -609,7 +581,7 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
 }
 
-/* Queues the products of the experts' matrices with groups of up to KVD_FEW_TOKENS tokens. */
+/* Queues the products for groups of up to KVD_FEW_TOKENS tokens. */
 static cudaError_t few_products(const kvd_gpu_few_experts &a, size_t groups, cudaStream_t stream)
 {
     const size_t up = smaller(groups * ceil_div(a.ffn, TILE / 2), (size_t)(FEW_CTAS * a.sms)),

@@ -1,4 +1,4 @@
-/* Device functions of the kernels of routed experts (experts.cu, experts_sm90.cu). */
+/* Device functions that the kernels of routed experts share. */
 #ifndef KVD_MODEL_EXPERTS_CUDA_EXPERTS_CUH
 #define KVD_MODEL_EXPERTS_CUDA_EXPERTS_CUH
 
@@ -8,7 +8,7 @@
 namespace
 {
 
-/* Waits for the preceding kernel and lets the next one start (programmatic dependent launch). */
+/* Waits for the preceding kernel and lets the next one start. */
 __device__ __forceinline__ void follow(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -17,10 +17,7 @@ __device__ __forceinline__ void follow(void)
 #endif
 }
 
-/*
- * Returns the sum of x over the threads of the block with lower numbers. part [32] is shared
- * memory.
- */
+/* Returns the sum of x over threads of the block with lower numbers. part [32] is shared memory. */
 __device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t *part)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -42,14 +39,10 @@ __device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_
     return {__ldcg(word), __ldcg(word + 1), __ldcg(word + 2)};
 }
 
-/*
- * Returns a hidden unit of an expert in bf16, from its gate and up products. Uses fast exponential
- * and division, with relative error 2^-16.
- */
+/* Returns a hidden unit of an expert in bf16, with relative error 2^-16. */
 __device__ __forceinline__ uint16_t hidden_unit(const kvd_gpu_few_experts &a, const float *bias,
                                                 uint32_t unit, float gate, float up)
 {
-    /* Rounds gate and up products to bf16, as separate products store them. */
     float g = rounded<bf16>(gate) + (bias ? bias[unit] : 0.0f),
           u = rounded<bf16>(up) + (bias ? bias[a.ffn + unit] : 0.0f), bend = 1;
     if (a.limit > 0) {

@@ -1,11 +1,8 @@
 /*
- * Products of routed experts with many tokens, by wgmma: one launch for gate, up and activation,
- * one for down.
+ * Products of routed experts with many tokens by wgmma.
  *
- * A tile has up to 128 tokens of an expert and 256 rows of its matrix W, in two warpgroups of 64
- * tokens. Tokens and W pass through a ring of shared memory stages of 64 columns, which continues
- * across tiles. The stages are stored as core matrices of 8 rows x 16 bytes without swizzle
- * (sm90.cuh).
+ * A tile has up to 128 tokens of an expert and 256 rows of W. Both pass through a ring of stages of
+ * 64 columns in shared memory.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -18,10 +15,10 @@ enum {
     ROWS = 256, /* rows of W in a tile, for gate and up 128 each */
     STEP = 64,  /* columns of a stage */
     STAGES = 4,
-    /* Number of shared memory stages that are loaded in advance. */
+    /* number of stages that are loaded in advance */
     AHEAD = STAGES - 2,
     CORE = 128, /* bytes of a core matrix */
-    /* Bytes between 8 x 8 core matrices of neighbouring columns, padded against bank conflicts. */
+    /* number of bytes between neighbouring 8 x 8 blocks, padded against bank conflicts */
     X_LEAD = KVD_MANY_TOKENS / 8 * CORE + 16,
     W_LEAD = ROWS / 8 * CORE + 16,
     X_BYTES = STEP / 8 * X_LEAD,
@@ -30,7 +27,7 @@ enum {
     SMEM_BYTES = STAGES * STAGE_BYTES
 };
 
-/* Starts the copy of 16 bytes to shared memory, or of zeros unless `there`. */
+/* Starts a copy of 16 bytes to shared memory; zeros unless `there`. */
 __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -38,10 +35,10 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
                  : "memory");
 }
 
-/* Progress of one thread in its sequence of loads. */
+/* progress of one thread in its sequence of loads */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
-    /* Index of the first elements of this lane's rows of x and w, and number of the tile. */
+    /* indices of the first elements of this lane's rows of x and w, and number of the tile */
     uint32_t x_row[4], w_row[8], item;
     int step;
 
@@ -75,7 +72,7 @@ template <bool UP> struct loads {
             begin(a, tiles);
     }
 
-    /* Starts this thread's loads of the next 64 columns into the shared memory stage `stage`. */
+    /* Starts this thread's loads of the next 64 columns. */
     __device__ __forceinline__ void start(const kvd_gpu_few_experts &a, uint32_t stage,
                                           uint32_t tiles, uint32_t items, int steps)
     {
@@ -111,9 +108,7 @@ __device__ __forceinline__ void put(const kvd_gpu_few_experts &a, const float (&
     const float *const bias = UP ? a.expert[g.expert].bias_gate_up : NULL;
 #pragma unroll
     for (uint32_t high = 0; high < 2; high++) {
-        /*
-         * Tokens of this lane: warp i of the block computes tokens 16 i .. 16 i + 15 of the tile.
-         */
+        /* token that this lane computes; warp i has tokens 16 i .. 16 i + 15 of the tile */
         const uint32_t token = threadIdx.x / 32 * 16 + lane / 4 + 8 * high;
         if (token >= g.n)
             continue;
@@ -154,7 +149,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int step = 0; step < steps; step++) {
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             fence_proxy_async();
-            /* After this barrier no warp reads the stage any more that is overwritten below. */
+            /* Waits until no warp reads the stage any more that is overwritten below. */
             __syncthreads();
             const uint32_t at = ring + stage * STAGE_BYTES;
             const uint64_t x = wgmma_desc(at + group * (KVD_MANY_TOKENS / 16 * CORE), X_LEAD, CORE),

@@ -7,13 +7,10 @@
 
 static const char what[] = "attention";
 
-/* Matrices of one query head of one sequence (a unit). */
+/* indices of the matrices of one query head of one sequence */
 enum { K, Q, SCORES, V, PROB, OUT };
 
-/*
- * Returns the bytes of scratch memory per attention score: 4 for the score in float32 and, in a
- * bf16 pass, 2 for the probability.
- */
+/* Returns the bytes of scratch memory per score: 4, in bf16 2 more for the probability. */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 4 : 6;
@@ -38,8 +35,8 @@ typedef struct {
 } call;
 
 /*
- * Computes attention of a block of queries for n units (heads of sequences). In column-major order:
- * scores^T [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T.
+ * Computes attention of a block of queries for n heads: in column-major order, scores^T = K Q^T and
+ * out^T = V^T P^T.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_units *units, size_t n,
                         kvd_err *err)
@@ -68,10 +65,7 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_units
         kvd_unit_multiply(&x->blas, &pv, units, n, err));
 }
 
-/*
- * Returns the addresses of the matrices of all query heads and sequences (units) for a block of
- * queries. The sequences have `len` tokens each; the first one begins at token `at`.
- */
+/* Finds the matrices of all heads of sequences of `len` tokens, from token `at` on. */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
     const size_t e = x->bytes, head = x->d * e, n_heads = (size_t)x->in->share->n_heads,

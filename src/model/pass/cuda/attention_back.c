@@ -9,7 +9,7 @@
 
 static const char what[] = "gradient of attention";
 
-/* Matrices of one KV head of a sequence with one of its query heads (a unit). */
+/* indices of the matrices of one query head of one sequence and its KV head */
 enum {
     Q,
     K,
@@ -24,10 +24,7 @@ enum {
     DS      /* gradients of scores in the type of the pass */
 };
 
-/*
- * Returns the bytes of scratch memory per attention score: 8 for score and gradient in float32, and
- * 4 for bf16 copies.
- */
+/* Returns the bytes of scratch memory per score: 8 in float32, and 4 for bf16 copies. */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 8 : 12;
@@ -44,18 +41,15 @@ typedef struct {
     kvd_unit_blas blas;
     size_t d, bytes, group;
     size_t n_scores;
-    /*
-     * Arrays in scratch memory: [0] scores, [1] gradients of probabilities, [2] probabilities, [3]
-     * gradients of scores.
-     */
+    /* scratch: scores, gradients of probabilities, probabilities, gradients of scores */
     char *score[4];
 } call;
 
 /*
- * Computes the gradients of a block of queries for n units (heads of sequences). S: scores, P:
- * probabilities, O: output. In column-major order:
- *   S^T [keys][rows] = K Q^T     dP^T [keys][rows] = V dO^T
- *   dQ^T [d][rows] = K^T dS^T    dK^T [d][keys] += Q^T dS    dV^T [d][keys] += dO^T P
+ * Computes gradients for a block of queries and n heads. S: scores, P: probabilities, O: output.
+ *
+ * In column-major order: S^T = K Q^T, dP^T = V dO^T, dQ^T = K^T dS^T, dK^T += Q^T dS, dV^T += dO^T
+ * P.
  */
 static int block_back(const call *x, const kvd_score_block *b, const kvd_units *units, size_t n,
                       kvd_err *err)
@@ -92,9 +86,7 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_units *
     return 0;
 }
 
-/*
- * Returns the addresses of the matrices of all heads and sequences (units) for a block of queries.
- */
+/* Finds the matrices of all heads and sequences for a block of queries. */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                           size_t member)
 {

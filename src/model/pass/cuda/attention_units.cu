@@ -1,7 +1,4 @@
-/*
- * Kernel that writes the addresses of attention matrices for batched cuBLAS products, one per
- * thread.
- */
+/* Kernel that writes the addresses of matrices for batched products of cuBLAS. */
 #include "model/pass/cuda/attention_units.h"
 
 enum { THREADS = 256 };

@@ -144,10 +144,7 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
     return w->engine;
 }
 
-/*
- * Returns the number of the first check for non-finite values that belongs to the backward pass.
- * Lower numbers belong to the forward pass.
- */
+/* Returns the first check for non-finite values after those of the forward pass. */
 static unsigned stage_behind(const kvd_config *c)
 {
     return kvd_gpu_stage_final(c) + 1;
@@ -171,7 +168,6 @@ static void stage_name(const kvd_config *c, unsigned stage, char *to, size_t siz
     }
 }
 
-/* Copies the target token and the random number of each position to the device. */
 static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
@@ -182,10 +178,7 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
         (w->draws && kvd_queue_put(w->u, w->numbers, n * sizeof *w->u, w->w.stream, "draws", err)));
 }
 
-/*
- * Computes the gradient of the output head for some tokens of the batch: replaces the hidden states
- * in w->dx, from row `first` on, by the gradient by the last layer's output.
- */
+/* Replaces hidden states in w->dx, from row `first`, by the gradient of the last layer's output. */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {
     kvd_gpu_worker *const g = &w->w;

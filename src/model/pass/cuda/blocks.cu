@@ -1,9 +1,7 @@
 /*
- * Embedding, and norms with the additions and checks that precede them. One block handles one
- * token; bound by memory.
+ * Embedding, norms, and the additions and checks before them. One block handles one token.
  *
- * Four squares at a time are added in float32, and the sums of four in float64. The CPU adds all
- * squares in float64, which changes norms by 1e-7 (relative).
+ * Sums are in float64 over groups of four squares in float32.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -62,7 +60,7 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/* Loads N elements of x, after a.add (if set) has been added to them. */
+/* Loads N elements of x after adding a.add (if set) to them. */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
@@ -159,10 +157,7 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
     }
 }
 
-/*
- * Computes the norm of rows of any length. A thread writes only elements that it has read, so y may
- * be x.
- */
+/* A thread writes only elements that it has read, so y may be x. */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
 {
@@ -207,10 +202,7 @@ __device__ __forceinline__ void prefetch_row(const float *row, size_t d)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(row + k));
 }
 
-/*
- * Adds the norm of a block's output (attention or feed-forward) to x. One CUDA block handles one
- * token.
- */
+/* Adds the norm of a block's output to x. One CUDA block handles one token. */
 __global__ void __launch_bounds__(THREADS_MAX)
     branch_kernel(const __grid_constant__ kvd_gpu_branch a)
 {
@@ -302,10 +294,7 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
 
 enum { ROUTE_WARPS = 8, ROUTE_THREADS = 32 * ROUTE_WARPS };
 
-/*
- * Computes the norms of up to 8 rows, and their products with the router's matrix. Each warp
- * computes the products with one row of this matrix.
- */
+/* Norms up to 8 tokens and multiplies them by the router's matrix, one output per warp. */
 __global__ void __launch_bounds__(ROUTE_THREADS)
     norm_route_kernel(const __grid_constant__ kvd_gpu_norm_route a)
 {
@@ -314,7 +303,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     __shared__ float scale[KVD_ROUTE_ROWS];
     const int n = (int)a.n, d = (int)a.d, thread = (int)threadIdx.x, warp = thread / 32,
               lane = thread % 32;
-    /* Number of threads that together process one row. */
+    /* number of threads that process one token together */
     const int team = ROUTE_THREADS / (n <= 1   ? 1
                                       : n <= 2 ? 2
                                       : n <= 4 ? 4
@@ -324,10 +313,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     const float *const router = a.router + (expert < a.n_experts ? expert : 0) * a.d;
     for (int k = 32 * lane; k < d; k += 32 * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(router + k));
-    /*
-     * Waits for preceding kernels. The code before this line reads only the router's weights, which
-     * they never write.
-     */
+    /* Waits only now: until here, only weights are read, which no kernel writes. */
     kvd_wait_preceding(NULL);
     double squares = 0;
     bool wrong = false;
@@ -471,10 +457,7 @@ extern "C" cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t 
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,
                                      kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    /*
-     * x is not changed although the cast removes const, because kvd_gpu_norm writes x only if there
-     * is an addition.
-     */
+    /* kvd_gpu_norm writes x only if there is an addition, so const can be cast away. */
     return kvd_gpu_norm(KVD_NORM_RMS, KVD_F32, const_cast<float *>(x), NULL, NULL, NULL, 0, n, d,
                         NULL, stage, bad, stream);
 }

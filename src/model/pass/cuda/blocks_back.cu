@@ -1,9 +1,4 @@
-/*
- * Gradients of norms, of activations, and of the steps between QKV projection and attention. Bound
- * by memory.
- *
- * Norms: one block per row, with sums in float64. Q, K, V: one warp per head of a token.
- */
+/* Gradients of norms, activations, and the steps between QKV projection and attention. */
 #include "model/pass/cuda/blocks_back.h"
 
 #include "model/pass/cuda/rows.cuh"
@@ -22,9 +17,8 @@ struct norm_args {
 };
 
 /*
- * Gradient dx of the input x of a norm, with output y and gain g.
- *
  * RMS norm: y = x s g, s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
+ *
  * Layer norm: y = z g + b, z = (x - mean(x)) s, s = 1 / std(x), dx = s (g dy - mean(g dy) - z
  * mean(g dy z)).
  */
@@ -143,7 +137,7 @@ cudaError_t choose_activation(kvd_activation kind, void *in, const float *bias, 
     }
 }
 
-/* Elements i and j of a head, which RoPE rotates together. */
+/* elements of a head that RoPE rotates together */
 struct couple {
     int i, j;
     bool pair;

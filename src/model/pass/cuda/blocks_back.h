@@ -13,53 +13,48 @@
 extern "C" {
 #endif
 
-/* Computes dx [n][d], the gradient by the input x [n][d] of a norm. If `add`, adds it to dx. */
+/* Computes dx [n][d], the gradient of a norm's input x [n][d], added to dx if `add`. */
 cudaError_t kvd_gpu_norm_back(kvd_norm kind, const float *x, const float *gain, double eps,
                               size_t n, size_t d, const float *dy, float *dx, int add,
                               cudaStream_t stream);
 
-/*
- * Computes the gradient by the input of kvd_gpu_activate from dy [n][ffn]. It overwrites this
- * input, `in`.
- */
+/* Replaces `in`, the input of kvd_gpu_activate, by its gradient. dy is [n][ffn]. */
 cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in, const float *bias,
                                   size_t n, size_t ffn, const float *dy, cudaStream_t stream);
 
-/* Arrays for the gradient of kvd_gpu_qkv_finish, which applies bias, norms and RoPE. */
+/* arguments for the gradient of kvd_gpu_qkv_finish */
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
-    /* Output of the QKV projection without bias; unused if Q and K have no norms. */
+    /* QKV projection without bias; unused if Q and K have no norms */
     const void *product;
     const float *bias;
-    /* Gains of the norms of Q and K: [d_head], or NULL. */
+    /* gains of the norms of Q and K, [d_head], or NULL */
     const float *gain_q, *gain_k;
     double eps;
     const float *cosine, *sine; /* NULL without RoPE */
     const uint32_t *rope_row;
     kvd_rope_layout layout;
-    /* Input: gradients by Q and K after RoPE, and by V. */
+    /* input: gradients of Q and K after RoPE, and of V */
     const float *d;
-    /* Output: gradients by Q and K before RoPE, and by Q, K and V before norms. */
+    /* output: gradients before RoPE (Q, K), and before norms (Q, K, V) */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
-/*
- * Computes the gradient for n rows. The first row of a->d that is not finite is recorded in *bad.
- */
+/* Computes the gradient. The first row of a->d that is not finite is recorded in *bad. */
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);
 
 /*
- * Gradient of kvd_gpu_softmax: d_scores = scale * prob * (d_prob - sum of prob * d_prob), in
- * `type`. prob_out receives prob in `type`.
+ * Computes d_scores = scale * prob * (d_prob - sum of prob * d_prob), in `type`; prob_out = prob in
+ * `type`.
  */
 cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float *d_prob,
                                  size_t n_rows, size_t ld, size_t n_keys, float scale,
                                  void *d_scores, void *prob_out, cudaStream_t stream);
 
 /*
- * Computes loss = -log softmax(logits)[target] in nats, and its gradient d_logits [n][vocab]. If u
- * is not NULL, first draws target: the first token whose cumulative probability exceeds u[i].
+ * Computes loss = -log softmax(logits)[target] in nats, and d_logits [n][vocab]. Unless u is NULL,
+ * first draws the targets by the random numbers u.
  */
 cudaError_t kvd_gpu_cross_entropy(kvd_dtype type, const float *logits, size_t n, size_t vocab,
                                   uint32_t *target, const double *u, void *d_logits, double *loss,

@@ -1,6 +1,4 @@
-/*
- * Exact attention of the forward pass on the GPU: by attention kernels, or by products of cuBLAS.
- */
+/* Exact attention on the GPU, by attention kernels or by products of cuBLAS. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -11,7 +9,7 @@ static const char what[] = "attention";
 struct kvd_gpu_dense {
     kvd_gpu_attention hook;
     size_t d, max_tokens, max_len;
-    /* State of the attention kernels. NULL if they do not support the model's heads. */
+    /* attention kernels; NULL if they do not support the model's heads */
     kvd_gpu_paged *paged;
     kvd_paged_layer layer;
     kvd_device_memory memory;

@@ -1,4 +1,4 @@
-/* Lists of the lengths and positions of a batch's sequences, which the attention kernels read. */
+/* Lengths and positions of a batch's sequences, for the attention kernels. */
 #ifndef KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 #define KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 
@@ -8,35 +8,35 @@
 
 #include "common/err.h"
 
-/* Arrays with an entry for each sequence that is not empty. */
+/* arrays with an entry for each sequence that is not empty */
 typedef struct {
-    /* First token of the sequence, counted from the first token of the launch. */
+    /* first token of the sequence, counted from the launch's first */
     int32_t *start;
     int32_t *len;
-    /* First row of the sequence in the blocked layout of Q and of the output (kernels/layout.h). */
+    /* first row of the sequence in the blocked layout of Q and output (kernels/layout.h) */
     int32_t *q_start;
     int32_t *first_page; /* first page of K and V; the other pages follow */
 } kvd_dense_columns;
 
-/* Consecutive sequences that one launch of a kernel processes. */
+/* consecutive sequences of one launch of a kernel */
 typedef struct {
-    /* First index of these sequences in kvd_dense_columns, and their number. */
+    /* index of the first sequence, and number of sequences */
     size_t first, n;
-    /* First token of these sequences in the batch, and their number of tokens. */
+    /* first token in the batch, and number of tokens */
     size_t row, n_tokens;
     size_t n_q8; /* rows of Q in the blocked layout, with padding */
     size_t max_pages;
-    /* 1 if the output has no padding rows between sequences. */
+    /* 1 if the output has no padding rows between sequences */
     int no_gaps;
 } kvd_dense_run;
 
 typedef struct {
-    /* Arrays in pinned host memory, and their copies in device memory. */
+    /* arrays in pinned host memory, and on the device */
     kvd_dense_columns host, device;
     kvd_dense_run *run;
     size_t n_runs;
     size_t max_sequences, run_sequences, n_sequences;
-    /* [n_sequences + 1] Offsets of the sequences for which the arrays were last uploaded. */
+    /* [n_sequences + 1] offsets of the last upload */
     size_t *offset;
     int described;
     void *pinned, *array;
@@ -51,18 +51,13 @@ int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_se
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
 /*
- * Queues the upload of the arrays for sequences of tokens offset[s] .. offset[s + 1] - 1, if the
- * offsets have changed since the last call.
- *
- * All kernels that read the arrays must run on one stream.
+ * Queues the upload for sequences of tokens offset[s] .. offset[s + 1] - 1, unless it is unchanged.
+ * All readers must use one stream.
  */
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);
 
-/*
- * Kernels that fill page tables and remove padding rows. The functions return the error of the
- * launch.
- */
+/* Kernels for page tables and padding. They return the error of the launch. */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -72,8 +67,8 @@ cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t m
                                  int32_t *table, cudaStream_t stream);
 
 /*
- * Removes padding: copies the rows of tokens, of `bytes` bytes each, from row q_start[b] to row
- * start[b] for sequence b. Rows and addresses are multiples of 16 bytes.
+ * Removes padding: copies rows of `bytes` bytes from row q_start[b] to start[b]. `bytes` is a
+ * multiple of 16.
  */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
                                 int32_t n, size_t n_tokens, size_t bytes, void *to,

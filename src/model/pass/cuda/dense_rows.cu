@@ -1,6 +1,4 @@
-/*
- * Kernels of dense_lists.h: copying of rows (a warp per row), and page tables (a thread per entry).
- */
+/* Kernels that copy rows (one warp each) and fill page tables (one thread per entry). */
 #include "model/pass/cuda/dense_lists.h"
 
 namespace
@@ -24,10 +22,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t token = (size_t)blockIdx.x * ROWS + threadIdx.x / 32;
     if (token >= n_tokens)
         return;
-    /*
-     * Searches the sequence of a token by bisection: start[low] <= token < start[high] at all
-     * times.
-     */
+    /* always start[low] <= token < start[high] */
     int low = 0, high = n;
     while (high - low > 1) {
         const int middle = (low + high) / 2;

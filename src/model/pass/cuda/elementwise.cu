@@ -1,6 +1,4 @@
-/*
- * Kernels for activation functions and conversions. They are bound by memory, except GELU on bf16.
- */
+/* Kernels for activation functions and conversions. */
 #include "model/pass/cuda/blocks.h"
 
 #include <math.h>

@@ -13,9 +13,9 @@ struct kvd_gpu_forward {
     kvd_gpu_forward_spec spec;
     kvd_gpu_worker *worker; /* [n_gpus] */
     kvd_gpu_sum *sum;
-    /* Token ids, positions and RoPE table rows in pinned memory, max_tokens of each. */
+    /* token ids, positions and RoPE table rows, max_tokens each, in pinned memory */
     uint32_t *rows;
-    /* [n_gpus] First token row with a value that is not finite on each GPU, in pinned memory. */
+    /* [n_gpus] first non-finite value on each GPU, in pinned memory */
     kvd_gpu_bad *bad;
     char engine[512];
 };
@@ -73,7 +73,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     const size_t n = (size_t)s->n_gpus;
     if (!(f->worker = calloc(n, sizeof *f->worker)))
         return kvd_no_memory(err, "the forward pass", n * sizeof *f->worker);
-    /* Opens the first GPU last, so that it is the current device afterwards. */
+    /* Opens the first GPU last, so that it stays the current device. */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||
@@ -171,9 +171,7 @@ typedef struct {
     kvd_gpu_attention *const *hook;
     int first, last;
     int whole;
-    /*
-     * Residual stream that enters layer `first`. NULL means to begin with the embedding of tokens.
-     */
+    /* input of layer `first`; NULL: the embedding of tokens */
     const float *from;
     float *residual, *hidden;
 } job;
@@ -202,7 +200,7 @@ static void note_failure(const job *j, int gpu)
         kvd_gpu_sum_fail(j->f->sum, gpu);
 }
 
-/* Runs the forward pass on one GPU. On return the GPU has finished, even after a failure. */
+/* Runs the forward pass on one GPU, and waits for it even after a failure. */
 static int work(job *j, int gpu, kvd_err *err)
 {
     kvd_gpu_worker *w = &j->f->worker[gpu];
@@ -219,7 +217,7 @@ static int work(job *j, int gpu, kvd_err *err)
 typedef struct {
     job *job;
     int gpu;
-    /* Number of OpenMP threads that the host thread of this GPU may use. */
+    /* OpenMP threads that the host thread of this GPU may use */
     int threads;
     pthread_t thread;
     kvd_err err;

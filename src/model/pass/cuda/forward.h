@@ -1,6 +1,6 @@
 /*
- * The forward pass on one or several GPUs. Number type KVD_F32 computes without TF32, KVD_BF16 with
- * float32 sums. Equal batches on equal GPUs give equal bits, other batches differ by rounding.
+ * The forward pass on one or several GPUs. KVD_F32 computes without TF32, KVD_BF16 with float32
+ * sums. Equal batches on equal GPUs give equal bits.
  */
 #ifndef KVD_MODEL_PASS_CUDA_FORWARD_H
 #define KVD_MODEL_PASS_CUDA_FORWARD_H
@@ -14,48 +14,37 @@ typedef struct kvd_gpu_forward kvd_gpu_forward;
 
 typedef struct {
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
-    /* Number of the first CUDA device, and number of devices. */
+    /* first CUDA device, and number of devices */
     int first_gpu, n_gpus;
     size_t max_tokens, max_len;
-    /*
-     * Weights that are in device memory already, borrowed (one GPU only). NULL means to load the
-     * weights.
-     */
+    /* weights already in device memory (one GPU only); NULL: load them */
     const kvd_gpu_weights *weights;
-    /* Largest number of bytes to use on a GPU. 0 means all free memory. */
+    /* largest number of bytes to use on a GPU; 0: all free memory */
     size_t memory;
-    /* Largest number of decode steps in a batch of the serving engine. 0 outside of the engine. */
+    /* largest number of decode steps in a batch of the serving engine; otherwise 0 */
     size_t steps;
-    /*
-     * True if experts must fit into device memory, false if experts that do not fit are streamed.
-     */
+    /* true if experts must fit into device memory; false if they may be streamed */
     bool resident;
 } kvd_gpu_forward_spec;
 
-/* Returns the number of bytes that a forward pass takes on each GPU. */
+/* Returns how many bytes a forward pass takes on each GPU. */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
-/*
- * Loads all weights, unless s->weights is set. The checkpoint must stay open. On failure returns
- * NULL and fills *err.
- */
+/* Loads the weights, unless s->weights is set. The checkpoint must stay open. */
 kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                                      kvd_err *err);
 void kvd_gpu_forward_free(kvd_gpu_forward *f);
 
 const kvd_gpu_weights *kvd_gpu_forward_weights(const kvd_gpu_forward *f, int gpu);
 cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
-/* Returns the hook that computes exact attention on GPU `gpu`. The forward pass owns it. */
+/* Returns the hook for exact attention on GPU `gpu`. The forward pass owns it. */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
-/*
- * Returns a description such as "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention:
- * sm_90a kernel".
- */
+/* Returns a description such as "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9". */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
 /*
- * GPU versions of the functions of model/pass/forward.h, with one hook per GPU; NULL means exact
- * attention. Arrays are float32 on the first GPU.
+ * GPU versions of model/pass/forward.h, with one hook per GPU or NULL for exact attention. Arrays
+ * are float32 on the first GPU.
  *
  * All but kvd_gpu_forward_logits wait for the device. After an error on several GPUs, the pass can
  * only be freed.
@@ -66,11 +55,11 @@ int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_att
                              int layer, float *residual, kvd_err *err);
 int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                              int first_layer, const float *residual, float *hidden, kvd_err *err);
-/* Queues the computation of logits for n rows. The caller must check that the logits are finite. */
+/* Queues the logits of n tokens. The caller must check that they are finite. */
 int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, float *logits,
                            kvd_err *err);
 
-/* Phases of a forward pass that can be timed. KVD_GPU_SUM is the summation over GPUs. */
+/* phases that can be timed; KVD_GPU_SUM is the summation over GPUs */
 typedef enum {
     KVD_GPU_EMBED,
     KVD_GPU_NORM,
@@ -87,9 +76,7 @@ typedef enum {
 } kvd_gpu_phase;
 const char *kvd_gpu_phase_name(kvd_gpu_phase p);
 
-/*
- * Callback that kvd_gpu_forward_watch sets. It is called when the work of a phase has been queued.
- */
+/* Is called when the work of a phase has been queued. */
 typedef void (*kvd_gpu_queued)(void *ctx, kvd_gpu_phase p, cudaStream_t stream);
 void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx);
 

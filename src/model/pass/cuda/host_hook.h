@@ -1,26 +1,23 @@
-/* Runs an attention hook of the CPU (model/pass/attention.h) in a forward pass on the GPU. */
+/* Runs an attention hook of the CPU in a forward pass on the GPU. */
 #ifndef KVD_MODEL_PASS_CUDA_HOST_HOOK_H
 #define KVD_MODEL_PASS_CUDA_HOST_HOOK_H
 
 #include "model/pass/attention.h"
 #include "model/pass/cuda/attention.h"
 
-/* Device hook that calls a CPU hook. Callers use only its first member. */
+/* device hook that calls a CPU hook; callers use only its first member */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_attention *inner;
-    /* Host buffers, each for max_tokens tokens. */
+    /* host buffers for max_tokens tokens */
     float *q, *k, *v, *q_pre, *k_pre, *out;
     float *input; /* NULL unless `inner` set wants_input */
     float *sinks; /* [n_heads] */
-    /* Host buffer for values in bf16; NULL if the pass is in float32. */
+    /* host buffer in bf16; NULL if the pass is in float32 */
     void *narrow;
 } kvd_host_hook;
 
-/*
- * Makes *h a device hook that calls the CPU hook `inner`. The caller must call
- * kvd_host_hook_release even on failure.
- */
+/* Makes *h call the CPU hook `inner`. Call kvd_host_hook_release even on failure. */
 int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_share *share,
                        kvd_dtype pass, size_t max_tokens, kvd_attention *inner, kvd_err *err);
 void kvd_host_hook_release(kvd_host_hook *h);

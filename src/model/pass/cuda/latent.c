@@ -1,7 +1,4 @@
-/*
- * Multi-head latent attention of DeepSeek-V2 on the GPU: keys and values of all heads are computed
- * from one cached latent vector (model/pass/latent.h).
- */
+/* Multi-head latent attention of DeepSeek-V2 on the GPU: one cached latent serves all heads. */
 #include "model/pass/latent.h"
 
 #include "model/pass/cuda/layer.h"
@@ -22,7 +19,7 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
                                   .narrow = (heads * query_width(c) + rank) * bytes};
 }
 
-/* Matrix product of every head in column-major order, c [m][n] = op(a) [m][k] b [k][n]. */
+/* product of every head in column-major order, c [m][n] = op(a) [m][k] b [k][n] */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
@@ -38,10 +35,7 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/*
- * Computes the product of every head: with one cuBLAS call if addresses are multiples of 16 bytes,
- * otherwise with one call per head.
- */
+/* Multiplies in one cuBLAS call if addresses are multiples of 16 bytes, else head by head. */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -84,7 +78,7 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                         err));
 }
 
-/* Multiplies the dimensions of each query head that RoPE does not rotate by the matrix W_UK. */
+/* Multiplies the dimensions of each query that RoPE does not rotate by W_UK. */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

@@ -1,9 +1,8 @@
 /*
  * One GPU of a forward pass: weights, buffers, and the computation of a batch on a stream.
  *
- * Each of several GPUs has the whole residual stream and a part of the matrices. The first adds its
- * products to the residual, others overwrite theirs; the sum over GPUs is the new residual. In
- * large batches, sums of one half run on a second stream.
+ * Each GPU has the whole residual stream and a part of the matrices. The sum of all GPUs' results
+ * is the new residual stream.
  */
 #ifndef KVD_MODEL_PASS_CUDA_LAYER_H
 #define KVD_MODEL_PASS_CUDA_LAYER_H
@@ -15,22 +14,19 @@
 #include "model/pass/cuda/sum.h"
 
 typedef struct {
-    /* Input of the router in float32, [max_tokens][d_model]. */
+    /* float32 input of the router, [max_tokens][d_model] */
     float *normed;
-    /* Input of one expert in the number type of the pass, [max_tokens][d_model]. */
+    /* input of one expert, [max_tokens][d_model] in the pass's number type */
     void *in;
     float *out;
     float *shared; /* factor on the shared expert's output: [max_tokens] */
     kvd_gpu_routes routes;
     uint32_t *count; /* pinned copy of routes.count, [n_experts] */
-    /* True if all work on a layer's experts is timed as one phase. */
+    /* true if all work on a layer's experts is timed as one phase */
     bool one_phase;
-    /*
-     * Largest number of tokens for which one launch of kvdim's own kernels computes the experts, or
-     * 0 if they are not used.
-     */
+    /* largest number of tokens per launch of kvdim's own kernels for experts, or 0 if unused */
     size_t most_few;
-    /* True if these kernels also compute larger batches, in several launches. */
+    /* true if these kernels also compute larger batches, in several launches */
     bool many;
     kvd_gpu_few_experts few;
     kvd_gpu_expert *table;
@@ -46,145 +42,117 @@ typedef struct {
     kvd_gpu_sum *sum;     /* borrowed; NULL on one GPU */
     cudaStream_t stream;
     cudaStream_t sums; /* second stream, for sums over GPUs */
-    /* CUDA events before and after the sum over GPUs, for each half of a batch. */
+    /* events before and after the sum over GPUs, for each half of a batch */
     cudaEvent_t written[2], summed[2];
     const kvd_cublas *lib;
     cublasHandle_t blas;
     kvd_gpu_queued queued; /* callback for timing, or NULL */
     void *queued_ctx;
 
-    /* Owner of all device memory of the worker. */
     kvd_device_memory memory;
     float *x;     /* residual stream: [max_tokens][d_model] */
     void *normed; /* input of the projections: [max_tokens][d_model] */
-    /* Input of the feed-forward block if that block has its own norm, or NULL. */
+    /* input of the feed-forward block if it has its own norm, or NULL */
     void *second;
-    /* Output of attention or feed-forward block before its norm, [max_tokens][d_model], or NULL. */
+    /* [max_tokens][d_model] output of a block before its norm, or NULL */
     float *branch;
-    /* [max_tokens][2] Factors 1 / rms if a norm covers all heads of Q or K, or NULL. */
+    /* factors [max_tokens][2] 1 / rms if a norm covers all heads of Q or K, or NULL */
     float *factor;
     kvd_gpu_expert_buffers experts;
-    /* Q, K and V of this GPU's heads: [max_tokens][(n_heads + 2 n_kv_heads) * d_head]. */
+    /* Q, K and V of this GPU's heads: [max_tokens][(n_heads + 2 n_kv_heads) * d_head] */
     void *qkv;
-    /* Scratch memory for embeddings, for Q and K before RoPE, and for gate and up products. */
+    /* scratch for embeddings, Q and K before RoPE, gate and up */
     void *wide;
     void *narrow; /* attention output, later output of the activation */
-    /* Token ids, positions and rows of the RoPE tables, max_tokens of each. */
+    /* token ids, positions and RoPE table rows, max_tokens each */
     uint32_t *id, *position, *rope_row;
     float *cosine, *sine;
     kvd_gpu_bad *bad;
 
-    /* Bias or array that the next norm must add to the residual stream first, or NULL. */
+    /* array that is added to the residual stream before the next norm, or NULL */
     const float *pending;
-    /* Number of the next check of the residual stream for values that are not finite. */
+    /* number of the next check for non-finite values */
     unsigned stage;
-    /*
-     * Bit i is 1 if the sum over GPUs of half i of the batch is queued and has not been waited for.
-     */
+    /* bits, of which bit i is 1 while half i of the batch is being summed over the GPUs */
     unsigned under_way;
 } kvd_gpu_worker;
 
 size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
                             const kvd_gpu_share *share, bool dense, bool streamed);
 
-/*
- * Opens the zeroed *w. Its device is then the current one. The caller must close *w even on
- * failure.
- */
+/* Opens the zeroed *w and makes its device current. Close *w even on failure. */
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool dense, kvd_err *err);
 void kvd_gpu_worker_close(kvd_gpu_worker *w);
 
-/*
- * Starts a batch of n tokens. `rows` holds token ids, positions and RoPE table rows in pinned
- * memory, max_tokens of each.
- */
+/* Starts a batch of n tokens. `rows`: ids, positions, RoPE table rows, max_tokens each, pinned. */
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
-/*
- * kvd_gpu_embedding sets the residual stream to the tokens' embeddings, kvd_gpu_residual_in to the
- * array `residual`.
- */
+/* Set the residual stream to the tokens' embeddings, or to the array `residual`. */
 int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err);
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n,
                         kvd_err *err);
 
-/* Runs one layer. If `stop`, ends after its attention output. */
+/* Runs one layer. If `stop`, only to the end of its attention. */
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *hook,
                       int stop, kvd_err *err);
 
-/*
- * Applies bias, norms and RoPE to w->qkv. *began receives the time at which preceding kernels end.
- */
+/* Applies bias, norms and RoPE to w->qkv. *began receives the time when preceding kernels end. */
 int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_gpu_attention *hook,
                        unsigned long long *began, kvd_err *err);
 
 /*
- * Adds the outputs of a layer's experts to the residual stream. May wait for the router's choice
- * (see kvd_gpu_experts_stay). The caller queues the sum over GPUs.
+ * Adds the experts' outputs to the residual stream. May wait for the router's choice. The caller
+ * queues the sum over GPUs.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
-/*
- * Returns the largest number of tokens per launch of kvdim's own kernels for routed experts, or 0
- * if they are not used.
- */
+/* Returns the most tokens per launch of kvdim's own kernels for experts, or 0 if unused. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
-/* Returns true if kvd_gpu_experts_add never waits for the device, as a CUDA graph requires. */
+/* Returns true if kvd_gpu_experts_add never waits for the device, as CUDA graphs require. */
 bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n);
 /* Returns true if kvd_gpu_experts_add also computes the norm before the experts. */
 bool kvd_gpu_experts_norm(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n);
 
-/* Checks the result of a kernel launch or library call, and reports its phase to w->queued. */
+/* Checks the result e of a launch or library call, and reports its phase to w->queued. */
 int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err);
 
-/*
- * Computes y [n][out] = x [n][in] W^T, added to y if `add`. x and W have number type `type`, y has
- * y_type.
- */
+/* Computes y [n][out] = x [n][in] W^T, added to y if `add`. x and W have `type`, y has y_type. */
 int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, kvd_dtype type,
                     size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, int add,
                     kvd_gpu_phase p, kvd_err *err);
 
-/* Bytes per token that latent attention needs in two buffers of the worker, or 0. */
+/* number of bytes per token that latent attention needs in two buffers, or 0 */
 typedef struct {
     size_t wide, narrow;
 } kvd_gpu_latent_sizes;
 kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type);
-/* Computes Q, K and V of latent attention in w->qkv (model/pass/latent.h). */
+/* Computes Q, K and V of latent attention in w->qkv. */
 int kvd_gpu_latent_project(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, unsigned stage,
                            kvd_err *err);
 int kvd_gpu_latent_values(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 
-/* Makes `stream` wait for the sums over GPUs that were queued on the second stream. */
+/* Makes `stream` wait for queued sums over GPUs. */
 int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);
 
-/* Replaces the residual stream by its sum over several GPUs. */
+/* Replaces the residual stream by its sum over all GPUs. */
 int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err);
 
-/*
- * kvd_gpu_residual_out writes the residual stream, kvd_gpu_hidden_out the output of the final norm,
- * both [n][d_model].
- */
+/* Write the residual stream, or the output of the final norm, both [n][d_model]. */
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err);
 int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err);
 
-/*
- * Computes logits [n][vocab_size] of n rows of the float32 array `hidden`; n is at most max_tokens.
- */
+/* Computes logits [n][vocab_size] from the float32 array `hidden`; n is at most max_tokens. */
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err);
-/* Computes logits of n rows `in`, which have the number type of the pass. */
+/* Computes logits from `in`, n tokens in the pass's number type. */
 int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err);
 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
-/*
- * Returns the number of the check for non-finite values before a layer or, for n_layers, before the
- * final norm.
- */
+/* Returns the number of the check before a layer or, for n_layers, the final norm. */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
-/* Writes the name of a check for non-finite values: "embedding", "layer 3" or "final norm". */
+/* Writes the name of a check: "embedding", "layer 3" or "final norm". */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 
 #endif

@@ -16,7 +16,7 @@ static cudaDataType cuda_type(kvd_dtype type)
     return type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/* Computes `to` [n][out] = `from` [n][in] W^T, added to `to` if `add`. */
+/* Computes to [n][out] = from [n][in] W^T, added if `add`. */
 static int forward_product(const kvd_gpu_backward *w, const void *from, const void *matrix,
                            size_t n, size_t in, size_t out, void *to, kvd_dtype to_type, int add,
                            kvd_err *err)
@@ -55,9 +55,7 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
                : w->narrowed;
 }
 
-/*
- * Adds `bias` to x and writes the norm of x to y. If there is no gain, writes a copy of x instead.
- */
+/* Adds `bias` to x and writes its norm to y. Without gain, y = x. */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
 {
@@ -90,10 +88,7 @@ static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void
                            w->w.weights.type, 0, err);
 }
 
-/*
- * Computes the feed-forward block backward: d_in, the gradient by its input, from dy, the gradient
- * by its output.
- */
+/* Turns dy, the gradient of the block's output, into d_in, that of its input. */
 static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                              const float *dy, float *d_in, int add, kvd_err *err)
 {
@@ -119,10 +114,7 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/*
- * Computes the gradient of output = x1 + ffn(norm(x1)) with x1 = x + W_O o, where o is the
- * attention output.
- */
+/* Computes the gradient of x1 + ffn(norm(x1)) with x1 = x + W_O o; o is the attention output. */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return kvd_status(
@@ -132,7 +124,7 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
         kvd_back_norm(w, w->w.x, l->norm[1], n, w->dy, w->dx, 1, err) || output_back(w, l, n, err));
 }
 
-/* Computes the gradient of output = x + W_O o + ffn(norm(x)), where o is the attention output. */
+/* Computes the gradient of x + W_O o + ffn(norm(x)); o is the attention output. */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {
@@ -145,10 +137,7 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/*
- * Computes the gradient of output = norm'(y + ffn(y)) with y = norm(x + W_O o), where o is the
- * attention output.
- */
+/* Computes the gradient of norm'(y + ffn(y)) with y = norm(x + W_O o); o is attention's output. */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;

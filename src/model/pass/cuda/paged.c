@@ -1,7 +1,4 @@
-/*
- * Attention by bf16 kernels on K and V stored in pages. One launch processes a run of consecutive
- * sequences.
- */
+/* Attention by bf16 kernels on K and V in pages. */
 #include "model/pass/cuda/paged.h"
 
 #include <limits.h>
@@ -21,12 +18,12 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /* Array for the Q output of a second launch of kvd_append, which is not used, or NULL. */
+    /* Q output of a second launch of kvd_append, unused, or NULL */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /* Run of sequences for which `table`, `tile` and `args` were filled last, or NULL. */
+    /* sequences for which table, tile and args were last filled, or NULL */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };
@@ -59,7 +56,7 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns buffer sizes that suffice whatever numbers of dimensions the heads keep. */
+/* Returns buffer sizes that suffice for any numbers of kept dimensions. */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;
@@ -160,10 +157,7 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
            (const uint16_t *)in->k + k == in->v && (uintptr_t)in->q % 16 == 0;
 }
 
-/*
- * Fills the page table and the list of tiles for the sequences of run *r, unless they are filled
- * already.
- */
+/* Fills the page table and the list of tiles, unless filled already. */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
 {
@@ -196,10 +190,7 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
     return 0;
 }
 
-/*
- * Rotates and stores Q, K and V of new tokens. If Q and K have different projection matrices,
- * launches kvd_append twice.
- */
+/* Projects and stores new Q, K and V. Different matrices for Q and K need two launches. */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)
 {

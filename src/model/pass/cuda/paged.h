@@ -1,8 +1,7 @@
 /*
- * Attention of a layer by the bf16 kernels of kernels/cuda, where KV heads may keep different
- * numbers of dimensions. Q is stored in blocks, K and V in pages (kernels/layout.h).
+ * Attention by bf16 kernels in which KV heads may keep different numbers of dimensions.
  *
- * A kvd_gpu_paged object must be used on one device and one stream.
+ * An object must be used on one device and one stream.
  */
 #ifndef KVD_MODEL_PASS_CUDA_PAGED_H
 #define KVD_MODEL_PASS_CUDA_PAGED_H
@@ -11,7 +10,7 @@
 #include "model/pass/cuda/attention.h"
 
 /*
- * Projection matrices of one layer for each KV head g: a_q and a_k [d_head][d_qk[g]], a_v
+ * projection matrices of one layer for each KV head g: a_q and a_k [d_head][d_qk[g]], a_v
  * [d_head][d_v[g]], bf16 on the device. NULL keeps the leading dimensions.
  */
 typedef struct {
@@ -20,8 +19,8 @@ typedef struct {
 } kvd_paged_layer;
 
 /*
- * Describes the heads of this GPU in *map. d_qk and d_v give how many dimensions each KV head
- * keeps. Returns -1 if such heads are not supported.
+ * Describes this GPU's heads in *map. KV head g keeps d_qk[g] and d_v[g] dimensions. Returns -1 if
+ * unsupported.
  */
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map);
@@ -34,12 +33,9 @@ size_t kvd_gpu_paged_bytes(const kvd_config *c, const kvd_gpu_share *share, size
                            size_t max_len);
 const char *kvd_gpu_paged_engine(const kvd_gpu_paged *p);
 
-/* Returns 1 if Q, K and V of each token follow one another in memory, as kvd_append requires. */
+/* Returns 1 if a token's Q, K and V follow one another in memory, as kvd_append requires. */
 int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in);
-/*
- * Computes attention of one layer and writes it to the bf16 device array out
- * [n_tokens][layer->map.o_pitch].
- */
+/* Writes attention of one layer to the bf16 device array out [n_tokens][layer->map.o_pitch]. */
 int kvd_gpu_paged_run(kvd_gpu_paged *p, const kvd_paged_layer *layer,
                       const kvd_gpu_attention_in *in, void *out, kvd_err *err);
 

@@ -1,8 +1,7 @@
 /*
  * Bias, norm of heads, RoPE and check of Q, K and V in one kernel, in float32.
  *
- * A team of lanes processes one head. Each lane holds 16 bytes of either half of the head, so that
- * RoPE needs no exchange between lanes. finish_any handles heads of other sizes.
+ * Each lane holds 16 bytes of both halves of a head, so RoPE needs no exchange.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -12,11 +11,11 @@
 namespace
 {
 
-/* Number of tokens up to which the heads of one token are divided among several blocks. */
+/* THREADS per block; for up to FEW tokens, several blocks share the heads of one token */
 enum { THREADS = 128, FEW = 32 };
 
 struct geometry {
-    /* Offsets of the first elements of a token in the arrays qkv and pre. */
+    /* offsets of a token in the arrays qkv and pre */
     size_t row, token;
     int heads;
 };
@@ -86,10 +85,7 @@ __global__ void __launch_bounds__(THREADS)
     const bool mine = lane * N < half && token < n;
     const int at[2] = {lane * N, half + lane * N};
 
-    /*
-     * Cosines and sines. Angle i rotates (x[i], y[i]) with KVD_ROPE_HALF, otherwise adjacent
-     * elements of x, then of y.
-     */
+    /* Angle i rotates (x[i], y[i]) with KVD_ROPE_HALF, otherwise adjacent elements. */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
     if (a.cosine && mine) {
@@ -181,7 +177,7 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
     return a.bias ? x[0] + a.bias[before + (size_t)i] : x[0];
 }
 
-/* Computes 1 / rms over all heads of a token: block (t, 0) for Q, block (t, 1) for K of token t. */
+/* Computes 1 / rms over all heads of token t: block (t, 0) for Q, block (t, 1) for K. */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
     __shared__ double part[32];
@@ -198,7 +194,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
         a.factor[2 * token + blockIdx.y] = (float)(1.0 / sqrt(sum / (double)width + a.eps));
 }
 
-/* Applies norm and RoPE to a head in place. All lanes read the head before any lane writes. */
+/* Computes norm and RoPE of a head in place. All lanes read before any lane writes. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     finish_any(const kvd_gpu_qkv a, size_t n, unsigned stage, kvd_gpu_bad *bad)
@@ -228,7 +224,7 @@ __global__ void __launch_bounds__(THREADS)
         __syncwarp();
     }
     bool wrong = false;
-    /* Each step handles two dimensions. If d_head is odd, the last dimension is handled alone. */
+    /* Computes two dimensions per step, and an odd last one alone. */
     for (int p = lane; p < half + d % 2; p += 32) {
         const bool pair = p < pairs, turns = pair && a.cosine && head < turned;
         const int i = pair && a.layout == KVD_ROPE_HALF ? p : 2 * p;

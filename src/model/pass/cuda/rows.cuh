@@ -1,7 +1,4 @@
-/*
- * Helpers of kernels: load and store float16, bf16 and float32 elements as float32, and sum over
- * threads.
- */
+/* Loads and stores 16-bit elements as float32, and sums over threads. */
 #ifndef KVD_MODEL_PASS_CUDA_ROWS_CUH
 #define KVD_MODEL_PASS_CUDA_ROWS_CUH
 
@@ -50,7 +47,7 @@ struct bf16 {
     }
 };
 
-/* N neighbouring elements of type T, which are loaded and stored together. */
+/* N neighbouring elements that are loaded and stored together */
 template <class T, int N>
 struct alignas(N * sizeof(typename T::raw) < 16 ? N * sizeof(typename T::raw) : 16) pack {
     typename T::raw v[N];
@@ -100,9 +97,7 @@ __device__ __forceinline__ float gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
 }
 
-/*
- * Records that a token row has a value that is not finite. *bad keeps the smallest stage and row.
- */
+/* Records a non-finite token. *bad keeps the smallest stage and token. */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);
@@ -116,7 +111,7 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
     return x;
 }
 
-/* Returns the sum of x over all threads of a block, in every thread. part [32] is shared memory. */
+/* Returns the sum over the block, in every thread. part [32] is shared memory. */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {
     const int warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;

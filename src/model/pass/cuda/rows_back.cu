@@ -1,8 +1,7 @@
 /*
- * Gradients of the softmax of attention scores, and of the softmax of logits.
+ * Gradients of the softmax of attention scores and of logits.
  *
- * A warp, or beyond WARP_KEYS keys a block, handles the row of one query. A block handles a row of
- * logits.
+ * One query's scores are handled by a warp or, if longer, by a block.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -26,7 +25,7 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(const scores_args a)
     __shared__ double part[32];
     const size_t row = (size_t)blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM, at = row * a.ld;
     if (row >= a.n_rows)
-        /* No barrier is missed, because all threads of a row return here together. */
+        /* All threads of a row return together, so that no barrier is missed. */
         return;
     double sum = 0;
     for (size_t j = threadIdx.x % TEAM; j < a.n_keys; j += TEAM)
@@ -71,7 +70,7 @@ __device__ __forceinline__ float block_max(float x, float *part)
     return x;
 }
 
-/* Returns the first token at which the cumulative sum of exp(logit - top) exceeds `goal`. */
+/* Returns the first token where the cumulative sum of exp(logit - top) exceeds `goal`. */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)
 {

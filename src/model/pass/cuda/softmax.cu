@@ -1,8 +1,7 @@
 /*
- * Softmax of attention scores with causal mask, sliding window, softcap and sinks. Bound by memory.
+ * Softmax of attention scores with causal mask, sliding window, softcap and sinks.
  *
- * A warp, or beyond WARP_KEYS keys a block, handles the row of one query. A thread writes the
- * scores that it has read, so prob may be the array of scores.
+ * A thread writes the scores that it has read, so prob may be the array of scores.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -17,7 +16,7 @@ enum {
     TEAM = 256,
     WARP_KEYS = 1024,
     BLOCK_KEYS = 8192,
-    /* Number of groups of scores that a thread loads at a time. */
+    /* number of groups of scores that a thread loads at a time */
     CHUNK = 4
 };
 
@@ -25,19 +24,16 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /*
-     * n_rows is the number of queries of all units together, `rows` that of one unit (head of a
-     * sequence).
-     */
+    /* n_rows: queries of all heads and sequences together; rows: of one head and sequence */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
-    /* A score with softcap is softcap * tanh(inner * product), where inner = scale / softcap. */
+    /* numbers of a score, which is softcap * tanh(inner * product), with inner = scale / softcap */
     float softcap, inner;
     const float *sinks;
     uint32_t first_head, n_heads;
 };
 
-/* A row of scores, and the keys from .. to - 1 that its query sees. */
+/* a query's scores, and the keys from .. to - 1 that it sees */
 struct row_place {
     size_t at;
     uint32_t from, to;
@@ -52,7 +48,7 @@ __device__ __forceinline__ row_place place_of(const softmax_args &a, uint32_t ro
     return r;
 }
 
-/* Returns exp(scale (x - top)) with relative error 2^-22; zero below 2^-126. */
+/* Returns exp(scale (x - top)) with relative error 2^-22; 0 below 2^-126. */
 __device__ __forceinline__ float exponential(const softmax_args &a, float x, float top)
 {
     float y;
@@ -70,10 +66,7 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
     return j >= r.from && j < r.to;
 }
 
-/*
- * Loads N scores of a row and applies the softcap. Scores of keys that the query does not see have
- * arbitrary values.
- */
+/* Loads N scores with softcap. Scores of keys that the query does not see are arbitrary. */
 template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
                                           float (&x)[N])
@@ -87,10 +80,7 @@ __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place
     }
 }
 
-/*
- * Returns exp(sink - top * scale), the term of the attention sink in the denominator, or 0 if there
- * are no sinks.
- */
+/* Returns exp(sink - top * scale), or 0 if there are no sinks. */
 __device__ __forceinline__ float sink_term(const softmax_args &a, uint32_t row, float top)
 {
     return a.sinks ? expf(a.sinks[(a.first_head + row / a.rows) % a.n_heads] - top * a.scale)
@@ -113,7 +103,7 @@ __device__ __forceinline__ void put(const softmax_args &a, const row_place &r, u
     if (!inside<N>(r, j))
 #pragma unroll
         for (int i = 0; i < N; i++)
-            /* Keys that the query does not see get probability 0. */
+            /* Gives 0 to keys that the query does not see. */
             p[i] = seen(r, j + i) ? p[i] : 0.0f;
     if (j + N <= a.n_keys) {
         store<T, N>(a.prob, r.at + j, p);
@@ -151,17 +141,14 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
     return THREADS == 32 ? warp_sum(x) : block_sum(x, part);
 }
 
-/*
- * Computes the softmax of a row of up to 4 * PIECES * THREADS scores, which the registers of a warp
- * or block hold.
- */
+/* Computes the softmax of scores that fit into the registers of a warp or block. */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
 {
     __shared__ float tops[32], sums[32];
     const uint32_t row = blockIdx.x * (TEAM / THREADS) + threadIdx.x / THREADS;
     if (row >= a.n_rows)
-        /* No barrier is missed, because all threads of a row return here together. */
+        /* All threads of a row return together, so that no barrier is missed. */
         return;
     const row_place r = place_of(a, row);
     const uint32_t first = threadIdx.x % THREADS * 4;
@@ -200,7 +187,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/* Merges two parts of a row: their largest scores and their sums of exponentials. */
+/* Merges two parts of a row: largest score and sum of exponentials. */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {

@@ -45,10 +45,7 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     }
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
-    /*
-     * Sets NCCL's options. It uses no multicast, because hosts have few multicast groups, and
-     * connects all GPUs now. Sums inside CUDA graphs never run at the same time as sums outside.
-     */
+    /* Switches multicast off, because hosts have few multicast groups. */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     (void)setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
@@ -94,10 +91,7 @@ static int lives(int device)
     return asked == cudaSuccess || asked == cudaErrorNotReady;
 }
 
-/*
- * Aborts a GPU's NCCL communicator. Does not if the CUDA context is lost, because aborting would
- * then wait for ever.
- */
+/* Aborts a GPU's communicator, unless the CUDA context is lost: then it would wait for ever. */
 static void end(const kvd_gpu_sum *s, member *m)
 {
     if (!m->comm || !lives(m->device))
@@ -156,7 +150,7 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
         check(s, s->lib->ncclBroadcast(x, x, n, ncclFloat, 0, s->gpu[index].comm, stream), err));
 }
 
-/* Puts all sends and receives into one NCCL group, because single calls could deadlock. */
+/* Queues all transfers in one NCCL group, because single calls could deadlock. */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
 {
@@ -172,13 +166,10 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
     return check(s, r == ncclSuccess ? ended : r, err);
 }
 
-/*
- * Waits for the stream by polling: at first without sleeping, for about the time of two decode
- * steps.
- */
+/* Polls without sleeping at first, for about the time of two decode steps. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* Number of polls before the first sleep. Each poll takes about a microsecond. */
+    /* number of polls before the first sleep, about a microsecond each */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

@@ -1,10 +1,10 @@
-/* One GPU of a forward pass: its stream, libraries, weights and buffers (layer.h). */
+/* One GPU of a forward pass: its stream, libraries, weights and buffers. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/pass/cuda/layer.h"
 
-/* Bytes of the workspace given to cuBLAS, twice its default. */
+/* number of bytes of cuBLAS's workspace, twice its default */
 enum { WORKSPACE = 64 * 1024 * 1024 };
 
 typedef struct {
@@ -37,17 +37,14 @@ static bool on_hopper(void)
            major == 9;
 }
 
-/* Returns true if kvdim's own kernels, instead of cuBLAS, compute the experts of large batches. */
+/* Returns true if kvdim's own kernels compute the experts of large batches. */
 static bool takes_many(const kvd_config *c)
 {
     enum { EXPERTS = 64 };
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/*
- * Without takes_many, limits kvdim's own kernels to 32 tokens per expert, because cuBLAS is faster
- * for more.
- */
+/* Without takes_many, the limit is 32 tokens per expert: cuBLAS is faster for more. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
@@ -212,7 +209,7 @@ static int fill_table(const kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/* Opens cuBLAS. Products add in float32, also where cuBLAS divides a sum into several. */
+/* Opens cuBLAS. Products add in float32, also where cuBLAS divides a sum. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
@@ -223,10 +220,7 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
         kvd_cublas_check(w->lib->cublasSetMathMode(w->blas, math), "forward pass", err));
 }
 
-/*
- * Creates the second stream, for sums over GPUs. It has priority, because other GPUs wait for these
- * sums.
- */
+/* Opens sums over GPUs. They have priority, because other GPUs wait for them. */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
     int least = 0, most = 0;
@@ -243,10 +237,7 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets *streamed if the experts do not fit into device memory. Fails if the other weights do not
- * fit.
- */
+/* Sets *streamed if the experts do not fit. Fails if the other weights do not fit. */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
                          bool *streamed, kvd_err *err)

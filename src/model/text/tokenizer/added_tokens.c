@@ -1,7 +1,4 @@
-/*
- * Vocabulary of a tokenizer, and added tokens, which are found in the text before all other steps
- * (steps.h).
- */
+/* Vocabulary of a tokenizer, and added tokens, which are found before all other steps. */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -88,7 +85,7 @@ const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len)
 {
     const kvd_vocab_entry key = {.id = id};
     const kvd_vocab_entry *e = NULL;
-    /* Tries entry[id] first, because usually it is the entry of token `id`. */
+    /* Looks here first, because entry[id] is usually the entry of token `id`. */
     if (id < v->n && v->entry[id].id == id)
         e = &v->entry[id];
     else if (v->n)
@@ -104,7 +101,7 @@ size_t kvd_vocab_end(const kvd_vocab *v)
     return v->n ? (size_t)v->entry[v->n - 1].id + 1 : 0;
 }
 
-/* Largest length of an added token in bytes. */
+/* largest length of an added token in bytes */
 #define LONGEST 4096
 
 typedef struct {
@@ -119,7 +116,7 @@ typedef struct {
     char byte;
 } node;
 
-/* Prefix tree of token texts. Its root is node[0]. */
+/* prefix tree of token texts, with root node[0] */
 typedef struct {
     node *node;
     size_t n, capacity;
@@ -130,7 +127,7 @@ typedef struct {
 struct kvd_added_tokens {
     token *token;
     size_t n, capacity;
-    /* Added tokens that are matched before [0] and after [1] the normalizer. */
+    /* added tokens that are matched before [0] and after [1] the normalizer */
     tree tree[2];
     kvd_regex *word;
 };
@@ -161,7 +158,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
                       kvd_buffer_add(&t->text, content, len, err));
 }
 
-/* Fails if a token's id is not the one that Hugging Face tokenizers would assign. */
+/* Fails if Hugging Face tokenizers would assign another id. */
 static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
 {
     uint32_t id;

@@ -1,4 +1,4 @@
-/* Byte-pair encoding with a list of merges (steps.h). */
+/* Byte-pair encoding with a list of merges. */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ typedef struct {
 } rule_slot;
 #define EMPTY UINT64_MAX /* marks a free slot: ids are at most 2^31 - 1 */
 
-/* Kind of a character: it is one token, one token per byte, or the unknown token. */
+/* kind of a character: one token, one token per byte, or the unknown token */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
     unit_kind kind;
@@ -32,16 +32,13 @@ struct kvd_bpe {
     uint32_t unk;
     bool byte_known[256];
     uint32_t byte_id[256];
-    /* Initial symbols of every byte (byte-level BPE) or of every ASCII character. */
+    /* symbols of every byte (byte-level BPE) or of every ASCII character */
     unit start[256];
     kvd_pair_set *pairs;
     kvd_merge_model merge;
 };
 
-/*
- * Number of entries in the cache of token ids of words. It holds words of up to 30 bytes and 24
- * ids.
- */
+/* number of entries of a cache of token ids, for words of up to 30 bytes and 24 ids */
 #define CACHE_SLOTS 16384
 typedef struct {
     uint8_t len, n;
@@ -99,7 +96,7 @@ static int parse_options(kvd_bpe *m, const json_t *model, const char **unk, size
                          kvd_err *err)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    /* Accepts files without the field "type", which older files do not have. */
+    /* Older files do not have the field "type". */
     if (kvd_json_known(
             model, "model",
             "type vocab merges dropout unk_token continuing_subword_prefix end_of_word_suffix "
@@ -154,7 +151,7 @@ static int parse_vocab(kvd_bpe *m, const json_t *model, kvd_err *err)
     return kvd_vocab_build(&m->vocab, err) ? kvd_in(err, "model vocabulary") : 0;
 }
 
-/* Splits a merge rule, "a b" or (if `pairs`) ["a", "b"], into its two tokens. */
+/* Splits a merge, "a b" or (if `pairs`) ["a", "b"], into its two tokens. */
 static int merge_parts(const json_t *merge, bool pairs, const char *part[2], size_t len[2],
                        kvd_err *err)
 {
@@ -205,7 +202,7 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     kvd_pair_set_add(m->pairs, p, product->n);
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
-                        /* The new rule replaces an earlier rule for the same two tokens. */
+                        /* id of the product; replaces an earlier merge's */
                         joined};
     return 0;
 }
@@ -329,7 +326,7 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         *pending = true;
         return 0;
     }
-    /* Writes a pending unk_token before the next known character, as Hugging Face tokenizers do. */
+    /* The unknown token is written before the next known character, as Hugging Face does. */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
         if (kvd_merge_add(w, m->unk, err))
@@ -393,9 +390,7 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     cached *slot = NULL;
     if (!len)
         return 0;
-    /*
-     * A longer word may be in the vocabulary, so the word is not looked up while text may follow.
-     */
+    /* Waits for more text, because a longer word may be in the vocabulary. */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest
                    ? 0

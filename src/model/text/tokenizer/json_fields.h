@@ -1,7 +1,4 @@
-/*
- * Reads fields of the JSON objects in tokenizer.json. Unknown fields are errors. Messages name
- * object and field.
- */
+/* Reads fields of tokenizer.json. Unknown fields are errors, named in messages. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 #define KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 
@@ -12,46 +9,32 @@
 
 #include "common/err.h"
 
-/*
- * Fails unless `o` is a JSON object whose fields are all in the list `known`, separated by spaces.
- */
+/* Fails unless all fields of the object are in the list `known`, separated by spaces. */
 int kvd_json_known(const json_t *o, const char *what, const char *known, kvd_err *err);
 
-/* Reads an optional field that is true or false. If it is absent, *value does not change. */
+/* Reads an optional true or false. If it is absent, *value does not change. */
 int kvd_json_bool(const json_t *o, const char *what, const char *field, bool *value, kvd_err *err);
 int kvd_json_count(const json_t *o, const char *what, const char *field, uint32_t *value,
                    kvd_err *err);
 
-/* Returns the text of a required field, or NULL with *err. The JSON object owns the text. */
+/* Returns the text of a required field. The JSON object owns it. */
 const char *kvd_json_text(const json_t *o, const char *what, const char *field, size_t *len,
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
 
-/*
- * Calls `step` with `spec` and its "type"; if it is a Sequence, with each entry of its array
- * `list`, in order.
- */
+/* Calls `step` with `spec` and its "type", or for a Sequence with each entry of `list`. */
 int kvd_json_steps(const json_t *spec, const char *what, const char *list,
                    int (*step)(void *ctx, const char *type, const json_t *spec, kvd_err *err),
                    void *ctx, kvd_err *err);
 
-/*
- * Returns the text of a required field that must be one character, of *len bytes. On failure
- * returns NULL and fills *err.
- */
+/* Returns a required text that must be one character, of *len bytes. */
 const char *kvd_json_character(const json_t *o, const char *what, const char *field, size_t *len,
                                kvd_err *err);
 
-/*
- * Ranges of the text before which a sign for a space is put: all, the first one of a document, or
- * none.
- */
+/* whether a sign for a space is put before every range of text, the first of a document, or none */
 typedef enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } kvd_prepend;
 
-/*
- * The step Metaspace of tokenizer.json, which writes a sign for each space (or turns signs into
- * spaces).
- */
+/* settings of the step Metaspace, which writes a sign for each space, or turns signs into spaces */
 typedef struct {
     const char *sign;
     size_t len;
@@ -61,7 +44,7 @@ typedef struct {
 /* Reads and checks a Metaspace step. m->sign belongs to `spec`. */
 int kvd_json_metaspace(const json_t *spec, const char *what, kvd_metaspace *m, kvd_err *err);
 
-/* Reads a token id from JSON, an integer from 0 to 2^31 - 1. */
+/* Reads a token id, an integer from 0 to 2^31 - 1. */
 int kvd_json_id(const json_t *v, const char *what, uint32_t *id, kvd_err *err);
 
 #endif

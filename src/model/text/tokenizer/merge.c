@@ -1,4 +1,4 @@
-/* Merges pairs of neighbouring symbols of a word in byte-pair encoding (steps.h). */
+/* Merges neighbouring symbols of a word in byte-pair encoding. */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
@@ -9,10 +9,10 @@
 
 #define NONE UINT32_MAX
 
-/* Number of symbols from which kvd_merge_add merges symbols before the word is complete. */
+/* number of symbols from which on words are merged before they are complete */
 #define PART 4096
 
-/* Number of merge steps between two checks if the user asked to stop. */
+/* number of merges between two checks if the user asked to stop */
 #define STEPS 16384
 
 #define PAIR_BITS    ((size_t)1 << 21)
@@ -40,7 +40,7 @@ static bool continues(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* Returns the number of bytes of the first character of s. s need not be valid UTF-8. */
+/* Returns the length in bytes of the first character of s, which may be invalid UTF-8. */
 static size_t character(const char *s, size_t len)
 {
     size_t n = 1;
@@ -67,7 +67,7 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
     }
 }
 
-/* Returns true if no merge is possible across the boundary of two symbols. */
+/* Returns true if no merge is possible across two symbols' boundary. */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
     size_t n_left, n_right;
@@ -89,7 +89,7 @@ static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
     return !(m->pairs->bit[slot / 64] >> slot % 64 & 1);
 }
 
-/* Restores the heap below node i. Each node has four children. */
+/* Restores the heap below node i. A node has four children. */
 static void sift_down(kvd_merge_work *w, size_t i)
 {
     const kvd_merge_candidate moving = w->heap[i];
@@ -169,7 +169,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
             return kvd_fail_interrupted(err);
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
-        /* A candidate is outdated if one of its symbols was merged since. */
+        /* Leaves out a merge if one of the symbols has been merged since. */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
             pop(w);
@@ -205,7 +205,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of symbols before the last boundary that no merge can cross. */
+/* Returns the number of symbols before the last boundary that no merge crosses. */
 static size_t last_boundary(const kvd_merge_work *w)
 {
     for (size_t i = w->n; i-- > 1;)
@@ -228,7 +228,7 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /* Doubles the limit, which keeps the total time linear in the length of the word. */
+        /* Doubles the length, which keeps the total time linear in the word's length. */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

@@ -1,4 +1,4 @@
-/* Normalizers of tokenizer.json (steps.h). */
+/* Normalizers of tokenizer.json, and normal forms of UTF-8 text (UAX #15) in Unicode 9.0. */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
@@ -11,9 +11,7 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-/* ---- Normal forms of UTF-8 text (UAX #15): NFC, NFD, NFKC and NFKD of Unicode 9.0 ---- */
-
-/* Characters that got a decomposition or combining class only with Unicode 10.0 or later. */
+/* characters whose decomposition or combining class is newer than Unicode 9.0 */
 static const struct {
     uint32_t first, last;
 } later[] = {{0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
@@ -34,7 +32,7 @@ typedef struct {
     uint8_t combining;
 } mark;
 
-/* The latest characters of the text, whose normal form may still change. */
+/* latest characters of the text, whose normal form may still change */
 typedef struct {
     mark *c;
     size_t n, capacity;
@@ -61,7 +59,7 @@ static int by_class(const void *a, const void *b)
     return x->combining - y->combining;
 }
 
-/* Sorts combining marks by their class. Marks of equal class keep their order. */
+/* Sorts combining marks by class, stably. */
 static int order(run *r, kvd_err *err)
 {
     for (size_t i = 0; i < r->n;) {
@@ -154,16 +152,13 @@ static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, 
     return 0;
 }
 
-/*
- * Appends a normal form of text s: composed (NFC, NFKC) if `compose`, compatible (NFKC, NFKD) if
- * `compatible`.
- */
+/* Writes a normal form: NFC or NFKC if `compose`; NFKC or NFKD if `compatible`. */
 static int kvd_normal_form(const char *s, size_t len, bool compose, bool compatible,
                            kvd_buffer *out, kvd_err *err)
 {
     run r = {0};
     int rc = -1;
-    /* Code point below which characters do not change, unless a combining mark follows. */
+    /* code points below which characters never change, unless a combining mark follows */
     const uint32_t inert = compatible ? 0xa0 : compose ? 0x300 : 0xc0;
     size_t i = 0, plain = 0;
     while (i < len) {
@@ -173,10 +168,7 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             i += width;
             continue;
         }
-        /*
-         * The character at byte i may combine with the character before it, so both are normalised
-         * together.
-         */
+        /* index of the character before, with which this one may combine */
         size_t from = i;
         if (from > plain)
             from = kvd_utf8_before(s, from);
@@ -204,16 +196,14 @@ done:
     return rc;
 }
 
-/*
- * Returns the byte offset of the last character of s that cannot combine with characters before it.
- */
+/* Returns the last byte at which no character combines with earlier ones. */
 static size_t kvd_normal_boundary(const char *s, size_t len)
 {
     while (len) {
         unsigned width;
         len = kvd_utf8_before(s, len);
         const uint32_t code = kvd_utf8_decode(s + len, &width);
-        /* Characters below U+0300, and Chinese characters, never combine with preceding ones. */
+        /* Ends at characters that never combine with preceding ones. */
         if (code < 0x300 || (code >= 0x3400 && code <= 0x9fff))
             break;
     }
@@ -232,12 +222,12 @@ typedef struct {
     kind kind;
     kvd_regex *pattern;
     kvd_buffer content;
-    /* For Strip: the ends of the text at which white space is removed. */
+    /* ends of the text at which step Strip removes white space */
     bool left, right;
 } step;
 
 struct kvd_normalizer {
-    /* Steps of the normalizer in the order of execution, including those inside a Sequence. */
+    /* steps in the order of execution, also those inside a Sequence */
     step *step;
     size_t n, capacity;
 };
@@ -346,7 +336,7 @@ static int too_long(const step *s, size_t before, kvd_err *err)
         kind_names[s->kind], before, growth_limit(before), GROWTH, GROWTH_BASE >> 10);
 }
 
-/* Replaces the matches of s->pattern in a text by s->content. Fails if the text grows too much. */
+/* Replaces matches of s->pattern by s->content. Fails if the text grows too much. */
 static int replace(const step *s, const char *text, size_t len, bool open, size_t before,
                    kvd_buffer *out, size_t *first, kvd_err *err)
 {
@@ -372,7 +362,7 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             rc = too_long(s, before, err);
             break;
         }
-        /* Counts the bytes that come from the document's first character. */
+        /* Counts the bytes from the document's first character. */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
             new_first += s->content.n;
@@ -404,10 +394,7 @@ static int strip(const step *s, const char *text, size_t len, kvd_buffer *out, s
     return kvd_buffer_add(out, text + begin, end - begin, err);
 }
 
-/*
- * Converts each character of a text to lower case on its own. A final Greek sigma becomes an
- * ordinary one.
- */
+/* Converts each character on its own. A final Greek sigma becomes an ordinary one. */
 static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     const size_t limit = *first;
@@ -432,10 +419,7 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/*
- * Writes a normal form of *in to *out. *first counts the bytes that come from the document's first
- * character.
- */
+/* Writes a normal form. *first counts the bytes from the document's first character. */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {
@@ -456,9 +440,7 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
             break;
         same += width;
     }
-    /*
-     * If no character kept its form, the first character was composed with the characters after it.
-     */
+    /* number of bytes of the first character, which may have been composed with later ones */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
     return rc;

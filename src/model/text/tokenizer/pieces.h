@@ -1,7 +1,4 @@
-/*
- * A text that is being tokenized, cut into pieces. A piece is a range of bytes or the id of an
- * added token.
- */
+/* Text that is being tokenized, in pieces: ranges of bytes or ids of added tokens. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 #define KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 
@@ -11,10 +8,7 @@
 
 #include "common/err.h"
 
-/*
- * Enlarges the array to which *array points, if necessary, so that it has room for `need` elements
- * of `size` bytes.
- */
+/* Makes room in *array for `need` elements of `size` bytes. */
 int kvd_grow(void *array, size_t *capacity, size_t need, size_t size, kvd_err *err);
 
 typedef struct {
@@ -27,47 +21,35 @@ void kvd_buffer_release(kvd_buffer *b);
 
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
-    /*
-     * Number of the leading bytes of this part of the text that come from the document's first
-     * character.
-     */
+    /* number of leading bytes that come from the document's first character */
     size_t first;
     uint32_t id;
     bool is_id;
-    /* True if more text of this part of the document may follow. */
+    /* true if more text of this part may follow */
     bool open;
 } kvd_piece;
 
 typedef struct {
     kvd_buffer text;
-    /*
-     * Pieces before and after a step of the tokenizer, which reads piece [n] and writes next
-     * [n_next].
-     */
+    /* pieces before and after a step: it reads piece [n] and writes next [n_next] */
     kvd_piece *piece, *next;
     size_t n, n_next, capacity, capacity_next;
 } kvd_pieces;
 
-/*
- * Makes `text` the only piece (range of bytes to tokenize). `open` means that it is the beginning
- * of a longer document.
- */
+/* Makes `text` the only piece. `open`: a longer document may follow. */
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/*
- * Appends a piece (range of bytes, or id of an added token) to p->next, the output of the current
- * step, unless it is empty.
- */
+/* Appends a piece to the output of the current step, unless it is empty. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
-/* Ends a step of the tokenizer: its output p->next becomes the input p->piece of the next step. */
+/* Makes the output p->next the input p->piece of the next step. */
 void kvd_pieces_step(kvd_pieces *p);
 
-/* Treatment of the matches of a pattern by a step (field "behavior" of tokenizer.json). */
+/* how a step treats matches (field "behavior" of tokenizer.json) */
 typedef enum {
     KVD_SPLIT_REMOVED,
     KVD_SPLIT_ISOLATED,
@@ -76,12 +58,12 @@ typedef enum {
     KVD_SPLIT_CONTIGUOUS
 } kvd_split_behavior;
 
-/* State while a range of bytes, `whole`, is cut at the matches of a pattern. */
+/* state while the range `whole` is cut at the matches of a pattern */
 typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /* `waiting` is true if the next range of bytes may be joined to the bytes begin .. end - 1. */
+    /* waiting: true if the next range may be joined to the bytes begin .. end - 1 */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;
@@ -91,13 +73,13 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
 int kvd_splitter_feed(kvd_splitter *s, size_t begin, size_t end, bool is_match, kvd_err *err);
 int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
 
-/* Returns the byte that the text s names, 0xNN for "<0xNN>", or -1 if it names none. */
+/* Returns 0xNN for the text "<0xNN>", otherwise -1. */
 int kvd_byte_named(const char *s, size_t len);
 
-/* Returns the printable character by which byte-level BPE (GPT-2) writes a byte. */
+/* Returns the printable character of a byte in byte-level BPE (GPT-2). */
 uint32_t kvd_byte_to_char(unsigned char byte);
 
-/* Returns the byte that byte-level BPE writes as this character, or -1 if there is none. */
+/* Returns the byte that byte-level BPE writes as this character, or -1. */
 int kvd_char_to_byte(uint32_t code_point);
 
 #endif

@@ -1,4 +1,4 @@
-/* Post-processors of tokenizer.json: templates that add special tokens around a text (steps.h). */
+/* Templates of tokenizer.json that add special tokens around a text. */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static int parse_template(kvd_template *t, const json_t *spec, kvd_err *err)
     return 0;
 }
 
-/* State while the steps are read. `done` is true after the template. */
+/* `done` is true after the template. */
 typedef struct {
     kvd_template *t;
     bool done;
@@ -73,10 +73,7 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /*
-     * Refuses a second template. Hugging Face would read the output of the first one as a pair of
-     * texts.
-     */
+    /* Refuses a second template: Hugging Face would read the first one's output as a pair. */
     if (r->done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     r->done = true;

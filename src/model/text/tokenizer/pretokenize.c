@@ -1,4 +1,4 @@
-/* Pre-tokenizers of tokenizer.json (steps.h). */
+/* Pre-tokenizers of tokenizer.json. */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
@@ -9,10 +9,7 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-/*
- * GPT-2's pattern of words: contractions, and runs of letters, of digits, of other characters or of
- * space.
- */
+/* GPT-2's words: contractions, and runs of letters, digits, other characters or space. */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
@@ -20,23 +17,20 @@ typedef enum { SPLIT, SPACE_BEFORE, METASPACE } kind;
 
 typedef struct {
     kind kind;
-    /* For Split: the pattern at whose matches the text is cut. */
+    /* pattern of step Split, which cuts text at its matches */
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
-    /* True for steps after ByteLevel, where each byte of the text is written as a character. */
+    /* true after ByteLevel, when each byte of the text is written as a character */
     bool spelled;
     char replacement[4];
     unsigned width;
-    /*
-     * For Metaspace: true if a sign for a space is put before all ranges of the text, or only
-     * before the first one of a document.
-     */
+    /* settings of step Metaspace: a sign precedes every range, or only a document's first one */
     bool always, first;
 } step;
 
 struct kvd_pretokenizer {
-    /* Steps of the pre-tokenizer in the order of execution, including those inside a Sequence. */
+    /* steps in the order of execution, also those inside a Sequence */
     step *step;
     size_t n, capacity;
     bool byte_level;
@@ -94,7 +88,7 @@ static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
     return s->pattern ? 0 : kvd_in(err, "%s", what);
 }
 
-/* Adds a step that cuts the text at Unicode's punctuation characters and at the ASCII symbols. */
+/* Cuts at Unicode's punctuation characters and at ASCII symbols. */
 static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
 {
     const char *what = "pre_tokenizer Punctuation", *name = "Isolated";
@@ -166,7 +160,7 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /* Refuses other steps after ByteLevel, which would not understand its alphabet. */
+    /* Refuses other steps after ByteLevel, whose alphabet they would not understand. */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))
@@ -175,7 +169,7 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
         return parse_punctuation(p, spec, err);
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(p, spec, err);
-    /* Uses Hugging Face's \w, which also matches the join controls U+200C and U+200D. */
+    /* This pattern is needed, as Hugging Face's \w also matches U+200C and U+200D. */
     if (!strcmp(type, "Whitespace"))
         return kvd_status(kvd_json_known(spec, type, "type", err) ||
                           add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
@@ -214,10 +208,7 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
-/*
- * A range of text in the alphabet of ByteLevel. Its byte i comes from byte byte[i] of the original
- * text.
- */
+/* text in ByteLevel's alphabet; byte i comes from byte byte[i] of the original */
 typedef struct {
     kvd_buffer text;
     size_t *byte;
@@ -273,7 +264,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             }
             done = end;
         }
-        /* Cuts the text after the last match, unless more text may follow. */
+        /* Cuts after the last match, unless more text may follow. */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
              kvd_splitter_end(&cut, err)))
@@ -287,7 +278,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
     return rc;
 }
 
-/* Puts a space before each range of the text that does not begin with a space. */
+/* Puts a space before each range that does not begin with one. */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {
     for (size_t i = 0; i < p->n; i++) {

@@ -5,15 +5,10 @@
 
 #include "model/text/tokenizer/pieces.h"
 
-/* ---- Translation of regular expressions from Oniguruma's syntax into PCRE2's ---- */
-
-/* Unicode's property White_Space, written for the inside of a character class. */
+/* Unicode's White_Space, for the inside of a character class. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
-/*
- * Characters that Oniguruma's \w matches (UTS #18), written for the inside and the outside of a
- * character class.
- */
+/* Characters of Oniguruma's \w (UTS #18), for the inside and outside of a class. */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
@@ -57,7 +52,7 @@ static bool is_letter_or_digit(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Translates a property \p{...}. In PCRE2, \p{Name} would mean script extensions. */
+/* Translates \p{Name}, which in PCRE2 would mean script extensions. */
 static int property(walk *w)
 {
     static const char categories[][3] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -207,7 +202,7 @@ static int open_group(walk *w)
             w->i += strlen(same[k]);
             return puts_to(w, same[k]);
         }
-    /* Accepts (?i) only at the beginning of the pattern. Elsewhere Ruby and Perl differ. */
+    /* Accepts (?i) only at the start, because Ruby and Perl differ on it inside a pattern. */
     if (ahead(w, "(?i)") && !w->i) {
         w->caseless = true;
         w->i = 4;
@@ -215,7 +210,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* Writes a group that does not capture, because back references are not supported. */
+    /* Groups need not capture, because back references are not supported. */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -239,10 +234,7 @@ static int interval(walk *w)
     return 0;
 }
 
-/*
- * Fails if the pattern has letters that match text of another length when case is ignored, such as
- * U+00DF and ss.
- */
+/* Fails on letters such as U+00DF, which matches the longer "ss" if case is ignored. */
 static int no_multiple_folds(walk *w)
 {
     static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
@@ -258,9 +250,7 @@ static int no_multiple_folds(walk *w)
     return 0;
 }
 
-/*
- * Writes an Oniguruma pattern in PCRE2's syntax. Fails if one of its constructs has no equivalent.
- */
+/* Writes an Oniguruma pattern for PCRE2. Fails on constructs without equivalent. */
 static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, kvd_err *err)
 {
     walk w = {.p = pattern, .n = len, .out = out, .err = err};
@@ -297,26 +287,26 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #include "common/utf8.h"
 #include "model/text/tokenizer/json_fields.h"
 
-/* Limits of PCRE2 for one match, against patterns of exponential time. */
+/* limits of PCRE2 for one match, against exponential time */
 #define MATCH_LIMIT 10000000
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
-/* Smallest and largest number of positions at which one call of PCRE2 tries to begin a match. */
+/* smallest number of positions at which one call of PCRE2 tries to begin a match */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
-/* Number of matches between two checks of the speed and of a request to stop. */
+/* number of matches between two checks of speed and interruption */
 #define SEARCHES 1024
 
-/* Limit of the processor time for one text: SLOW_S seconds plus one second per SLOW_BYTES bytes. */
+/* limit of processor time for one text: SLOW_S seconds plus one second per SLOW_BYTES bytes */
 #define SLOW_S     2.0
 #define SLOW_BYTES 100000.0
 
 struct kvd_regex {
     pcre2_code *code;
     pcre2_match_context *ctx;
-    /* The pattern as written, or the bytes of a literal text. */
+    /* pattern as written, or bytes of a literal text */
     char *pattern;
     size_t len;
 };
@@ -351,7 +341,7 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
                  text.s ? text.s : "");
         goto done;
     }
-    /* Errors of the JIT compiler are ignored, because pcre2_match then interprets the pattern. */
+    /* Without JIT, pcre2_match interprets the pattern. */
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
 done:
     pcre2_compile_context_free(ctx);
@@ -446,9 +436,7 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     const size_t left = s->len - s->at;
     const char *hit = memmem(s->text + s->at, left, r->pattern, r->len);
     if (!hit) {
-        /*
-         * If more text follows, a match of a literal text may begin in the last r->len - 1 bytes.
-         */
+        /* If more text follows, a match may begin in the last r->len - 1 bytes. */
         s->known = s->len - (left < r->len - 1 ? left : r->len - 1);
         while (s->known > s->at && s->known < s->len &&
                ((unsigned char)s->text[s->known] & 0xc0) == 0x80)
@@ -467,10 +455,7 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/*
- * Fails if the search takes too long or the user interrupts. Otherwise adapts s->window to the
- * speed.
- */
+/* Fails if the search is too slow or interrupted. Otherwise adapts s->window. */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
     const double now = processor_seconds();
@@ -545,10 +530,7 @@ int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err)
         const int rc = search(s, begin, end, err);
         if (rc <= 0)
             return rc;
-        /*
-         * If more text follows, an empty match at the end is not final, because it may become
-         * longer.
-         */
+        /* Waits, because an empty match at the end may become longer if more text follows. */
         if (s->open && *begin == s->len) {
             s->known = s->len;
             return 0;

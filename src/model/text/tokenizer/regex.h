@@ -1,6 +1,6 @@
 /*
- * Regular expressions of tokenizer.json, written for Oniguruma (Ruby syntax, UTF-8) and run by
- * PCRE2. Constructs that the two read differently are rewritten or refused.
+ * Regular expressions of tokenizer.json, written for Oniguruma and run by PCRE2. Constructs that
+ * the two read differently are rewritten or refused.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_REGEX_H
 #define KVD_MODEL_TEXT_TOKENIZER_REGEX_H
@@ -13,44 +13,35 @@
 
 typedef struct kvd_regex kvd_regex;
 
-/*
- * Compiles a pattern. If `literal`, matches the text itself. On failure returns NULL and fills
- * *err.
- */
+/* Compiles a pattern. If `literal`, it matches the text itself. */
 kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err *err);
-/*
- * Compiles a pattern of tokenizer.json, {"String": ...} or {"Regex": ...}. On failure returns NULL
- * and fills *err.
- */
+/* Compiles {"String": ...} or {"Regex": ...}. */
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
 
-/* Iterator over the matches of a pattern in one text. kvd_scan_text starts the next text. */
+/* iterator over matches in a text; kvd_scan_text starts the next text */
 typedef struct {
     const kvd_regex *regex;
     void *match_data, *limits;
     const char *text;
     size_t len, at, last_end;
     bool matched_before, open;
-    /* When kvd_scan_next has returned 0, no match begins in the bytes before `known`. */
+    /* first byte at which a match may still begin, after kvd_scan_next returned 0 */
     size_t known;
     size_t window;
     size_t searches;
-    /* Processor time in seconds at the first check of the search's speed, or 0. */
+    /* processor time in seconds at the first check of speed, or 0 */
     double clock;
-    /* Byte that the search had reached at the first check of its speed. */
+    /* byte that the search had reached at the first check of speed */
     size_t clock_at;
-    /* Processor time in seconds at the last check of the search's speed. */
+    /* processor time in seconds at the last check */
     double checked;
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
-/*
- * Begins a search in `text`, UTF-8 that must stay allocated. `open` means that more text may
- * follow.
- */
+/* Begins a search in UTF-8 `text`, which must stay allocated. `open`: more may follow. */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
-/* Finds the next match, bytes [*begin, *end). Returns 1, 0 if none is left, or -1 with *err. */
+/* Finds the next match [*begin, *end). Returns 1, 0 if none is left, -1 with *err. */
 int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err);
 void kvd_scan_release(kvd_scan *s);
 

@@ -1,9 +1,7 @@
 /*
- * Steps of a tokenizer (tokenizer.json), and tokenizers of llama2.c and GGUF. Functions that return
- * pointers return NULL with *err on failure.
+ * Steps of a tokenizer, and tokenizers of llama2.c and GGUF.
  *
- * If an argument `open` is true, the text may continue, and only results that do not depend on the
- * continuation are produced.
+ * If `open` is true, the text may continue, and only results that cannot change are produced.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 #define KVD_MODEL_TEXT_TOKENIZER_STEPS_H
@@ -14,7 +12,7 @@
 #include "model/text/tokenizer.h"
 #include "model/text/tokenizer/pieces.h"
 
-/* Vocabulary: texts of the tokens (pieces) and their ids, which may have gaps. */
+/* texts of the tokens and their ids, which may have gaps */
 
 typedef struct {
     size_t begin;
@@ -25,104 +23,91 @@ typedef struct {
     kvd_buffer text;
     kvd_vocab_entry *entry; /* sorted by id after kvd_vocab_build */
     size_t n, capacity;
-    /* Hash table of the tokens' texts: 1 + index of an element of `entry`, or 0. */
+    /* hash table of texts: 1 + index of an entry, or 0 */
     uint32_t *slot;
     size_t n_slots;
     size_t longest;
 } kvd_vocab;
 
-/*
- * Adds the text and id of a token to the vocabulary. kvd_vocab_build must be called after the last
- * token; it fails if a text or id repeats.
- */
+/* Adds a token. Then kvd_vocab_build must be called, which fails if a text or id repeats. */
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err);
 int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
 void kvd_vocab_release(kvd_vocab *v);
 
 bool kvd_vocab_find(const kvd_vocab *v, const char *piece, size_t len, uint32_t *id);
-/* Returns the text of a token, without terminating zero, or NULL if there is no such id. */
+/* Returns a token's text, without terminating zero, or NULL. */
 const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
-/* Returns the largest id of the vocabulary + 1, or 0 if it is empty. */
+/* Returns the largest id + 1, or 0. */
 size_t kvd_vocab_end(const kvd_vocab *v);
 
-/*
- * The "normalizer" of tokenizer.json (Unicode 9.0). It is applied to the text between added tokens.
- */
+/* The "normalizer" of tokenizer.json, applied to text between added tokens. */
 
 typedef struct kvd_normalizer kvd_normalizer;
 
-/* Reads a normalizer from JSON. A null means that there is none. */
+/* Reads a normalizer. A null means that there is none. */
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
-/*
- * Normalizes *text in place. *first counts the bytes that come from the document's first character.
- */
+/* Normalizes *text in place. *first counts bytes of the document's first character. */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
 
 int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err *err);
 
-/*
- * The "added_tokens" of tokenizer.json. The leftmost, longest match in a text becomes one id before
- * BPE.
- */
+/* The "added_tokens" of tokenizer.json: the longest match becomes one id before BPE. */
 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
-/* Reads the added tokens, with ids as Hugging Face would assign them. `spec` may be NULL. */
+/* Reads the added tokens. `spec` may be NULL. */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
-/*
- * Cuts the text at added tokens, each of which becomes one id, before or (if `normalized`) after
- * the normalizer.
- */
+/* Cuts the text at added tokens, before or (if `normalized`) after the normalizer. */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
-/* Returns the text of an added token, or NULL for other ids. */
+/* Returns the text of an added token, or NULL. */
 const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len);
 
-/* Returns the largest id of an added token + 1, or 0 if there are none. */
+/* Returns the largest id of an added token + 1, or 0. */
 size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 /* The "pre_tokenizer" of tokenizer.json, which cuts text into words for BPE. */
 
 typedef struct kvd_pretokenizer kvd_pretokenizer;
 
-/* Reads a pre-tokenizer from JSON. With null, a whole document is one word. */
+/* Reads the steps. With null, a whole document is one word. */
 kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err);
 void kvd_pretokenizer_free(kvd_pretokenizer *p);
 
-/* Returns true if ByteLevel is one of the steps, so that BPE works on bytes. */
+/* Returns true if ByteLevel is a step, so that BPE works on bytes. */
 bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p);
 
 int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_err *err);
 
-/* The "model" of tokenizer.json: byte-pair encoding (BPE). */
+/* The "model" of tokenizer.json: byte-pair encoding. */
 
 typedef struct kvd_bpe kvd_bpe;
 typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and word cache of one thread */
 
-/* Reads a BPE model from JSON. `byte_level` means that words are given as bytes. */
+/* Reads a BPE model. `byte_level`: words are given as bytes. */
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
 
-/* Returns the vocabulary of a BPE model, which the model owns. */
+/* Returns the vocabulary, which the model owns. */
 const kvd_vocab *kvd_bpe_vocab(const kvd_bpe *m);
 
 kvd_bpe_work *kvd_bpe_work_new(const kvd_bpe *m, kvd_err *err);
 void kvd_bpe_work_free(kvd_bpe_work *w);
 
-/* Appends the ids of one word. Unknown characters become unk_token or are left out. */
+/* Appends the ids of a word. Unknown characters become unk_token or are left out. */
 int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                    kvd_ids *ids, kvd_err *err);
 
 /* The "post_processor" of tokenizer.json, which adds special tokens. */
 
 typedef struct {
-    /* True for the ids of the text itself, false for the special token `id`. */
+    /* true for the text's own ids, false for the special token `id` */
     bool is_text;
     uint32_t id;
 } kvd_template_part;
@@ -132,19 +117,19 @@ typedef struct {
     size_t n, capacity;
 } kvd_template;
 
-/* Reads a post-processor from JSON. A null means none. The caller releases *t even on failure. */
+/* Reads a post-processor. A null means none. Release *t even on failure. */
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
-/* Appends the ids of a text, with special tokens around them if add_special. */
+/* Appends the ids of a text, with special tokens if add_special. */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
 
-/* The "decoder" of tokenizer.json, which joins the strings of tokens into text. */
+/* The "decoder" of tokenizer.json, which joins tokens into text. */
 
 typedef struct kvd_token_decoder kvd_token_decoder;
 
-/* List of texts. Text i has the bytes end[i - 1] .. end[i] - 1 of text.s. */
+/* list of texts; text i is bytes end[i - 1] .. end[i] - 1 of text.s */
 typedef struct {
     kvd_buffer text;
     size_t *end;
@@ -154,20 +139,19 @@ typedef struct {
 int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err);
 void kvd_strings_release(kvd_strings *l);
 
-/* Reads a decoder from JSON. With null, token texts are joined with spaces. */
+/* Reads the decoder. With null, tokens are joined with spaces. */
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err);
 void kvd_token_decoder_free(kvd_token_decoder *d);
 
-/* Appends the text that a decoder makes from the tokens' texts to *out. Overwrites *strings. */
+/* Appends the decoded text to *out. Overwrites *strings. */
 int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out,
                             kvd_err *err);
 
 /*
- * The file tokenizer.bin of llama2.c, little-endian: uint32 longest token text; per token float32
- * score, int32 length, bytes.
+ * tokenizer.bin of llama2.c: uint32 longest token; per token float32 score, int32 length, bytes.
  *
- * Neighbouring tokens are joined, highest score first, leftmost on ties. Bytes of unknown
- * characters become ids 3 + byte.
+ * Neighbouring tokens are joined, highest score first. Bytes of unknown characters become ids 3 +
+ * byte.
  */
 
 typedef struct kvd_llama2c kvd_llama2c;
@@ -175,30 +159,27 @@ typedef struct kvd_llama2c kvd_llama2c;
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err);
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
-/* Appends the ids of a space and of the text, after id 1 (begin of text) if `bos`. */
+/* Appends the ids of a space and of the text, after id 1 if `bos`. */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
 
-/* Appends the text of n ids to *out. A piece "<0xNN>" becomes one byte. */
+/* Appends the text of n ids. A token "<0xNN>" becomes one byte. */
 int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out,
                            kvd_err *err);
 
 struct json_t;
 
 /*
- * Returns a tokenizer.json, owned by the caller, made from a GGUF file with tokenizer.ggml.model
- * `llama` (SentencePiece) or `gpt2` (byte-level BPE).
+ * Makes a tokenizer.json, owned by the caller, from a GGUF file of SentencePiece or byte-level BPE.
  *
- * SentencePiece has scores instead of merges: all pairs whose concatenation is a token are merges,
- * as in Transformers.
+ * SentencePiece has scores instead of merges: any two tokens that join to a token are a merge.
  */
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
 /*
  * Byte-pair encoding of a word of n symbols in O(n log n) steps.
  *
- * Two adjacent characters that are adjacent in no merged token have a boundary between them. Merges
- * before and after a boundary do not depend on each other.
+ * Characters that are adjacent in no token have a boundary between them, which no merge crosses.
  */
 
 typedef struct {
@@ -207,20 +188,20 @@ typedef struct {
     bool gone;
 } kvd_symbol;
 
-/* Candidate for a merge, in the heap: two neighbouring symbols that may be joined. */
+/* two neighbouring symbols that may be joined */
 typedef struct {
     uint64_t order; /* merge priority in the high bits, position in the low bits */
     uint32_t id;
 } kvd_merge_candidate;
 
-/* Returns true if two symbols may be joined, and fills *id and *priority (smallest first). */
+/*
+ * Is called for two symbols. Returns true if they may be joined, with the result and its priority
+ * (smallest first).
+ */
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
-/*
- * Set of pairs of neighbouring characters in merged tokens. It may also report pairs that are not
- * in it.
- */
+/* set of characters that are adjacent in tokens; may report too many */
 typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
@@ -230,9 +211,9 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 typedef struct {
     kvd_merge_rule rule;
     const void *context;
-    /* Texts of all symbols, including joined ones. */
+    /* texts of all symbols, also joined ones */
     const kvd_vocab *vocab;
-    /* Pairs of neighbouring characters in joined symbols. */
+    /* characters that are adjacent in joined symbols */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
 
@@ -241,25 +222,19 @@ typedef struct {
     kvd_ids *ids;
     kvd_symbol *symbol;
     size_t n, capacity;
-    /* Number of symbols from which kvd_merge_add merges symbols before the word is complete. */
+    /* number of symbols from which on words are merged before they are complete */
     size_t full;
     kvd_merge_candidate *heap;
     size_t n_heap, heap_capacity;
 } kvd_merge_work;
 
-/* Starts a word. Its ids will be appended to *ids. */
+/* Starts a word, whose ids will be appended to *ids. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/*
- * Appends a symbol to the word. May already merge the symbols before a boundary that no merge
- * crosses.
- */
+/* Appends a symbol. May merge the symbols before a boundary. */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
-/*
- * Ends the word: joins its symbols, smallest priority first and leftmost on ties, and appends their
- * ids.
- */
+/* Joins the symbols, smallest priority first, leftmost on ties, and appends their ids. */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 
 void kvd_merge_release(kvd_merge_work *w);

@@ -1,4 +1,4 @@
-/* Decoders of tokenizer.json, which turn tokens back into text (steps.h). */
+/* Decoders of tokenizer.json, which turn tokens back into text. */
 #include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
@@ -16,13 +16,10 @@ typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind
 typedef struct {
     kind kind;
     kvd_regex *pattern;
-    /*
-     * Text of the step: the new text (Replace), the removed character (Strip), or the sign for a
-     * space (Metaspace).
-     */
+    /* new text (Replace), removed character (Strip), or sign for a space (Metaspace) */
     kvd_buffer content;
     uint32_t start, stop;
-    /* For Metaspace: true if the first token loses its leading sign. */
+    /* true if Metaspace takes the leading sign off the first token */
     bool drop_first;
 } step;
 
@@ -155,7 +152,7 @@ void kvd_token_decoder_free(kvd_token_decoder *d)
     free(d);
 }
 
-/* Appends s to *out. Each invalid UTF-8 sequence becomes U+FFFD. */
+/* Appends s. Each invalid UTF-8 sequence becomes U+FFFD. */
 static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
 {
     while (len) {
@@ -185,10 +182,7 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            /*
-             * Characters outside of ByteLevel's alphabet occur only in added tokens, which are
-             * copied.
-             */
+            /* Keeps such a text, because only added tokens have these characters. */
             if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))
@@ -244,10 +238,7 @@ static int replace(const step *s, kvd_scan *scan, const char *text, size_t len, 
     return end_string(out, err);
 }
 
-/*
- * Replaces consecutive texts "<0xNN>" by their bytes, or by U+FFFD if the bytes are not valid
- * UTF-8.
- */
+/* Replaces texts "<0xNN>" by their bytes, or by U+FFFD if these are invalid UTF-8. */
 static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
 {
     kvd_buffer bytes = {0};

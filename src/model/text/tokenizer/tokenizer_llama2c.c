@@ -8,21 +8,18 @@
 
 #define BOS        1
 #define FIRST_BYTE 3
-/*
- * Smallest score: two adjacent tokens are joined only if the token of the joined text has a higher
- * score.
- */
+/* score above which a joined token must be, or its two tokens are not joined */
 #define WORST_SCORE (-1e10f)
 
 struct kvd_llama2c {
     kvd_vocab vocab;
-    /* Priority with which each id is merged, smallest first. UINT32_MAX means never. */
+    /* order in which tokens are merged, smallest first; UINT32_MAX: never */
     uint32_t *priority;
     uint32_t space;
     kvd_pair_set *pairs;
 };
 
-/* Returns the merge priority for a score: an unsigned number that is smaller for higher scores. */
+/* Returns an unsigned number that is smaller for higher scores. */
 static uint32_t priority_of(float score)
 {
     uint32_t bits;
@@ -70,7 +67,7 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
 
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
-    /* Refuses sizes that do not fit, because every token takes at least nine bytes of the file. */
+    /* Refuses vocab_size if the file is too short: every token takes at least nine bytes. */
     if (vocab_size <= BOS || vocab_size > len / 9) {
         kvd_fail(err, "%zu bytes cannot hold a llama2.c tokenizer of %zu pieces", len, vocab_size);
         return NULL;
@@ -106,7 +103,6 @@ void kvd_llama2c_tok_free(kvd_llama2c *t)
 
 typedef struct {
     const kvd_llama2c *t;
-    /* Scratch memory for the joined texts of two symbols. */
     char *both;
 } pair_room;
 
