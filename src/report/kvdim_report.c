@@ -1,4 +1,4 @@
-/* kvdim-report: makes tables, figures, a web page and a ledger of claims from result files. */
+/* kvdim-report: makes tables, figures and a web page from result files. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,7 +198,7 @@ static int write_tables(const kvd_report *report, const kvd_output *out, kvd_err
     return status;
 }
 
-/* Fails if an input file is in the output folder, because the report replaces this folder. */
+/* Fails if an input is in the output folder, which the report replaces. */
 static int check_inputs(const config *cfg, const kvd_results *r, kvd_err *err)
 {
     for (size_t i = 0; i < r->n; i++)

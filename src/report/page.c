@@ -1,4 +1,4 @@
-/* Writes the report page and its plots (report.h). */
+/* Writes the report page and its plots. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,10 +14,7 @@
 #include "common/run.h"
 #include "report/report.h"
 
-/*
- * Style sheet of the page. Elements of class `wide` or `draw` scroll sideways; a shadow shows where
- * content is hidden.
- */
+/* style sheet; elements of class `wide` or `draw` scroll sideways */
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;"
     "--panel:#f5f7f9;--mark:#0067a3;--good:#00694b;--part:#8a5a00;--bad:#a83a00;--none:#5a6370;"
@@ -96,10 +93,7 @@ static char *slurp(const char *path, kvd_err *err)
     return text;
 }
 
-/*
- * Writes an SVG with `name` before each of its ids, because gnuplot writes equal ids into every
- * file.
- */
+/* Writes an SVG with `name` before its ids, because gnuplot writes equal ids into every file. */
 static void put_svg(kvd_text *out, const char *svg, const char *name)
 {
     const char *p = strstr(svg, "<svg");
@@ -122,7 +116,7 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
     }
 }
 
-/* Returns the length of a caption's first sentence, or of its part before a colon. */
+/* Returns the length of a caption's first sentence, or up to a colon. */
 static size_t title_length(const char *caption)
 {
     int depth = 0;
@@ -138,7 +132,7 @@ static size_t title_length(const char *caption)
     return n;
 }
 
-/* Largest number of figures that a section shows without a click. */
+/* number of figures of a section that are shown without a click */
 enum { OPEN_FIGURES = 2 };
 
 static int put_figure(kvd_text *out, const kvd_figure *f, bool folded, bool figures,
@@ -232,7 +226,7 @@ done:
 
 extern char **environ;
 
-/* Contents of an image file written by gnuplot. */
+/* contents of an image file written by gnuplot */
 typedef struct {
     char *bytes;
     size_t len;
@@ -275,10 +269,7 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
     snprintf(line, size, "%.*s", (int)size - 1, text + start);
 }
 
-/*
- * Starts gnuplot. It writes its drawing to the file descriptor `drawing` and its messages to
- * `said`.
- */
+/* Starts gnuplot, which draws to the descriptor `drawing` and writes messages to `said`. */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
 {
@@ -301,7 +292,7 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
     return code ? kvd_fail_errno(err, "cannot start gnuplot") : 0;
 }
 
-/* Runs gnuplot. `argv` must not contain text of a result file, which gnuplot would execute. */
+/* Runs gnuplot. `argv` must have no text of result files, which gnuplot would execute. */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {
     int pipe_fd[2] = {-1, -1}, said = -1, status = -1, code = 0;
@@ -317,7 +308,7 @@ static int gnuplot(char *const *argv, const char *dir, const char *scripts, imag
     close(pipe_fd[1]);
     pipe_fd[1] = -1;
     status = drain(pipe_fd[0], to, err);
-    /* Closing the pipe gives gnuplot a write error, so that it does not wait for a reader. */
+    /* Closes the reading end, so that gnuplot gets a write error and does not wait for a reader. */
     close(pipe_fd[0]);
     pipe_fd[0] = -1;
     while (waitpid(pid, &code, 0) < 0)
@@ -372,7 +363,7 @@ static int draw(const kvd_figure *f, const char *terminal, const char *dir, cons
     return status;
 }
 
-/* Removes the <title> elements of an SVG, which a browser would show as tooltips. */
+/* Removes <title> elements, which a browser would show as tooltips. */
 static void remove_titles(image *svg)
 {
     static const char end[] = "</title>";
@@ -419,7 +410,7 @@ static int write_figure(kvd_figure *f, const kvd_output *out, const char *script
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err)
 {
-    /* Makes the path of the scripts absolute, because gnuplot runs in another folder. */
+    /* absolute path of the scripts, because gnuplot runs in another folder */
     char *const where = realpath(scripts, NULL);
     int status = 0;
     if (!where)

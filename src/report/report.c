@@ -126,10 +126,7 @@ static double number_of(const kvd_table *t, size_t row, size_t col)
     return t->col[col].kind == KVD_CELL_INT && !isnan(c->real) ? (double)c->number : c->real;
 }
 
-/*
- * Numbers of points of a panel: all points, points that are not finite, and points not above 0 on a
- * logarithmic axis.
- */
+/* number of points of a panel: all, not finite, and not above 0 on a logarithmic axis */
 typedef struct {
     size_t all, not_finite, not_above_0;
 } point_count;

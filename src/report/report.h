@@ -1,4 +1,4 @@
-/* A report: sections with words, tables and figures. The files in studies/ fill it. */
+/* A report: sections with words, tables and figures. */
 #ifndef KVD_REPORT_REPORT_H
 #define KVD_REPORT_REPORT_H
 
@@ -11,12 +11,9 @@
 #include "common/stats.h"
 #include "formats/rows.h"
 
-/*
- * ---- Tables, which are written as CSV (full precision), Markdown and HTML (rounded, with units)
- * ----
- */
+/* ---- Tables, written as CSV (full precision), Markdown and HTML (rounded, with units) ---- */
 
-/* A text that grows. If memory runs out, it stays incomplete and kvd_text_check fails. */
+/* text that grows; if memory runs out, kvd_text_check fails */
 
 typedef struct {
     char *s; /* zero-terminated; NULL while empty */
@@ -26,17 +23,12 @@ typedef struct {
 
 void kvd_text_add(kvd_text *t, const char *fmt, ...) KVD_PRINTF(2, 3);
 void kvd_text_raw(kvd_text *t, const char *s);
-/*
- * Appends s to the text with & < > " ' escaped for HTML. Replaces bytes that HTML forbids by '?'.
- */
+/* Appends s with & < > " ' escaped for HTML. */
 void kvd_text_html(kvd_text *t, const char *s);
-/*
- * Appends item i of an enumeration of n items, of which at most `most` are named, as in "a, b and 3
- * more".
- */
+/* Appends item i of n, of which `most` are named, as in "a, b and 3 more". */
 void kvd_text_item(kvd_text *t, size_t i, size_t n, size_t most, const char *item);
 
-/* Returns the text, "" if nothing was appended, and never NULL. */
+/* Returns the text, never NULL. */
 const char *kvd_text_get(const kvd_text *t);
 int kvd_text_check(const kvd_text *t, kvd_err *err);
 void kvd_text_release(kvd_text *t);
@@ -45,17 +37,14 @@ typedef enum { KVD_CELL_TEXT, KVD_CELL_INT, KVD_CELL_REAL } kvd_cell_kind;
 
 typedef struct {
     char *name; /* heading in CSV files */
-    /* Heading of the column in Markdown and HTML, with its unit. */
+    /* heading with unit, in Markdown and HTML */
     char *heading;
     kvd_cell_kind kind;
     int digits; /* significant digits in Markdown and HTML; 0 means no decimals */
-    /*
-     * Range of values over which background colours go. There are no colours unless shade_lo <
-     * shade_hi.
-     */
+    /* values between which background colours go; no colours unless shade_lo < shade_hi */
     double shade_lo;
     double shade_hi;
-    /* True if cells are shown as "value [from, to]". The ends are in the next two columns. */
+    /* true if cells are "value [from, to]", whose ends are in the next two columns */
     bool interval;
 } kvd_table_col;
 
@@ -80,54 +69,46 @@ typedef struct {
 
 void kvd_table_init(kvd_table *t, const char *name, const char *title);
 void kvd_table_note(kvd_table *t, const char *fmt, ...) KVD_PRINTF(2, 3);
-/* Adds a column, before the first row. `digits` is the number of significant digits. */
+/* Adds a column, before the first row. `digits`: significant digits. */
 void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const char *name,
                           const char *heading);
-/* Colours the cells of the column (or interval) added last by their values, from `lo` to `hi`. */
+/* Colours the cells of the last column by their values, from `lo` to `hi`. */
 void kvd_table_shade(kvd_table *t, double lo, double hi);
-/*
- * Adds a column of real numbers with an interval, whose ends are the columns NAME_lo and NAME_hi.
- */
+/* Adds a column of real numbers with interval, NAME_lo and NAME_hi. */
 void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const char *heading);
 
-/* Append the next cell to a table. A row is complete when its last cell was appended. */
+/* Append the next cell. The last cell completes a row. */
 void kvd_table_text(kvd_table *t, const char *value);
-/* Appends a text without the characters that gnuplot would misread (kvd_series_clean). */
+/* Appends a text without the characters that gnuplot would misread. */
 void kvd_table_series(kvd_table *t, const char *value);
 void kvd_table_int(kvd_table *t, int64_t value);
 void kvd_table_no_int(kvd_table *t); /* appends an empty cell */
-/* Appends a cell with an integer that was read as a real number. NaN gives an empty cell. */
+/* Appends an integer that was read as a real number. NaN gives an empty cell. */
 void kvd_table_count(kvd_table *t, double value);
 void kvd_table_real(kvd_table *t, double value);
-/* Appends three cells: a value and the two ends of its interval. */
+/* Appends a value and the two ends of its interval. */
 void kvd_table_bounded(kvd_table *t, kvd_interval x);
-/*
- * Appends n cells: the values that row `row` of `rows` has in the columns named like the table's
- * next n columns.
- */
+/* Appends n cells from the columns of `rows` with the table's names. */
 void kvd_table_row(kvd_table *t, const kvd_rows *rows, size_t row, size_t n);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);
 
-/* Removes every row that equals an earlier row in all cells. */
+/* Removes every row that equals an earlier one. */
 void kvd_table_unique(kvd_table *t);
 
 int kvd_table_check(const kvd_table *t, kvd_err *err);
 /* Writes tables/NAME.csv and, unless no_markdown, tables/NAME.md. */
 int kvd_table_write(const kvd_table *t, const kvd_output *out, kvd_err *err);
-/* Appends the table as HTML. A long table is folded into <details>. */
+/* Appends the table as HTML. A long table is folded. */
 void kvd_table_html(const kvd_table *t, kvd_text *out);
 void kvd_table_plain(const kvd_table *t, kvd_text *out);
 void kvd_table_release(kvd_table *t);
 
-/* A figure, drawn by a gnuplot script of plots/ from CSV files of tables/. */
+/* a figure, drawn by a gnuplot script from CSV files */
 typedef struct {
     char name[64];      /* name of figures/NAME.svg and figures/NAME.png */
     const char *script; /* name of the script, such as "spectra.gp" */
-    /*
-     * Assignments for gnuplot. They must not contain text of a result file, which gnuplot would
-     * execute.
-     */
+    /* assignments for gnuplot, without text of result files, which it would execute */
     char *settings;
     char *caption;
     int width, height; /* size of the SVG in its units; the PNG has twice as many pixels */
@@ -136,17 +117,14 @@ typedef struct {
     kvd_text why; /* reason why the figure is not drawn; empty if it is drawn */
 } kvd_figure;
 
-/* Columns of a table that one panel of a figure draws. */
+/* columns that one panel of a figure draws */
 typedef struct {
     const char *title;
-    /*
-     * Columns that a figure draws horizontally and vertically. If x is NULL, the rows are spread
-     * evenly.
-     */
+    /* horizontal and vertical column; x NULL: evenly spread */
     const char *x, *y;
     bool log_x, log_y;
     bool sparse; /* true if rows with an empty cell in column y are left out without a note */
-    /* The panel draws only rows with text `is` in column `where`, or all if `where` is NULL. */
+    /* rows to draw: those with text `is` in column `where`, or all if NULL */
     const char *where, *is;
 } kvd_panel;
 
@@ -171,51 +149,44 @@ typedef struct {
 /* Return a new section or table, owned by the report. kvd_report_check reports failures. */
 kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title);
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title);
-/* Returns a new table that holds the data of a figure and is only written as CSV. */
+/* Returns a new table of a figure's data, only written as CSV. */
 kvd_table *kvd_section_data(kvd_section *s, const char *name, const char *title);
-/* Fails if memory ran out while a section was made, or if the user has interrupted. */
+/* Fails if memory ran out or the user has interrupted. */
 int kvd_report_check(const kvd_report *r, kvd_err *err);
 
 /*
- * Adds a figure to the section. `script` and `settings` must not contain text of result files,
- * which gnuplot would execute.
+ * Adds a figure. `script` and `settings` must not contain text of result files, which gnuplot would
+ * execute.
  */
 void kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                         const char *caption, const char *settings, ...) KVD_PRINTF(7, 8);
 
-/*
- * Counts the rows of a figure's table that its panels cannot show. If no point is left, the figure
- * is not drawn.
- */
+/* Counts points that panels cannot show. If none is left, the figure is not drawn. */
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,
                         size_t n_panels);
 
-/* Makes the page show only the title of the figure added last until the reader clicks it. */
+/* Shows only the title of the last figure until the reader clicks it. */
 void kvd_section_fold(kvd_section *s);
 
-/* Adds a sentence about data that the figure added last leaves out. */
+/* Adds a sentence about data that the last figure leaves out. */
 void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* States why the figure added last is not drawn. */
+/* States why the last figure is not drawn. */
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
- * Returns the height in pixels of a figure whose legend lists the texts in column `series`,
- * computed like key_rows in plots/common.gp. `height`: with a legend of three lines. `drawn`:
- * column with "yes", or SIZE_MAX.
+ * Returns the height in pixels of a figure with the texts of column `series` in its legend.
+ * `height`: with three lines. `drawn`: column with "yes", or SIZE_MAX.
  */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);
 
 void kvd_report_release(kvd_report *r);
 
-/* Writes index.html as one page. If `figures`, it contains the SVG files of figures/. */
+/* Writes index.html, with the SVG files of figures/ if `figures`. */
 int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
 
-/*
- * Draws all figures with gnuplot as figures/NAME.svg and .png. *failed receives the number of
- * figures that could not be drawn, *why the reason.
- */
+/* Draws all figures as figures/NAME.svg and .png. *failed: number that failed; *why: reason. */
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err);
 

@@ -77,7 +77,7 @@ static void release_facts(kvd_facts *f)
     free(f->fact);
 }
 
-/* Reads attributes of the HDF5 group `where` as texts. Skips attributes that are missing. */
+/* Reads attributes of `where` as texts. Skips missing ones. */
 static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
                       const char *const *ints, const char *const *reals, kvd_facts *out,
                       kvd_err *err)
@@ -179,10 +179,7 @@ static void load_corpus(kvd_h5 *f, kvd_result *r)
         r->corpus_seq_len = (size_t)n;
 }
 
-/*
- * Reads how many measurements were planned (attribute `all`) and finished (`done`). Both are 0 if
- * not recorded.
- */
+/* Reads how many measurements are planned (`all`) and finished (`done`), 0 if not recorded. */
 static void read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done)
 {
     kvd_err absent = {""};
@@ -348,7 +345,7 @@ static int is_h5(const struct dirent *e)
     return n > 3 && strcmp(e->d_name + n - 3, ".h5") == 0 && e->d_name[0] != '.';
 }
 
-/* Compares names by their bytes, so that the order does not depend on the locale. */
+/* Compares names by bytes, so that the order does not depend on the locale. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -445,8 +442,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * Writes a name for a result file: its label; if `level` is 1 or more also the tokens, from 2 on
- * the decomposed matrices and the method, at 3 the path.
+ * Writes a file's name: its label, from `level` 1 on the tokens, from 2 matrices and method, at 3
+ * the path.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
@@ -486,7 +483,7 @@ static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
            !kvd_result_random_weights(b);
 }
 
-/* Appends the first digits of the content hash to model names that two different models share. */
+/* Appends digits of the hash to model names that two models share. */
 static int tell_models_apart(kvd_results *r, kvd_err *err)
 {
     bool *const twice = calloc(r->n ? r->n : 1, sizeof *twice);

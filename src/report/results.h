@@ -21,7 +21,7 @@ typedef enum {
     KVD_RESULT_RATES,
     KVD_RESULT_ERROR_TABLE,
     KVD_RESULT_ACCURACY,
-    /* A kvdim/tasks file. Its results are in the member `accuracy`. */
+    /* benchmark scores; the results are in the member `accuracy` */
     KVD_RESULT_TASKS,
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
@@ -30,7 +30,7 @@ typedef enum {
     KVD_RESULT_INPUT /* an activations, moments, attention or fisher file */
 } kvd_result_kind;
 
-/* An attribute of the HDF5 group /provenance, as text. */
+/* an attribute of /provenance */
 typedef struct {
     char *name, *value;
 } kvd_fact;
@@ -47,39 +47,32 @@ typedef struct {
     char hash[KVD_HASH_TEXT]; /* hash of the bytes of the file; "" for KVD_RESULT_INPUT */
     char schema[32];
     kvd_result_kind kind;
-    /* Name of the result in tables and legends: its label, and more if labels are equal. */
+    /* name in tables and legends: its label, and more if labels are equal */
     char *name;
     kvd_facts provenance;
-    /* [n_inputs] Provenance of each input file of the result. */
+    /* [n_inputs] provenance of each input file */
     kvd_facts *input;
     size_t n_inputs;
     bool has_model;
     kvd_model_info model;
-    /* Contents of the file. Only the member that belongs to `kind` is filled. */
-    /* Singular values of a spectrum file. Its rotations are not read. */
+    /* contents of a spectrum file, without rotations */
     kvd_spectrum spectrum;
     kvd_similarity similarity;
     kvd_rates rates;
     kvd_rows *proposals; /* parameters that kvdim-fit --regression proposed, or NULL */
-    /* True if the regression was fitted to measurements of this model. */
+    /* true if the regression was fitted to this model */
     bool proposals_measured;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
-    /*
-     * Label and content hash of the evaluated texts of an accuracy file or error table; NULL if not
-     * recorded.
-     */
+    /* label and hash of the evaluated texts; NULL if not recorded */
     char *corpus_label, *corpus_hash;
-    /* Number of tokens of the evaluated texts, and sequence length; 0 if not recorded. */
+    /* number of tokens of the evaluated texts, and of a sequence; 0 if not recorded */
     size_t corpus_tokens, corpus_seq_len;
     kvd_kernels kernels;
     kvd_tokens tokens;
     kvd_rows *serving, *jct;
     char *skipped; /* jobs that were not run, with reasons, one per line; NULL if not recorded */
-    /*
-     * Number of planned measurements of a sweep, and number of those in the file; 0 if not
-     * recorded.
-     */
+    /* number of measurements planned, and of those in the file; 0 if not recorded */
     int64_t points, points_done;
     char *no_rate; /* methods of a serving file that sustain no request rate, one per line */
 } kvd_result;
@@ -89,40 +82,29 @@ typedef struct {
     size_t n;
 } kvd_results;
 
-/*
- * Adds a result file, or all .h5 files of a folder. Fails on an unknown schema or a repeated file.
- */
+/* Adds a result file, or all .h5 files of a folder. Fails on unknown schemas and repeated files. */
 int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 
-/* Returns the number of result files of one schema (`kind`). */
+/* Returns the number of files of one kind. */
 size_t kvd_results_count(const kvd_results *r, kvd_result_kind kind);
 
-/*
- * Returns true if the result's model has random weights: its times are valid, singular values and
- * accuracies are not.
- */
+/* Returns true for random weights: times are valid, accuracies are not. */
 bool kvd_result_random_weights(const kvd_result *r);
 
-/*
- * Fills *some with the results that count: all of trained models, but only times of random weights.
- * The caller frees some->item.
- */
+/* Fills *some with results of trained models, and all times. The caller frees some->item. */
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
-/* Sets `name` of every result. Call it after all results were added. */
+/* Sets every result's `name`, after all were added. */
 int kvd_results_name(kvd_results *r, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 
-/* Returns the value of the attribute `name`, or "" if it is missing. */
+/* Returns an attribute, or "" if it is missing. */
 const char *kvd_fact_get(const kvd_facts *f, const char *name);
 
-/*
- * Replaces in a name the characters that gnuplot would misread: commas, quotes and control
- * characters.
- */
+/* Replaces characters that gnuplot would misread: commas, quotes and control characters. */
 void kvd_series_clean(char *name);
 
-/* Returns true if a label means random token ids (kvdim-collect --random). */
+/* Returns true for random token ids (kvdim-collect --random). */
 bool kvd_label_random(const char *label);
 
 #endif

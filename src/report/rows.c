@@ -67,25 +67,21 @@ static int by_series(const void *a, const void *b)
     const kvd_accuracy_entry *x = a, *y = b;
     int c = strcmp(kvd_entry_text(x, "label"), kvd_entry_text(y, "label"));
     if (!c)
-        /* Orders the uncompressed model first. */
+        /* The uncompressed model comes first. */
         c = kvd_entry_is_none(y) - kvd_entry_is_none(x);
     if (!c)
         c = strcmp(x->series, y->series);
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /*
-     * Orders rows by falling size of the cache if their removed fractions p are equal or missing.
-     */
+    /* Compares sizes of the cache, so that the largest comes first. */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/*
- * Returns " (V alone)" or " (Q-K alone)" if a row's method removes only these dimensions, else "".
- */
+/* Returns " (V alone)", " (Q-K alone)" or "". */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
@@ -117,10 +113,7 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/*
- * Writes " (prompt 256)" or " (4080 predictions)" if the rows of one text differ in these numbers,
- * else "".
- */
+/* Writes " (prompt 256)" or " (4080 predictions)" if results of one text differ in it, else "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';
@@ -390,8 +383,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 }
 
 /*
- * Writes a figure's name for a file of widths (kept dimensions per head): "kvdim25m-p50" becomes
- * "kvdim25m". A mere number, the same width in all heads, becomes "equal widths".
+ * Names a file of kept dimensions in figures: "kvdim25m-p50" becomes "kvdim25m", a number "equal
+ * widths".
  */
 static void family(const char *widths, char *to, size_t size)
 {
@@ -463,10 +456,7 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/*
- * Appends the name of the file to a `place` that rows of another file have too. Rows of one place
- * must be neighbours.
- */
+/* Appends the file's name to a `place` that another file has too. Equal places must be adjacent. */
 static void tell_apart(kvd_report_rows *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);

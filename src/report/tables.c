@@ -1,4 +1,4 @@
-/* Text, tables, figures and sections of a report page (report.h). */
+/* Text, tables, figures and sections of a report page. */
 #include "report/report.h"
 
 #include <assert.h>
@@ -12,10 +12,7 @@
 #include "common/utf8.h"
 #include "report/results.h"
 
-/*
- * Makes room for `more` bytes and the final zero byte in a growing text. Returns false if memory
- * ran out.
- */
+/* Makes room for `more` bytes and a zero byte. Returns false if memory ran out. */
 static bool room(kvd_text *t, size_t more)
 {
     size_t size = t->size ? t->size : 256;
@@ -59,7 +56,7 @@ static void byte(kvd_text *t, char c)
     kvd_text_raw(t, s);
 }
 
-/* Returns the length in bytes of the well-formed UTF-8 character at s, or 0. */
+/* Returns the length of the UTF-8 character at s, or 0 if malformed. */
 static size_t utf8(const char *s)
 {
     const size_t n = kvd_utf8_width(*s);
@@ -327,7 +324,7 @@ int kvd_table_check(const kvd_table *t, kvd_err *err)
     return 0;
 }
 
-/* Writes number x with `digits` significant digits, without an exponent if it stays readable. */
+/* Writes x with `digits` significant digits, if possible without exponent. */
 static void rounded(double x, int digits, char *buf, size_t size)
 {
     if (x == 0) {
@@ -472,13 +469,10 @@ done:
     return status;
 }
 
-/* largest number of rows that the page shows without a click */
+/* number of rows of a table that are shown without a click */
 enum { OPEN_ROWS = 6 };
 
-/*
- * Returns the HTML start tag of a table cell. Texts of few bytes are not wrapped, long ones get a
- * wide column.
- */
+/* Returns the start of a table cell: short texts are not wrapped, long ones get a wide column. */
 static const char *cell_start(size_t length)
 {
     return length <= 28 ? "<td class=\"k\">" : length <= 400 ? "<td>" : "<td class=\"l\">";

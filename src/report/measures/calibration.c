@@ -1,4 +1,4 @@
-/* Compares calibration on pruned or clustered rows with the full calibration (measures.h). */
+/* Compares calibration on fewer or clustered tokens with the full calibration. */
 
 #include <math.h>
 #include <stdio.h>
@@ -59,10 +59,7 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
            !kvd_rows_differ(a->accuracy, a->row, b->accuracy, b->row, "calibration,widths");
 }
 
-/*
- * Returns which vectors a calibration used: 0 token vectors, 1 K-means centroids, 2 centroids
- * weighted by the size of their cluster.
- */
+/* Returns 0 for tokens, 1 for K-means centroids, 2 for centroids weighted by cluster size. */
 static int kind_of(const kvd_calibration *c)
 {
     return c->centroids == 0 ? 0 : c->weighted ? 2 : 1;
@@ -73,10 +70,7 @@ static int kind_at(const kvd_calibration_point *x)
     return kind_of(&x->spectrum->spectrum.calibration);
 }
 
-/*
- * Returns which calibration vectors a measure's name selects by its ending: 0 for "-rows", 2 for
- * "-weighted", otherwise 1 (centroids).
- */
+/* Returns 0 for "...-rows", 2 for "...-weighted", otherwise 1 (centroids). */
 static int kind_wanted(const char *name)
 {
     return strstr(name, "-rows") ? 0 : strstr(name, "-weighted") ? 2 : 1;
@@ -175,10 +169,7 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/*
- * Returns the largest relative change of a singular value (mean over layers and heads) from
- * spectrum `from` to `to`, or NaN.
- */
+/* Returns the largest relative change of a mean singular value, or NaN. */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
     double worst = 0;
@@ -192,10 +183,7 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
     return worst;
 }
 
-/*
- * Sets *lo and *hi to the range of changes of singular values, in %, that are found between
- * calibrations on two halves of a text.
- */
+/* Sets the range of changes, in %, between calibrations on two halves of a text. */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
 {
@@ -213,10 +201,7 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
         }
 }
 
-/*
- * Computes by how many percent the singular values change if about half of the sequences are left
- * out of the calibration.
- */
+/* Computes the change of singular values, in %, without half of the sequences. */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
 {
@@ -237,10 +222,7 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/*
- * Finds, among points that otherwise equal point i, those with the least and the most pruning (or
- * with the fewest and the most centroids).
- */
+/* Finds the points with least and most pruning (or centroids) that otherwise equal point i. */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {
@@ -264,10 +246,7 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
     return *least != *most;
 }
 
-/*
- * Computes ratios of perplexities or times between the ends of series of calibrations, which are
- * pruned or clustered more and more.
- */
+/* Computes ratios of perplexities or times between least and most pruning or clustering. */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
     const bool pruning = strncmp(name, "prune-", 6) == 0, time = strstr(name, "-time") != NULL;

@@ -1,4 +1,4 @@
-/* Report section of --compare: compares two folders of results row by row (measures.h). */
+/* Section of --compare: compares two folders of results. */
 
 #include <math.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@ static void observations_release(kvd_observations *o)
     *o = (kvd_observations){0};
 }
 
-/* Adds a measured value of result `x` with its interval to the list. Leaves out NaN. */
+/* Adds a value of result `x` with its interval. Leaves out NaN. */
 static int add(kvd_observations *o, const kvd_result *x, size_t row, const char *quantity,
                kvd_interval value, kvd_err *err, const char *key, ...) KVD_PRINTF(7, 8);
 
@@ -114,10 +114,7 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
         for (size_t k = 0;
              kvd_row_is_point(rows, i) && k < sizeof quantities / sizeof quantities[0]; k++) {
             const double p = kvd_row_real(rows, i, "overall_p");
-            /*
-             * Names a result by the method's parameters if the removed fraction p is NaN, because
-             * the method removes no dimensions.
-             */
+            /* Names methods that remove no dimensions by their parameters. */
             if (isnan(p))
                 snprintf(setting, sizeof setting, "%s", kvd_row_text(rows, i, "settings"));
             else
@@ -155,10 +152,7 @@ static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the verdict on two values: "inside" (each is in the other's interval), "outside", "equal"
- * or "differs".
- */
+/* Returns "inside" if each value is in the other's interval, "outside", "equal" or "differs". */
 static const char *verdict_of(const kvd_observation *a, const kvd_observation *b)
 {
     bool ia = !isnan(a->lo) && !isnan(a->hi), ib = !isnan(b->lo) && !isnan(b->hi);
@@ -171,9 +165,7 @@ static const char *verdict_of(const kvd_observation *a, const kvd_observation *b
     return in_a && in_b ? "inside" : "outside";
 }
 
-/*
- * Returns the first condition of measurement in which two values with the same key differ, or NULL.
- */
+/* Returns the first condition in which two values differ, or NULL. */
 static const char *differ(const kvd_observation *a, const kvd_observation *b)
 {
     const kvd_result *const x = a->file, *const y = b->file;
@@ -191,10 +183,7 @@ static const char *differ(const kvd_observation *a, const kvd_observation *b)
                                            : NULL;
 }
 
-/*
- * Returns the value in list `y` that was measured under the same conditions as `p`, or NULL. *other
- * receives a value of the same key under other conditions, or NULL.
- */
+/* Returns the value in `y` under p's conditions, or NULL. *other: one under other conditions. */
 static const kvd_observation *match(const kvd_observations *y, const kvd_observation *p,
                                     const kvd_observation **other)
 {

@@ -1,4 +1,4 @@
-/* Measures, computed from result files, of job completion times on a GPU (measures.h). */
+/* Measures of job completion times on a GPU, from result files. */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -9,10 +9,7 @@
 #include "methods/method.h"
 #include "report/rows.h"
 
-/*
- * Measures of job completion times, listed by the prefix of their names. The first prefix that fits
- * counts, so SHARED_CHANGE must come before SHARED.
- */
+/* kinds of measures, told by the prefix of their names; the first that fits counts */
 typedef enum {
     SHARE,
     EXTRA,
@@ -35,7 +32,7 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    /* Rest of the measure's name: phases joined by '+', or method B of "jct-change-A-over-B". */
+    /* rest of the name: phases joined by '+', or method B */
     char rest[96];
     char other[48];    /* method B in names that end in "-PHASES-over-B" */
     const char *sizes; /* input and output lengths such as "6300x243+204x139", or "all" */
@@ -79,10 +76,7 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/*
- * Returns true if the list `sizes` contains input x output tokens, as "6300x243+204x139" contains
- * 204 x 139, or if it is "all".
- */
+/* Returns true if `sizes` is "all" or has the size, as "6300x243+204x139" has 204 x 139. */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -95,7 +89,7 @@ static bool among(const char *sizes, double input, double output)
     return false;
 }
 
-/* Returns true if `sizes` is "all" or a list of sizes INPUTxOUTPUT joined by '+'. */
+/* Returns true for "all", or sizes INPUTxOUTPUT joined by '+'. */
 static bool well_formed(const char *sizes)
 {
     double in, out;
@@ -161,7 +155,6 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     if (seconds(e, q->rest, &of, err))
         return -1;
     if (q->kind != EXTRA && !(of > 0))
-        /* The job spent no time in the phases asked for, so it has no value. */
         return 0;
     if (q->kind == EXTRA) {
         kvd_report_row none = *e;
@@ -174,10 +167,7 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     return put(e, 100 * (of - without) / kvd_report_real(e, whole[q->kind]), out, err);
 }
 
-/*
- * Appends to *out by how many percent the job `e` took longer than the same job with another
- * method, which q->rest names.
- */
+/* Appends by how many percent job `e` took longer than with the method of q->rest. */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -192,7 +182,7 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Appends by how many percent some phases of job `e` take longer than with method B (q->other). */
+/* Appends by how many percent some phases of job `e` take longer than with method B. */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
 {
@@ -213,10 +203,7 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/*
- * Appends by how much the share of phases q->rest in the job's time, in percent, grows from the
- * first job size to the last.
- */
+/* Appends by how much the share of phases in the time grows from first to last job size. */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -245,9 +232,8 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Returns the logarithm of `method`'s perplexity at the job completion time of `e`, interpolated
- * between two of its results, or NaN. With `slower`, `e` must take longer than all of them; the
- * lowest perplexity then counts.
+ * Returns log perplexity at the job time of `e`, interpolated, or NaN. `slower`: beyond all
+ * results, by the lowest perplexity.
  */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const char *method, const kvd_result *x, size_t scored, bool slower)
@@ -282,10 +268,7 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/*
- * Appends by how many percent the perplexity changes from method B to method A at the job
- * completion times of A's results (of_a) or of B's.
- */
+/* Appends the change of perplexity from method B to A, in %, at A's (of_a) or B's job times. */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
 {
@@ -310,10 +293,7 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
     return 0;
 }
 
-/*
- * Appends by how many percent the perplexity changes between two methods at equal job completion
- * time. Perplexities come from accuracy files of the model that ran the jobs.
- */
+/* Appends the change of perplexity between two methods at equal job time, in %. */
 static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const question *q,
                         kvd_measured *out, kvd_err *err)
 {
@@ -335,10 +315,7 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /*
-             * If no job time of A is between two of B, compares the slower results of one method
-             * with the lowest perplexity of the other.
-             */
+            /* Otherwise compares slower results with the faster method's lowest perplexity. */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

@@ -55,7 +55,7 @@ static const char *const column_name[N_COLUMNS] = {"id",
                                                    "cannot"};
 
 typedef struct {
-    /* Name of the wanted column, or "*SUFFIX" for all columns whose names end in SUFFIX. */
+    /* name of the wanted column, or "*SUFFIX" for all that end so */
     const char *want;
     bool *use;
     size_t n_columns, n_values;
@@ -183,10 +183,7 @@ static void say_intervals(kvd_text *t, const kvd_measured *v)
         kvd_text_add(t, ", intervals %.3g to %.3g", least, most);
 }
 
-/*
- * Appends the range of measured values, such as "1.29 to 1.41 % (12 values) on NVIDIA H200" or
- * "0.55 [0.5, 0.6]".
- */
+/* Appends a range such as "1.29 to 1.41 % (12 values) on NVIDIA H200". */
 static void say(kvd_text *t, const char *name, const kvd_measured *v, const char *unit)
 {
     char range[96];
@@ -265,10 +262,7 @@ static void plain_name(const char *measure, char *buf, size_t size)
         snprintf(buf, size, "%s", measure);
 }
 
-/*
- * Parses the column "null" of ledger.csv: "LO:HI words" or "words". Without LO:HI, sets both limits
- * to NaN.
- */
+/* Parses "LO:HI words" or "words". Without LO:HI, both limits are NaN. */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
     int n = 0;
@@ -279,10 +273,7 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/*
- * Appends the range in which values are expected if the claim is false, such as "; null: 46.9 to 50
- * %".
- */
+/* Appends the range for a false claim, such as "; null: 46.9 to 50 %". */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
     char range[96];
@@ -300,7 +291,7 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
     kvd_text_add(t, "; null: %s (%s)", range, words);
 }
 
-/* Appends at which request rates a claim holds, such as "; holds at 35 to 100 % of the loads". */
+/* Appends request rates, such as "; holds at 35 to 100 % of the loads". */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {
     char range[96];
@@ -312,7 +303,7 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* Appends other measures; the one that judges the trend is named so. */
+/* Appends other measures. Names the one that judges the trend. */
 static int say_beside(const kvd_results *r, char *measures, const char *trend, kvd_ledger_entry *e,
                       kvd_err *err)
 {

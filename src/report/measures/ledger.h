@@ -58,10 +58,7 @@ typedef enum {
     KVD_N_VERDICTS
 } kvd_verdict;
 extern const char *const kvd_verdict_name[KVD_N_VERDICTS];
-/*
- * Returns the colour of a verdict: 0 if it is good, 1 if partly good, 2 if bad, 3 if the claim was
- * not measured.
- */
+/* Returns 0 for good, 1 partly good, 2 bad, 3 not measured. */
 int kvd_verdict_colour(kvd_verdict v);
 
 typedef struct {
@@ -88,14 +85,14 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
 /*
- * Returns the fraction of the loads 0.1 to 1 (request rate / highest rate of the baseline) at which
- * a curve is between lo and hi. Loads that were not measured count as outside.
+ * Returns the fraction of loads 0.1 to 1 at which a curve is between lo and hi. A load is a request
+ * rate / the baseline's highest.
  */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /*
- * Returns the number of curves over the request rate, or 0 if the rule has no test of loads. *least
- * and *most receive the smallest and largest fraction of loads at which a curve passes.
+ * Returns the number of curves over the load, 0 without a test of loads. *least, *most: fractions
+ * of loads that pass.
  */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
@@ -106,10 +103,10 @@ typedef struct {
     size_t n_values;
     double least, most; /* smallest and largest measured value of the claim */
     size_t n_services; /* number of curves over the request rate, one per simulated serving setup */
-    /* smallest and largest fraction of loads (relative request rates) at which the claim holds */
+    /* smallest and largest fraction of loads at which the claim holds */
     double least_loads, most_loads;
     kvd_measured values; /* measured values over the request rate, one curve per serving setup */
-    /* Measured values as text, for the page. */
+    /* measured values as text */
     kvd_text ours;
     kvd_verdict verdict;
 } kvd_ledger_entry;
@@ -128,38 +125,35 @@ typedef struct {
     kvd_figure_counts figures;
 } kvd_ledger;
 
-/* Judges every claim of ledger.csv in `paper`. Fails if a figure has no claim and no reason. */
+/* Judges every claim of ledger.csv. Fails if a figure has no claim and no reason. */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
-/* Adds the section on the claims of the papers with their verdicts. */
+/* Adds the section on the papers' claims. */
 void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report);
 
-/*
- * Writes how many figures were measured and with which verdicts, such as "104 figures and tables of
- * the papers: 40 measured here, ...".
- */
+/* Writes a text such as "104 figures and tables of the papers: 40 measured here, ...". */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
-/* Writes the range of a claim's measured values, such as "-20 to -3 %, at 35 % of the loads". */
+/* Writes a measured range, such as "-20 to -3 %, at 35 % of the loads". */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
-/* Writes a published range, such as "0.07 to 0.351 %", or "none printed" if both ends are NaN. */
+/* Writes a published range, such as "0.07 to 0.351 %", or "none printed" for NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
 /*
- * The papers ZACK and FDC print tables of rotations R: epsilon is mean |R|, delta is mean |R -
- * R_ref|. They have at most KVD_MOST_DATASETS data sets.
+ * largest number of data sets in a published table of rotations R: epsilon is mean |R|, delta mean
+ * |R - R_ref|
  */
 
 enum { KVD_MOST_DATASETS = 6 };
 
-/* A printed number, and half of its last digit's place value as its largest rounding error. */
+/* a printed number, and half of its last digit's place value */
 typedef struct {
     double value, half;
 } kvd_printed;
 
-/* One model of a published table, with numbers for n data sets. */
+/* a model of a published table, with numbers for n data sets */
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
@@ -173,52 +167,40 @@ typedef struct {
     size_t n;
 } kvd_published_table;
 
-/*
- * Reads a published table of epsilon and delta from tables.csv. The caller releases *out, also on
- * failure.
- */
+/* Reads a published table. The caller releases *out, also on failure. */
 int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
 /*
- * Number of pairs of data sets, and of pairs that violate |epsilon_a - epsilon_b| <= delta_a +
- * delta_b.
+ * number of comparisons of two data sets, and of those that violate |epsilon_a - epsilon_b| <=
+ * delta_a + delta_b
  */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
-/*
- * Returns true if there is a number x such that each printed delta equals |epsilon - x| within
- * rounding.
- */
+/* Returns true if one number x gives every delta as |epsilon - x| within rounding. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/*
- * Number of models of a published table that one epsilon fits. If deltas were in random order,
- * `expected` would be its mean, and `probability` the chance of at least as many.
- */
+/* number of models that one epsilon fits; with deltas in random order: mean, chance of as many */
 typedef struct {
     size_t fits;
     double expected, probability;
 } kvd_published_fit;
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 
-/* Two columns of published tables that have equal digits in most of their common lines. */
+/* two columns of published tables with mostly equal digits */
 typedef struct {
     char table[2][64], column[2][64];
-    /* Number of lines that both tables have, and of lines with equal digits. */
+    /* number of common lines, and of lines with equal digits */
     size_t shared, equal;
 } kvd_published_twin;
 
-/*
- * Finds two columns in published tables that agree in most of their lines, at least 4. The caller
- * frees *out.
- */
+/* Finds two columns that agree in most of at least 4 lines. The caller frees *out. */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
-/* Two models of different names in two published tables that have `numbers` equal numbers. */
+/* two models of different names with equal numbers */
 typedef struct {
     char table[2][64], model[2][64];
     size_t numbers;

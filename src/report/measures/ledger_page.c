@@ -1,4 +1,4 @@
-/* Report section that lists the papers' claims with their verdicts. */
+/* Section that lists the papers' claims with verdicts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "report/measures/ledger.h"
 
-/* Largest number of claims with the same verdict that the page shows without a click. */
+/* number of claims of one verdict that the page shows without a click */
 enum { MOST_OPEN = 12 };
 
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
@@ -108,19 +108,13 @@ static void other_departures(const kvd_results *r, kvd_text *t)
         kvd_text_raw(t, " The papers' heads have 128 dimensions.");
 }
 
-/*
- * Returns the length of a figure's name in a claim's id: that of "ZACK Fig. 13" in "ZACK Fig. 13
- * (IMDb)".
- */
+/* Returns the length of "ZACK Fig. 13" in "ZACK Fig. 13 (IMDb)". */
 static size_t figure_name(const char *id)
 {
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
-/*
- * Adds a figure that draws ratios of two methods against the request rate. It has a curve for each
- * claim and setup.
- */
+/* Draws ratios of two methods against the request rate. */
 static void figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s)
 {
     const size_t n = figure_name(l->entry[first].id);
@@ -211,7 +205,7 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
         s->failed |= departures.failed;
     }
     s->failed |= on.failed | more.failed;
-    /* The page shows the claims as HTML, so the table is only written as a CSV file. */
+    /* Writes only a CSV file, because the page shows the claims as HTML. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

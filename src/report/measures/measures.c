@@ -67,8 +67,8 @@ typedef struct {
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Returns true if the rotations of a file are per query head (or, if per_query is false, per KV
- * head). If there are equally many heads, both are true.
+ * Returns true for rotations per query head, or if not per_query per KV head. Both are true for
+ * equal numbers.
  */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
@@ -76,9 +76,8 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Sets the range that the sum of the smaller half of the singular values has if they are random, as
- * a share of the sum of all, to (1 - c) / 2 .. 1 / 2: singular values of n random vectors of d
- * dimensions are within 1 - c .. 1 + c of their mean, c = sqrt(d / n) (Marchenko and Pastur 1967).
+ * Sets the share of the smaller half of singular values for n random vectors of d dimensions: (1 -
+ * c) / 2 .. 1 / 2, c = sqrt(d / n) (Marchenko and Pastur 1967).
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -86,10 +85,7 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
     kvd_values_null(out, 100 * fmax(0, 1 - c) / 2, 50);
 }
 
-/*
- * Sets the range expected if a claim is false (null range) from files of models with random
- * weights. Returns false if there is no such file.
- */
+/* Sets the range for a false claim, from random weights. Returns false if there are none. */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -120,7 +116,7 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
             kvd_calibration_compared(q->r, s) || !paired_as(s, per_query) ||
             kvd_model_info_untrained(&s->model))
             continue;
-        /* Skips spectra of Q and K before RoPE, because the papers decompose Q and K after RoPE. */
+        /* Leaves out rotations before RoPE, because the papers decompose Q and K after RoPE. */
         if (strcmp(s->rope, "before") == 0 && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW &&
             q->pair != KVD_PAIR_WV)
             continue;
@@ -142,10 +138,7 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/*
- * Sets the range expected if a claim is false (null range) to the energy that a random rotation
- * keeps.
- */
+/* Sets the range for a false claim: the energy that a random rotation keeps. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -167,9 +160,7 @@ bool kvd_of_token_counts(const kvd_similarity *s)
     return false;
 }
 
-/*
- * Returns true if file x compares token counts of a single text, and another file compares texts.
- */
+/* Returns true if file x compares token counts of one text, and another file compares texts. */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
     bool other = false;
@@ -234,9 +225,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /*
-                 * Rotations may be those of random token ids, but the data must be of a real text.
-                 */
+                /* The data must be of a real text, not of random token ids. */
                 else if (want_random && rb)
                     continue;
                 else
@@ -251,10 +240,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     return 0;
 }
 
-/*
- * Appends values of the measures tokens-delta and tokens-fall: delta / epsilon against the number
- * of calibration tokens.
- */
+/* Appends delta / epsilon against the number of calibration tokens. */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;
@@ -274,7 +260,7 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
                 goto done;
             continue;
         }
-        /* Points in `p` that differ only in the number of tokens are adjacent, in rising order. */
+        /* Points that differ only in tokens are adjacent, in rising order. */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&
                strcmp(p[last + 1].series, p[i].series) == 0)

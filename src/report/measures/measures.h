@@ -1,4 +1,4 @@
-/* Numbers that are computed from result files, for the tables and the ledger of claims. */
+/* Numbers computed from result files, for tables and claims. */
 #ifndef KVD_REPORT_MEASURES_MEASURES_H
 #define KVD_REPORT_MEASURES_MEASURES_H
 
@@ -6,99 +6,69 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/*
- * Returns the mean over heads of singular value number `dim`, divided by sqrt(n_rows) if normalised
- * (Z-10, docs/readings.md).
- */
+/* Returns the mean over heads of singular value `dim`, divided by sqrt(n_rows) if normalised. */
 double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised);
-/*
- * Returns the share of the smaller half of a head's singular values in the sum of all, mean over
- * heads.
- */
+/* Returns the smaller half's share in the sum of singular values, mean over heads. */
 double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair);
-/*
- * Returns how many dimensions of a head hold the fraction `share` of sum(sigma^2), mean over heads.
- */
+/* Returns how many dimensions hold the fraction `share` of sum(sigma^2), mean over heads. */
 double kvd_dims_for_energy(const kvd_spectrum *s, kvd_pair pair, double share);
 /*
- * Returns the fraction of singular values below 1 (Fig. 13 of the ZDC paper). If `normalised`,
- * divides them by sqrt(n_rows) first (D-22 in docs/readings.md).
+ * Returns the fraction of singular values below 1, divided by sqrt(n_rows) if normalised (ZDC
+ * paper, Fig. 13).
  */
 double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised);
-/* Computes the mean and the sample standard deviation over heads of the largest singular value. */
+/* mean and standard deviation over heads of the largest singular value */
 int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd, kvd_err *err);
 
 typedef struct {
-    /* Name of the curve in figures, such as "TEXT against REFERENCE". */
+    /* name of the curve in figures, such as "TEXT against REFERENCE" */
     char series[2 * KVD_LABEL + 16];
     kvd_pair pair;
     size_t n_tokens;
     size_t n_averaged; /* number of reference texts over which the values are averaged */
-    /* true if the figures draw this curve */
     bool drawn;
     bool random;
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
-/*
- * Compares rotations by the number of calibration tokens, as in the ZACK paper. The caller frees
- * *points.
- */
+/* Compares rotations by the number of calibration tokens. The caller frees *points. */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
-/*
- * Returns true if files a and b of a comparison were calibrated on the same text, by label or by
- * content.
- */
+/* Returns true if two files were calibrated on one text, by label or content. */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/*
- * Returns true if text i is the longest of the texts with its label or, of equally long ones, the
- * first.
- */
+/* Returns true for the longest text of its label, or the first of equally long ones. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
-/*
- * Returns true if two files of a comparison have the same label. The comparison is then of token
- * counts.
- */
+/* Returns true if two files have one label, so that token counts are compared. */
 bool kvd_of_token_counts(const kvd_similarity *s);
 
-/* Returns true unless the result row belongs to a single random seed. */
+/* Returns true unless the result is of a single random seed. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
-/* Returns true if the result row was measured with quantised weights and an uncompressed cache. */
+/* Returns true for quantised weights with an uncompressed cache. */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
-/* Returns true if the text of the result row is also the method's calibration text. */
+/* Returns true if the method was calibrated on the evaluated text. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
-/* Returns true if two labels are NAME-a and NAME-b, the two halves of one text. */
+/* Returns true for NAME-a and NAME-b, two halves of one text. */
 bool kvd_other_half(const char *a, const char *b);
 
 typedef struct {
     double value;
-    /* Text that says what was measured, including the name of the result file. */
+    /* says what was measured, with the file's name */
     char what[2 * KVD_LABEL + 64];
-    /* Device on which a time was measured, such as "NVIDIA H200"; "" for other numbers. */
+    /* name of the device of a time, such as "NVIDIA H200"; else "" */
     char device[64];
-    /*
-     * Score of which a search (--target of kvdim-eval) had to keep a fraction; "" if the value
-     * comes from no such search.
-     */
+    /* score that a search had to keep; "" without a search */
     char metric[48];
-    /*
-     * True if at this request rate the queue of requests grows, so that a longer simulation would
-     * give another value.
-     */
+    /* true if the queue of requests grows at this rate: the value depends on the duration */
     bool grows;
-    /*
-     * True if between the load of this value and the one before, a load was simulated for the
-     * baseline alone.
-     */
+    /* true if a load below this one was simulated for the baseline alone */
     bool gap;
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
-    /* Range in which the value is expected if the claim is false (null range); NaN if not known. */
+    /* range expected if the claim is false; NaN if unknown */
     double null_lo, null_hi;
-    /* Request rate divided by the highest rate of the baseline; NaN if the value has no rate. */
+    /* request rate / highest rate of the baseline; NaN without a rate */
     double load;
-    /* Number of the curve to which the value belongs. A curve has values at rising loads. */
+    /* number of the curve, whose values have rising loads */
     size_t curve;
 } kvd_measured_value;
 
@@ -160,19 +130,13 @@ typedef struct {
  * - NAME:all kvd_setting_measure, kvd_token_measure
  */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
-/* Appends a value, unless it is not finite, with a formatted text that says what was measured. */
+/* Appends a finite value with a text that says what was measured. */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
-/*
- * Set the 95 % interval of the value appended last, or the range in which it is expected if the
- * claim is false.
- */
+/* Set the 95 % interval of the last value, or its range if the claim is false. */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 void kvd_values_null(kvd_measured *v, double lo, double hi);
-/*
- * Marks the values from index `first` on as times that were measured on a device. `engine` begins
- * with its name.
- */
+/* Marks values from `first` on as times on the device at the start of `engine`. */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
@@ -202,8 +166,8 @@ void kvd_values_release(kvd_measured *v);
  * A job without time in PHASES has no jct-share, jct-of-... or jct-shared.
  */
 /*
- * Returns true if the method `text` has the name and the parameters in `asked` ("zack,p=0.3") and
- * none that it excludes ("!p"). online=1 and explicit=1 must be asked for.
+ * Returns true if method `text` has the name and parameters of `asked` ("zack,p=0.3") and none that
+ * it excludes ("!p").
  */
 bool kvd_report_is_method(const char *text, const char *asked);
 
@@ -212,10 +176,10 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
                     kvd_err *err);
 
 /*
- * Measures "p99-A:TEXT": the largest fraction of the cache that method A can remove with 99 % of
- * the score (--target), and p99-A-less-B:TEXT, a difference in one file. TEXT is part of the label.
- * A may end in "-RULE", the rule of kept dimensions. Scores against the uncompressed output do not
- * count.
+ * Knows measures "p99-A:TEXT": the largest fraction of the cache that method A can remove with 99 %
+ * of the score (--target), and p99-A-less-B:TEXT, a difference in one file. TEXT is part of the
+ * label. A may end in "-RULE", the rule of kept dimensions. Scores against the uncompressed output
+ * do not count.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
@@ -264,10 +228,7 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/*
- * Parameters that kvdim-fit --regression proposed for a loss, and the measured result with them
- * (section 8 of the ZDC paper).
- */
+/* parameters that kvdim-fit --regression proposed, and their result (ZDC paper, section 8) */
 
 typedef struct {
     const kvd_result *file;     /* kvdim/rates file with the proposed parameters */
@@ -277,92 +238,65 @@ typedef struct {
     double asked;          /* allowed loss: perplexity / perplexity of the uncompressed model - 1 */
     kvd_interval measured; /* measured loss, and its confidence interval */
     double share;          /* size of the cache as a fraction of a 16-bit cache */
-    /*
-     * Size of the smallest cache that other parameters gave at a loss of at most `asked`; NaN if
-     * there is none.
-     */
+    /* smallest cache of other parameters whose loss is at most `asked`; NaN if none */
     double oracle_asked;
-    /* Size of the smallest cache that other parameters gave at a loss of at most measured.value. */
+    /* smallest cache of other parameters at a loss of at most measured.value */
     double oracle_measured;
-    /*
-     * Sizes of the smallest caches that other parameters gave at losses of at most measured.lo and
-     * measured.hi.
-     */
+    /* the two for losses measured.lo and measured.hi */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
-/*
- * Compares the measured results of proposed parameters with the best measured parameters. The
- * caller frees *all.
- */
+/* Compares proposed parameters with the best measured ones. The caller frees *all. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/*
- * Computes by how many percent the cache with proposed parameters exceeds the smallest measured
- * one.
- */
+/* Computes by how many percent the proposed cache exceeds the smallest measured one. */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/* Fewest result rows from which the bytes saved at 99 % of the accuracy are read. */
+/* smallest number of results from which saved bytes at 99 % of the accuracy are read */
 enum { KVD_FEWEST_POINTS = 3 };
 
-/*
- * Returns the search (kvdim-eval --target) for the strongest compression that keeps the fraction
- * `target` of the accuracy, made for the row's method and text, or NULL.
- */
+/* Returns the search that keeps the fraction `target` with this method and text, or NULL. */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
-/*
- * Reads the bytes saved at 99 % of the top-1 accuracy from result rows of one method, which are
- * ordered by falling bytes.
- */
+/* Reads the bytes saved at 99 % of the accuracy from a method's results, largest bytes first. */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
 
-/* Returns true if the calibration left out sequences or replaced vectors by K-means centroids. */
+/* Returns true if sequences were left out or tokens replaced by K-means centroids. */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
-/*
- * Returns true if the spectrum file serves only to compare calibrations (Fig. 15 and 26 of the ZDC
- * paper).
- */
+/* Returns true for files that serve only to compare calibrations (ZDC paper, Fig. 15 and 26). */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the spectrum file that was calibrated like `s`, but on all sequences, or NULL. */
+/* Returns the same calibration on all sequences, or NULL. */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
-/*
- * Returns the kvdim/spectrum file with which a result row was calibrated, found by label and model,
- * or NULL.
- */
+/* Returns the file with which a result was calibrated, by label and model, or NULL. */
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
-/* A result row, and the kvdim/spectrum file with whose rotations its cache was compressed. */
+/* a result, and the file of the rotations that it used */
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removed fraction of dimensions that the user asked for */
-    /* Seconds for recording the calibration data, multiplied by the fraction of tokens kept. */
+    /* seconds to record the calibration data, times the fraction of tokens kept */
     double collect_s;
-    /* Seconds for reading and summing vectors, for K-means and for the decomposition. */
+    /* seconds to read and sum tokens, for K-means and the decomposition */
     double calibrate_s;
     double perplexity;
 } kvd_calibration_point;
 
 /*
- * Lists result rows with their calibrations in *points, ordered by text, method and removed
- * fraction. The caller frees *points.
+ * Lists results with calibrations, ordered by text, method and removed fraction. The caller frees
+ * *points.
  */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
-/*
- * Returns true if two points have the same method and removed fraction p. Kept dimensions of heads
- * may differ.
- */
+/* Returns true for equal methods and removed fractions p. */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
 /*
- * Returns true if two calibrations have the same method, removed fraction and type of vectors
- * (tokens or centroids) and, if `centroids`, the same number of them.
+ * Returns true for equal methods, removed fractions and kinds of vectors and, if `centroids`, their
+ * number.
  */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
@@ -371,10 +305,7 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/*
- * Writes the name of a curve, such as "uniform: weighted": method, text if `texts`, and type of
- * calibration vectors (tokens, centroids or weighted centroids).
- */
+/* Writes a curve's name, such as "uniform: weighted": method, text if `texts`, kind of vectors. */
 void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
 
 /*
@@ -398,10 +329,10 @@ int kvd_serving_measure(const kvd_results *r, const char *name, const char *trac
                         kvd_measured *out, kvd_err *err);
 
 typedef struct {
-    /* Conditions of a measured number. Only numbers with equal `key` are compared. */
+    /* conditions of a number; only numbers with equal conditions are compared */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];
-    /* Measured value and its 95 % interval. lo and hi are NaN if it has none. */
+    /* value and 95 % interval; NaN if it has none */
     double value, lo, hi;
     const kvd_result *file; /* borrowed */
     size_t row;             /* row of an accuracy file, else 0 */
@@ -413,9 +344,8 @@ typedef struct {
 } kvd_observations;
 
 /*
- * Adds the section that compares two sets of result files. Rows are compared if kvd_rows_differ
- * finds no condition but widths in which they differ. *n_outside is the number of verdicts
- * "outside" or "differs". Fails if no number of one set matches a number of the other.
+ * Adds the comparison of two sets of files. *n_outside: verdicts "outside" or "differs". Fails if
+ * no number of one set matches one of the other.
  */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);

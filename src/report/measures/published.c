@@ -1,4 +1,4 @@
-/* Consistency of the papers' tables of epsilon and delta (measures.h). */
+/* Consistency of the papers' tables of epsilon and delta. */
 #include "report/measures/ledger.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ enum { MOST_FIELDS = 16 };
 
 typedef struct {
     char name[64];
-    /* Cells of a published table as texts. Line 0 is the heading. */
+    /* cells of a published table; line 0 is the heading */
     char (*cell)[MOST_FIELDS][40];
     size_t n_rows, n_fields, n_keys; /* n_keys: number of leading columns with texts */
 } sheet;
@@ -54,10 +54,7 @@ static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *er
     return kvd_status(status);
 }
 
-/*
- * Parses a printed number and its rounding error: "6.43e-2" is 0.0643 with an error of at most
- * 0.00005.
- */
+/* Parses a number and its rounding error: "6.43e-2" is 0.0643 +- 0.00005. */
 static int printed(const char *text, kvd_printed *out, kvd_err *err)
 {
     if (kvd_arg_double("published number", text, -1e300, 1e300, &out->value, err))
@@ -133,21 +130,14 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/*
- * Returns true if |x - epsilon| of the i-th data set rounds to the published delta with index
- * order[i].
- */
+/* Returns true if |x - epsilon| of data set i rounds to the delta order[i]. */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
     return fabs(fabs(x - e->value) - d->value) <= (e->half + d->half) * (1 + 1e-9);
 }
 
-/*
- * Returns true if for one number x, |x - epsilon| of every data set rounds to its published delta.
- * Only x at the ends of the rounding intervals of epsilon +- delta are tried, because others
- * explain no more.
- */
+/* Searches x for which |x - epsilon| rounds to every delta. Ends of rounding intervals suffice. */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
     static const double sign[] = {-1, 1};
@@ -170,10 +160,7 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
     return one_epsilon(m, as_printed);
 }
 
-/*
- * Tries all orders of the deltas after the first k. Counts orders in *n, and in *fit those that one
- * x explains.
- */
+/* Tries all orders of the deltas after the first k. *fit counts those that one x explains. */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {
@@ -194,7 +181,7 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /* p[k] is the probability that exactly k models are explained if deltas are in random order. */
+    /* probability p[k] that k models are explained by deltas in random order */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
@@ -298,9 +285,7 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
     return out->shared >= FEWEST && 4 * out->equal >= 3 * out->shared;
 }
 
-/*
- * Returns true if all numbers of a column are equal: agreement with it is no evidence of copying.
- */
+/* Returns true for a constant column: agreement with it is no evidence of copying. */
 static bool constant(const sheet *s, size_t column)
 {
     for (size_t i = 2; i < s->n_rows; i++)
@@ -336,10 +321,7 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
     return status;
 }
 
-/*
- * Returns how many columns with the same heading two tables have, if all numbers of line i of `a`
- * and line j of `b` in these columns have equal digits; otherwise 0.
- */
+/* Returns how many columns of equal heading agree in lines i and j, if all do, otherwise 0. */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
     size_t n = 0;
@@ -373,10 +355,7 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /*
-                     * Element k of *out counts the equal numbers of a pair of models over all
-                     * lines.
-                     */
+                    /* *out[k]: equal numbers of two models over all lines */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

@@ -1,17 +1,16 @@
-/* Decides if two result rows were measured under equal conditions (rows.h). */
+/* Decides if two results were measured under equal conditions. */
 #include "report/rows.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* A column of a result file that describes a condition of the measurement. */
+/* column that describes a condition of the measurement */
 typedef struct {
     const char *column;
     /*
-     * Group of columns: "widths" (kept dimensions), "sample" (size of the texts), "bases"
-     * (rotations) or NULL. If a caller names the group, its numbers are not compared, and its texts
-     * only if both results have one.
+     * group of columns that a caller can exclude: "widths" (kept dimensions), "sample" (texts),
+     * "bases" (rotations), or NULL
      */
     const char *group;
     bool text;
@@ -87,17 +86,14 @@ static bool equal(double a, double b)
     return isinf(a) || isinf(b) ? a <= b && b <= a : fabs(a - b) < 1e-9;
 }
 
-/* Serving files of older revisions lack "graphs" and "phases". NaN there equals every number. */
+/* Compares numbers. Older files lack some columns, whose NaN equals every number. */
 static bool same_number(const char *column, double a, double b)
 {
     return ((isnan(a) || isnan(b)) && (!strcmp(column, "graphs") || !strcmp(column, "phases"))) ||
            equal(a, b);
 }
 
-/*
- * Returns true if two texts of a column are equal. In "engine" only device and number type count.
- * In "admission", "" means "whole".
- */
+/* Compares texts. "engine": only device and number type count. "admission": "" means "whole". */
 static bool same_text(const char *column, const char *a, const char *b)
 {
     if (!strcmp(column, "admission"))
@@ -109,7 +105,7 @@ static bool same_text(const char *column, const char *a, const char *b)
     return !strncmp(a, b, n) && (!b[n] || strchr(",;", b[n]));
 }
 
-/* Moves *at to the next of "key=value,..." whose key is not in `but`. Returns its length, or 0. */
+/* Moves *at to the next key=value whose key is not in `but`. Returns its length, or 0. */
 static size_t next_setting(const char **at, const char *but)
 {
     while (**at) {
@@ -216,12 +212,12 @@ static kvd_named_text text_of(const kvd_result *x, size_t i)
     return t;
 }
 
-/* A file of requests or of benchmark items, with the name under which result rows mention it. */
+/* file of requests or benchmark items, with its name in results */
 typedef struct {
     const char *name, *path, *hash;
 } named_file;
 
-/* Returns true if a row's label is the name of the file `path` without folder and ending. */
+/* Returns true if the label is the file's name without folder and ending. */
 static bool is_benchmark(const kvd_rows *rows, const char *path, const char **label)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,
@@ -235,10 +231,7 @@ static bool is_benchmark(const kvd_rows *rows, const char *path, const char **la
     return false;
 }
 
-/*
- * Reads input k of a result. Returns false unless the input is a file of requests of a serving
- * result, or a file of items of a tasks result.
- */
+/* Reads input k. Returns false unless it is a file of requests or of benchmark items. */
 static bool file_of(const kvd_result *x, size_t k, named_file *f)
 {
     f->path = kvd_fact_get(&x->input[k], "path");
@@ -253,7 +246,7 @@ static bool file_of(const kvd_result *x, size_t k, named_file *f)
            is_benchmark(x->accuracy.rows, f->path, &f->name);
 }
 
-/* Fails if two results give the same name to files of requests or items with different contents. */
+/* Fails if one name is used for files of different contents. */
 static int same_files(const kvd_result *x, const kvd_result *y, kvd_err *err)
 {
     named_file a, b;

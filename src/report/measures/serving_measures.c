@@ -1,4 +1,4 @@
-/* Measures of simulated serving against the load, computed from result files (measures.h). */
+/* Measures of simulated serving against the load, from result files. */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -10,12 +10,9 @@
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
-/* Parts of a measure's name "serving-WHAT-A-over-B:TRACE". */
+/* parts of a name "serving-WHAT-A-over-B:TRACE" */
 typedef struct {
-    /*
-     * WHAT, methods A and B, and the trace. `trace` is the end of the text in column trace, such as
-     * " of arxiv".
-     */
+    /* parts of a measure's name: quantity, methods A and B, and the end of the trace's text */
     char what[12], a[48], b[48], trace[32];
 } question;
 
@@ -52,10 +49,7 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/*
- * Returns 1 if the method text contains online=1 (rows are rotated back online), 2 if it contains
- * explicit=1 (with rotations of a file), 0 otherwise.
- */
+/* Returns 1 if online=1 rotates keys back, 2 if explicit=1 does with a file's rotations, else 0. */
 static int rebuilds(const char *method)
 {
     return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;
@@ -91,9 +85,7 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/*
- * Returns true if the queue of requests grows: few requests are served, or the last one ends late.
- */
+/* Returns true if few requests are served, or the last one ends late. */
 static bool grows(const kvd_report_row *e)
 {
     const double served = kvd_report_real(e, "served_per_s"), drain = kvd_report_real(e, "drain_s"),
@@ -144,7 +136,7 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
         const size_t first = out->n;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        /* A growing queue is expected here, because memory is short. */
+        /* Marks the queue as not growing, because here growth is expected. */
         for (size_t k = first; k < out->n; k++)
             out->value[k].grows = false;
     }
@@ -163,10 +155,7 @@ static int by_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Collects as a curve the rows that are equal to `row` in everything but kind (single rate or
- * maximum rate) and request rate. The caller frees c->at.
- */
+/* Collects results that differ only in kind and request rate. The caller frees c->at. */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
 {
@@ -181,10 +170,7 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
     return 0;
 }
 
-/*
- * Returns the largest request rate, interpolated on the curve, at which the mean latency is at most
- * `latency`, or 0.
- */
+/* Returns the largest rate, interpolated, with mean latency at most `latency`, or 0. */
 static double rate_at_latency(const curve *c, double latency)
 {
     double rate = 0;
@@ -215,10 +201,7 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/*
- * Largest load (request rate / highest rate of the baseline) that counts as 1, because two searches
- * of the highest rate differ by up to 0.4 %.
- */
+/* largest ratio of equal loads; two searches of the highest rate differ by up to 0.4 % */
 static const double last_load = 1.005;
 
 static void end_at_highest_rate(kvd_measured *v, size_t first)
@@ -271,8 +254,8 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
 }
 
 /*
- * Appends a curve for each row of method A that has the conditions of `top`, the row with B's
- * highest rate.
+ * Appends a curve for each result of method A under the conditions of `top`, the highest rate of
+ * method B.
  */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)

@@ -1,7 +1,4 @@
-/*
- * Measures that compare a method's results with different parameters, and removed fractions at
- * equal accuracy, computed from result files (measures.h).
- */
+/* Measures that compare parameters of a method, and removed fractions at equal accuracy. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +8,7 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/*
- * Returns true if the comma-separated parameters of a result row contain `setting`, a text
- * "key=value".
- */
+/* Returns true if the parameters contain `setting`, a text "key=value". */
 static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
 {
     const char *at = kvd_row_text(rows, row, "settings");
@@ -31,10 +25,7 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
            strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
 }
 
-/*
- * Finds the rows of hetero with bits[0], bits[1] for K, V and with bits[2], bits[3] that differ in
- * nothing else.
- */
+/* Finds results of hetero with bits[0], [1] for K, V and with bits[2], [3]. */
 static bool find_mirrored(const kvd_result *x, const char *label, const char *const bits[4],
                           size_t *a, size_t *b)
 {
@@ -51,10 +42,7 @@ static bool find_mirrored(const kvd_result *x, const char *label, const char *co
     return false;
 }
 
-/*
- * Returns the KL divergence of method hetero with bits[0] for K and bits[1] for V, divided by that
- * with bits[2] and bits[3], or NaN.
- */
+/* Divides the KL divergence with bits[0], [1] for K, V by that with bits[2], [3]. */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
     size_t a, b;
@@ -77,10 +65,7 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
     return mirrored(x, label, high_bits);
 }
 
-/*
- * Returns the smallest cache of method leankv, in % of a 16-bit cache, that keeps the fraction
- * `least` of the top-1 accuracy.
- */
+/* Returns the smallest cache of leankv, in %, that keeps the fraction `least` of the accuracy. */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
     double best = NAN;
@@ -101,13 +86,10 @@ static double five_percent_cache(const kvd_result *x, const char *label)
     return smallest(x->accuracy.rows, label, 0.95, 0);
 }
 
-/* Largest difference of removed fractions that counts as equal: one of 128 dimensions. */
+/* difference up to which removed fractions count as equal, one of 128 dimensions */
 static const double equal_p = 0.008;
 
-/*
- * Returns the perplexity of zack if only V loses dimensions, divided by that if only Q and K do, or
- * NaN.
- */
+/* Divides zack's perplexity with fewer dimensions of V by that with fewer of Q and K. */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -129,7 +111,7 @@ static double v_over_qk(const kvd_result *x, const char *label)
     return ratio;
 }
 
-/* Returns by how many percent the perplexity of 4-bit K and V exceeds that of 4-bit weights. */
+/* Returns by how many percent 4-bit K and V raise the perplexity above 4-bit weights. */
 static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -166,7 +148,7 @@ static double number_of(const kvd_rows *rows, size_t row, const char *key)
                : (double)NAN;
 }
 
-/* A KL divergence with its 95 % interval. */
+/* KL divergence with its 95 % interval */
 typedef struct {
     double value, lo, hi;
 } divergence;
@@ -176,7 +158,7 @@ static double between(double a, double b, double part)
     return exp(log(a) + part * (log(b) - log(a)));
 }
 
-/* Returns the KL divergence of h2o, interpolated at the cache size of result row i, or NaN. */
+/* Returns h2o's KL divergence at the cache size of result i, interpolated, or NaN. */
 static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -203,10 +185,7 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/*
- * Appends the KL divergence of h2o divided by that of method sparsity at equal cache size. A ratio
- * of 1 is expected if the claim is false.
- */
+/* Appends the KL divergence of h2o / that of sparsity at equal size; 1 if the claim is false. */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -232,7 +211,7 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
     const char *const (*bits)[4]; /* bits of K and V in numerator and denominator, or NULL */
-    /* Function that is used instead of `compute` if a text has several values, or NULL. */
+    /* function that is used instead of `compute` for several values per text, or NULL */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -319,10 +298,7 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/*
- * Returns the removed fraction that a search found. An end of its interval that was not found
- * becomes 0 or 1.
- */
+/* Returns the removed fraction. An end of its interval that was not found becomes 0 or 1. */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -361,7 +337,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     return 0;
 }
 
-/* Returns true if `settings` gives the parameter `key` this value, to four significant digits. */
+/* Returns true if the values are equal to four significant digits. */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
     char wanted[64];
@@ -426,10 +402,7 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
     }
 }
 
-/*
- * Returns the number of result rows with parameters that kvdim-fit proposed. Lists them in `all`
- * unless it is NULL.
- */
+/* Counts results with proposed parameters, and lists them in `all` unless NULL. */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
     size_t n = 0;
@@ -484,7 +457,7 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* The smallest cache falls as the loss rises, so the ends of the interval are exchanged. */
+        /* The cache falls as the loss rises, so the ends are exchanged. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

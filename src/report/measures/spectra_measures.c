@@ -1,4 +1,4 @@
-/* Measures of singular values, computed from spectrum files (measures.h). */
+/* Measures of singular values, from spectrum files. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,10 +115,7 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/*
- * Averages the values of curve point i over all reference texts. Returns false if there is only one
- * reference, or if some lack this number of tokens.
- */
+/* Averages point i over all reference texts. Returns false if some lack this number of tokens. */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;
@@ -188,10 +185,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /*
-         * Elements with equal label, pair and number of tokens have a common mean. `leads` is true
-         * for the first of them, so that the mean is computed once.
-         */
+        /* true for the first result of its series, which computes the mean of all */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

@@ -1,4 +1,4 @@
-/* Finds the bytes that methods save at 99 % of the accuracy (measures.h). */
+/* Finds the bytes that methods save at 99 % of the accuracy. */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/* Returns the name of the parameter that a search varied: p (removed fraction) in older files. */
+/* Returns the varied parameter. Older files name none; it is p (removed fraction). */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");
@@ -35,7 +35,7 @@ static double value_of(const kvd_accuracy_entry *e)
 
 enum { KEYS = 32, KEY = 64 };
 
-/* Parameters parsed from a text "NAME.key=value,...". Values are numbers, except that of `cut`. */
+/* parameters of "NAME.key=value,..."; all values but that of `cut` are numbers */
 typedef struct {
     char key[KEYS][KEY];
     double value[KEYS];
@@ -53,10 +53,7 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
     }
 }
 
-/*
- * Returns true if parameter `k` always rises, or always falls, as the varied parameter of these
- * rows rises.
- */
+/* Returns true if parameter `k` always rises, or always falls, with the varied one. */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
     bool up = true, down = true;
@@ -146,10 +143,7 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
-        /*
-         * Sets the value without compression to NaN unless the parameter is p: only a removed
-         * fraction p of 0 means "uncompressed".
-         */
+        /* Only a removed fraction p of 0 means "uncompressed". */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

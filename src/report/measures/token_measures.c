@@ -1,10 +1,10 @@
-/* Measures of the attention that tokens receive, computed from kvdim/tokens files (measures.h). */
+/* Measures of the attention that tokens receive, from kvdim/tokens files. */
 #include "report/measures/measures.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Index of the fraction 0.95 of attention in kvd_critical_level. */
+/* index of 0.95 in kvd_critical_level */
 enum { P95 = 1 };
 
 static double score_range(const kvd_tokens *t)
@@ -14,16 +14,13 @@ static double score_range(const kvd_tokens *t)
     return last > 0 && hi[0] > lo[0] ? 100 * (hi[last] - lo[last]) / (hi[0] - lo[0]) : (double)NAN;
 }
 
-/*
- * Returns the percentage of the tokens in `set` that two neighbouring layers have in common, mean
- * over layers.
- */
+/* Returns the percentage of tokens in `set` that neighbouring layers share, mean over layers. */
 static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/* Returns near() minus the percentage that the first and the last layer have in common. */
+/* Returns near() minus the percentage of first and last layer. */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -80,7 +77,7 @@ static double critical_heads(const kvd_tokens *t)
     return kv > 1 ? sum / t->n_layers : (double)NAN;
 }
 
-/* Returns the p-quantile of the standard normal distribution, for p from 0.5 to 1. */
+/* Returns a quantile of the standard normal distribution, for p from 0.5 to 1. */
 static double normal_quantile(double p)
 {
     double lo = 0, hi = 40;
@@ -91,10 +88,7 @@ static double normal_quantile(double p)
     return lo;
 }
 
-/*
- * Returns the largest ratio that chance produces between n means if all are equal (95 % confidence,
- * Bonferroni).
- */
+/* Returns the largest ratio that chance gives between n equal means (95 %, Bonferroni). */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
     double all = 0, worst = 0;
@@ -137,10 +131,7 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /*
-     * Function that returns the largest value by chance if all layers or heads have equal means, or
-     * NULL.
-     */
+    /* function that returns the largest value by chance if all means are equal, or NULL */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -153,10 +144,7 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/*
- * Names of measures of the tokens that layers have in common, and the quantity by which these
- * tokens are ranked.
- */
+/* measures of tokens that layers share, and their ranking */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -196,10 +184,7 @@ static double value_of(const kvd_tokens *t, int which)
     return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
 }
 
-/*
- * Computes the range of a measure over files of models with random weights. Returns false if there
- * are none.
- */
+/* Finds a measure's range over models with random weights. Returns false if there are none. */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
 {
@@ -216,21 +201,18 @@ static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which
     return *least <= *most;
 }
 
-/* Returns the p-quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % for 7 and more. */
+/* Returns a quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % from 7 degrees on. */
 static double student_quantile(double p, double degrees)
 {
     const double z = normal_quantile(p), z3 = z * z * z, z5 = z3 * z * z;
     return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees);
 }
 
-/*
- * Sets the 95 % interval of a measure from the mean of the layers' standard errors, which is an
- * upper bound.
- */
+/* Sets the interval from the mean of the layers' standard errors, an upper bound. */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    /* Fewest requests for which a confidence interval is computed. */
+    /* smallest number of requests for an interval */
     enum { FEWEST = 8 };
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;

@@ -1,4 +1,4 @@
-/* Verdicts on claims: reproduced, holds, trend holds, cannot tell (ledger.h). */
+/* Verdicts on claims: reproduced, holds, trend holds, cannot tell. */
 #include "report/measures/ledger.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/* Answer of a test on a measured value. For several values, the smallest answer counts. */
+/* answer of a test; for several values, the smallest counts */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -31,7 +31,7 @@ static bool of_null(const char *test)
     return strcmp(test, "above-null") == 0 || strcmp(test, "below-null") == 0;
 }
 
-/* Parses the limit of a test: a number, or "low" or "high" for an end of the published range. */
+/* Parses a limit: a number, or an end of the published range ("low", "high"). */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -102,7 +102,7 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
 
 static const double least_load = 0.1;
 
-/* Returns the fraction of the straight line from a to b that is between lo and hi. */
+/* Returns the fraction of the line from a to b that is between lo and hi. */
 static double part_between(double a, double b, double lo, double hi)
 {
     if (!(a < b) && !(b < a))
@@ -112,15 +112,12 @@ static double part_between(double a, double b, double lo, double hi)
     return to > from ? to - from : 0;
 }
 
-/* Fractions of the loads (request rates) at which a curve passes a test and fails it. */
+/* fractions of loads (request rates) that pass and fail */
 typedef struct {
     double passed, failed;
 } held_loads;
 
-/*
- * Returns the fractions of the loads (request rates) at which a curve passes (is in lo .. hi) and
- * fails. Loads at which the queue of requests keeps growing count for neither.
- */
+/* Returns passed and failed fractions of loads. With a growing queue, loads do neither. */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};
@@ -151,16 +148,10 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
     return end;
 }
 
-/*
- * Fraction of the loads at which a claim must hold. It is below 1 because rounded rates may miss
- * loads above 0.99.
- */
+/* fraction that counts as all loads, because rounded rates may miss loads above 0.99 */
 static const double all_loads = 0.99;
 
-/*
- * Returns NO if the curve leaves lo .. hi at some load, YES if it stays inside at all loads and no
- * queue grows, otherwise UNSURE.
- */
+/* Returns NO if the curve leaves lo .. hi, YES if it stays and no queue grows, else UNSURE. */
 static answer curve_at_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     const held_loads held = held_at(v, n, lo, hi);
@@ -183,9 +174,8 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
 }
 
 /*
- * For each measured curve, computes at which fraction of the loads (request rates) its values are
- * in lo .. hi. *least and *most receive the smallest and largest fraction. Returns the number of
- * curves.
+ * Finds the fractions of loads at which each curve is in lo .. hi; *least and *most over curves.
+ * Returns the number of curves.
  */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {

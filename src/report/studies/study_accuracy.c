@@ -1,4 +1,4 @@
-/* Section of the report: quality against bytes, and searches for a target (studies.h). */
+/* Section of the report: quality against bytes, and searches. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,10 +62,7 @@ static void quality_table(const kvd_accuracy_entries *all, kvd_section *s)
 
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
-/*
- * Returns true if a method was measured at two removed fractions p on text `label`, or on any text
- * if `label` is NULL.
- */
+/* Returns true if a method was measured at two removed fractions p on text `label` (NULL: any). */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
     for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
@@ -77,10 +74,7 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/*
- * Returns true if the curve of row i has at least two values from listed parameters, not from a
- * search (kvdim-eval --target).
- */
+/* Returns true if the curve has at least two values that no search has chosen. */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t swept = 0;
@@ -234,10 +228,7 @@ void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_acc
     }
 }
 
-/*
- * Adds a figure like Fig. 14 of the ZDC paper: error of the attention output against the removed
- * fraction p.
- */
+/* Adds a figure like Fig. 14 of the ZDC paper: attention error against removed fraction p. */
 static void degradation(const kvd_accuracy_entries *all, kvd_section *s)
 {
     static const kvd_panel panels[] = {
@@ -359,10 +350,7 @@ static void bytes_table(const kvd_accuracy_entries *all, kvd_section *s)
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /*
-         * Lists each method with its parameters once, because the bytes of a cache do not depend on
-         * the text.
-         */
+        /* A cache's bytes do not depend on the text. */
         if (again)
             continue;
         char setting[100];

@@ -1,4 +1,4 @@
-/* Section of the report: calibration on less data, or on another text (studies.h). */
+/* Section of the report: calibration on less data, or on another text. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,10 +68,7 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
     return true;
 }
 
-/*
- * Adds a point of a curve. The seconds of a calibration are plotted once, with the first method
- * that used it.
- */
+/* Adds a point to a figure. Seconds of calibration only go to the first method of a calibration. */
 static void curve_row(kvd_table *t, const char *panel, double at,
                       const kvd_calibration_point *point, const kvd_calibration_point *x,
                       bool texts)
@@ -97,7 +94,7 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
     return found;
 }
 
-/* Adds horizontal lines for the results with a calibration on all token vectors. */
+/* Adds horizontal lines for calibrations on all tokens. */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
     for (size_t i = 0; i < n; i++) {
@@ -252,10 +249,7 @@ static bool has_p(const kvd_accuracy_entry *e)
     return !isnan(kvd_entry_real(e, "p_wanted"));
 }
 
-/*
- * Returns true if two rows have the same method, parameters and requested removed fraction
- * (p_wanted).
- */
+/* Returns true for equal methods, parameters and requested removed fractions (p_wanted). */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return strcmp(a->method, b->method) == 0 &&

@@ -1,13 +1,11 @@
-/*
- * Report tables of the quality of generated text, of needles (hidden facts) and of classification.
- */
+/* Tables of generated text, hidden facts (needles) and classification. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "report/studies/studies.h"
 
-/* A column of results, with the columns of its confidence interval. */
+/* column of results, with its interval */
 typedef struct {
     const char *column, *heading;
     int digits;
@@ -32,9 +30,7 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
-/*
- * Adds a table to the section. For results of early kvdim-eval files its name ends in "-of-eval".
- */
+/* Makes a table. For early kvdim-eval files, its name ends in "-of-eval". */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s)
 {
@@ -44,7 +40,7 @@ static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, 
     return kvd_section_table(s, own, title);
 }
 
-/* Adds a table with the columns x. Leaves out rows that have no value in column x[0]. */
+/* Makes a table of results, without those that lack a value in column x[0]. */
 static void measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                            const char *note, const shown *x, size_t n, const shown *sd,
                            kvd_section *s)

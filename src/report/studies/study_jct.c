@@ -1,4 +1,4 @@
-/* Section of the report: job completion times and their parts (studies.h). */
+/* Section of the report: job completion times and their parts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,10 +45,7 @@ static int by_sizes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Number of parts into which the time of a job is divided in the bar charts. The last part is the
- * remainder.
- */
+/* number of parts of a job's time in bar charts; the last is the remainder */
 enum { PAPER_PARTS = 12 };
 static const struct {
     const char *title, *column[6];
@@ -115,10 +112,7 @@ static void shares_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/*
- * Returns the rows that have times of phases, ordered by length, for a bar chart. The caller frees
- * the array.
- */
+/* Returns rows with phase times, ordered by length. The caller frees the array. */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
 {
@@ -161,10 +155,7 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
         snprintf(title, size, "%s", e[0]->place);
 }
 
-/*
- * Adds a bar chart of the parts of jobs' times, in % of the uncompressed job's time or, if
- * `shares`, of the job's own.
- */
+/* Draws bars in % of the uncompressed job's time or, if `shares`, of the job's own. */
 static void bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                         bool several, kvd_section *s)
 {
@@ -197,7 +188,7 @@ static void bars_figure(const kvd_report_row *const *e, size_t n, int number, bo
             : "Parts of the time of a job, prefill and decode together, in percent of the JCT of "
               "none at the same input and output lengths (of the method itself where none was not "
               "run).");
-    /* Space in pixels that slanted labels need below the axis and to its left. */
+    /* pixels for slanted labels below the axis and to its left */
     const int below = 20 + (int)(6.6 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
               width = 150 + beside + 46 * (int)n;
     kvd_section_figure(s, name, "jct_bars.gp", width < 760 ? 760 : width, 410 + below, caption,
@@ -237,10 +228,7 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/*
- * Adds a panel of times against the input length at the output length `other`, or the reverse if
- * `output`.
- */
+/* Adds times against the input length or, if `output`, the output length. */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {
@@ -268,7 +256,7 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* Output (or input) length of the panel that was added last. */
+        /* output (or input) length of the last panel */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

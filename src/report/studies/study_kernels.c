@@ -1,4 +1,4 @@
-/* Section of the report: times of attention kernels (studies.h). */
+/* Section of the report: times of attention kernels. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,10 +102,7 @@ static void schedule_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/*
- * Returns true if a kernel ran on heads with removed dimensions and cuDNN was timed in the same
- * run.
- */
+/* Returns true if the kernel's heads lost dimensions and cuDNN was timed too. */
 static bool on_curve(const kvd_report_row *e)
 {
     return strcmp(kvd_report_text(e, "runs"), "dense") && !isnan(kvd_report_real(e, "speedup"));
@@ -126,10 +123,7 @@ static int by_curve(const void *a, const void *b)
     return order ? order : (p > q) - (p < q);
 }
 
-/*
- * Adds a figure of speed-ups. Each curve belongs to a kernel that was timed at three or more
- * removed fractions p.
- */
+/* Adds a figure. A curve is a kernel that was timed at three or more removed fractions p. */
 static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     enum { MOST_PANELS = 9, FEWEST_POINTS = 3 };

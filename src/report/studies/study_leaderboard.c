@@ -1,7 +1,4 @@
-/*
- * Section of the report: scores of methods in tasks, and Pareto fronts of score against bytes and
- * step time (studies.h).
- */
+/* Section of the report: scores of methods in tasks, against bytes and step time. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +8,7 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* A method with one set of parameters, and its results from one file. */
+/* a method with its parameters, and its results from one file */
 typedef struct {
     const kvd_accuracy_entry *all; /* row with the mean score over all tasks, or of the only task */
     const kvd_accuracy_entry *task[]; /* [n_tasks] row of each task; NULL if the task was not run */
@@ -97,7 +94,7 @@ static int by_method(const void *a, const void *b)
     return c ? c : strcmp(kvd_entry_text(x->all, "settings"), kvd_entry_text(y->all, "settings"));
 }
 
-/* Collects the task results of all methods. The caller must release *b, also after a failure. */
+/* Collects the task results of all methods. Release *b also on failure. */
 static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err)
 {
     b->task = calloc(all->n_labels + 1, sizeof *b->task);
@@ -170,10 +167,7 @@ static void put_settings(kvd_table *t, const standing *x)
     kvd_table_text(t, settings);
 }
 
-/*
- * Appends a share and its interval in percent to the row. A value that is 0 apart from rounding
- * becomes 0.
- */
+/* Appends percent. A value that is 0 apart from rounding becomes 0. */
 static void put_percent(kvd_table *t, const standing *x, const char *column)
 {
     const kvd_interval share = kvd_entry_interval(x->all, column);
@@ -231,17 +225,11 @@ static int by_score(const void *a, const void *b)
     return c ? c : (stored(x) > stored(y)) - (stored(x) < stored(y));
 }
 
-/*
- * Adds a table of each method's best score below each limit on the cache size. `size` returns
- * bytes.
- */
+/* Adds each method's best score below each limit on the cache. `size` returns bytes. */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
-    /*
-     * Limits on the cache: a half, a quarter and an eighth of a 16-bit cache, plus a tenth for
-     * scales and positions.
-     */
+    /* limits: half, quarter and eighth of a 16-bit cache, plus a tenth for scales and positions */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
     kvd_table *const t = kvd_section_table(s, name, title);
@@ -317,7 +305,7 @@ static void figure(const leaderboard *b, kvd_section *s)
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
 }
 
-/* A measured decode step with the method and parameters of a row of the leaderboard. */
+/* measured decode step with the method of a leaderboard entry */
 typedef struct {
     const standing *of;
     const kvd_report_row *row;
@@ -334,7 +322,7 @@ static bool same_step(const kvd_report_row *a, const kvd_report_row *b)
     return !strcmp(a->place, b->place) && x >= y && x <= y;
 }
 
-/* Returns true if two texts are equal apart from the number of requests, "; batch N". */
+/* Returns true if texts are equal apart from "; batch N". */
 static bool same_but_for_batch(const char *a, const char *b)
 {
     const char *const x = strstr(a, "; batch "), *const y = strstr(b, "; batch ");
@@ -456,10 +444,7 @@ static void steps_figure(const timed *all, size_t n, kvd_section *s)
     kvd_section_panels(s, t, &panel, 1);
 }
 
-/*
- * Adds a figure of scores against times of decode steps, if at least two methods with parameters
- * have both.
- */
+/* Draws scores against step times, if at least two methods have both. */
 static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_report_rows steps = {0};
@@ -487,7 +472,7 @@ static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd
     return status;
 }
 
-/* Adds a sentence that says in how many items of each task the middle of the prompt was cut out. */
+/* Says in how many items the middle of the prompt was cut out. */
 static void say_cut(const leaderboard *b, kvd_section *s)
 {
     size_t n = 0;

@@ -1,7 +1,4 @@
-/*
- * Compares one method with every other method on the same sequences: KL divergence, and bytes at
- * equal KL divergence.
- */
+/* Compares one method with every other on the same sequences, by KL divergence and bytes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +8,10 @@
 
 enum { DRAWS = KVD_PAIRED_DRAWS };
 
-/* KL divergence, in nats, at which the bytes of two methods are compared. */
+/* KL divergence, in nats, at which the bytes of two methods are compared */
 static const double equal_kl = 0.01;
 
-/*
- * Returns the mean KL divergence per prediction over n sequences. Sequence s counts times[s] times,
- * or once if `times` is NULL.
- */
+/* Returns the mean KL divergence per prediction. Sequence s counts times[s] times, NULL: once. */
 static double mean_kl(const double *kl, const double *predictions, const size_t *times, size_t n)
 {
     double sum = 0, count = 0;
@@ -29,10 +23,7 @@ static double mean_kl(const double *kl, const double *predictions, const size_t 
     return sum / count;
 }
 
-/*
- * Returns the bytes at which a method has the KL divergence `wanted`, interpolated linearly in
- * log(KL), or NaN.
- */
+/* Returns a method's bytes at KL divergence `wanted`, interpolated in log(KL), or NaN. */
 static double bytes_at(const kvd_paired_curve *c, const double *predictions, const size_t *times,
                        size_t n, double wanted)
 {
@@ -93,10 +84,7 @@ static int by_falling_bytes(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/*
- * Fills the curve *c with the results first .. last that are in `file`, by falling bytes. The
- * caller frees c->setting.
- */
+/* Fills *c with results of `file`, by falling bytes. The caller frees c->setting. */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
 {
@@ -158,10 +146,7 @@ static void begin(tables *t, kvd_section *s)
         equal_kl, (int)DRAWS);
 }
 
-/*
- * Returns the result of a method with the largest cache of at most `bytes` bytes or, if there is
- * none, with the smallest cache.
- */
+/* Returns the largest cache of at most `bytes` or, if there is none, the smallest. */
 static const kvd_paired_setting *within(const kvd_paired_curve *c, double bytes)
 {
     for (size_t i = 0; i < c->n; i++)

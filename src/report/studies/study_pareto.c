@@ -1,4 +1,4 @@
-/* Section of the report: methods with the best quality at each cache size (studies.h). */
+/* Section of the report: methods with the best quality at each cache size. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +9,7 @@
 
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
-/*
- * Returns one of three losses of a result: KL divergence (k = 0), lost top-1 accuracy (1), or
- * perplexity ratio (2).
- */
+/* Returns the KL divergence (k = 0), lost top-1 accuracy (1), or perplexity ratio (2). */
 static double measure(const kvd_accuracy_entry *e, int k)
 {
     if (k == 2)
@@ -27,7 +24,7 @@ static bool usable(const kvd_accuracy_entry *e)
            !kvd_entry_is_search_point(e);
 }
 
-/* Returns false if the run counted numbers that are not quantised with more than 16 bits. */
+/* Returns false if unquantised numbers were counted with more than 16 bits. */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "stored_element_bytes") <= kvd_entry_real(e, "element_bytes");
@@ -50,7 +47,7 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
     return bytes_a <= bytes_b && x <= y && (bytes_a < bytes_b || x < y);
 }
 
-/* Returns a bit mask: bit k is set if row i is on the Pareto front of bytes and loss k. */
+/* Returns a bit mask: bit k is set if result i is on the Pareto front of bytes and loss k. */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
     unsigned fronts = 0;
@@ -204,9 +201,7 @@ static void front_figure(const kvd_accuracy_entries *all, size_t label, size_t n
             s, "Left out: %zu settings without a KL divergence or a count of bytes.", unknown);
 }
 
-/*
- * Writes the bytes that a method saves at 99 % of the accuracy. Returns false if there is no value.
- */
+/* Writes the bytes saved at 99 % of the accuracy. Returns false without a value. */
 static bool target_of(const kvd_accuracy_entries *all, const char *method, const char *label,
                       kvd_target_result *x)
 {

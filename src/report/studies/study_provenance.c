@@ -1,4 +1,4 @@
-/* Section of the report: input files, commands, and what is missing (studies.h). */
+/* Section of the report: input files, commands, and what is missing. */
 #include <stdio.h>
 #include <string.h>
 

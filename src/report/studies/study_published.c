@@ -1,4 +1,4 @@
-/* Section of the report: the papers' tables of epsilon and delta (studies.h). */
+/* Section of the report: the papers' tables of epsilon and delta. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,10 +174,7 @@ static void extend(range *r, double x)
     r->n++;
 }
 
-/*
- * Returns the measured range of delta / epsilon of a model. If `random`, one of the two texts
- * consists of random token ids.
- */
+/* Returns a model's measured delta / epsilon. `random`: one text is random token ids. */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)
 {

@@ -1,4 +1,4 @@
-/* Section of the report: numbers of kept dimensions that kvdim-fit chose per head (studies.h). */
+/* Section of the report: kept dimensions that kvdim-fit chose per head. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,10 +43,7 @@ static void points_table(const kvd_results *r, kvd_section *s)
     }
 }
 
-/*
- * Adds a figure of the removed fraction p against the removal rate r, with at most MOST_STEPS
- * steps.
- */
+/* Draws removed fraction p against removal rate r, in at most MOST_STEPS steps. */
 static void curve_study(const kvd_results *r, kvd_section *s)
 {
     enum { MOST_STEPS = 2000 };
@@ -104,9 +101,7 @@ static size_t nearest(const kvd_rates *x, double p)
     return best;
 }
 
-/*
- * Adds maps of the kept dimensions by layer and head, at removed fractions near 0.25, 0.5 and 0.75.
- */
+/* Draws maps of kept dimensions by layer and head, at three removed fractions. */
 static void heat(const kvd_result *x, int number, kvd_section *s)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};

@@ -1,4 +1,4 @@
-/* Section of the report: simulated serving (studies.h). */
+/* Section of the report: simulated serving. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,4 @@
-/*
- * Section of the report: smallest caches within a loss, proposed parameters, and quantised weights
- * (studies.h).
- */
+/* Section of the report: smallest caches within a loss, proposed parameters, quantised weights. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +7,7 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/*
- * Returns true if the loss is "neutral" in the sense of the LeanKV paper: it cannot be told apart
- * from no loss.
- */
+/* Returns true if the loss cannot be told from none ("neutral" in the LeanKV paper). */
 static bool neutral(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "top1_share") >= 0.99 && kvd_entry_real(e, "top1_share_hi") >= 1;
@@ -36,10 +30,7 @@ static const struct {
              {"top-1 share at least 0.95", under_5_percent},
              {"perplexity at most 1.1 times", under_a_tenth}};
 
-/*
- * Returns the number of parameter values that were measured, without those that a search
- * (kvdim-eval --target) tried.
- */
+/* Returns the parameter values that were measured, without those of searches. */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
     size_t n = 0;

@@ -1,4 +1,4 @@
-/* Section of the report: similarity of rotations from different texts (studies.h). */
+/* Section of the report: similarity of rotations from different texts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Section of the report: singular values (studies.h). */
+/* Section of the report: singular values. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,21 +7,16 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* Largest number of curves in a figure. More curves would merge and make the file very large. */
+/* largest number of curves; more would merge and make the file very large */
 enum { MOST_CURVES = 512 };
 
-/*
- * Returns true if the singular values were computed from all vectors, neither pruned nor clustered.
- */
+/* Returns true for calibration on all tokens, neither pruned nor clustered. */
 static bool is_shown(const kvd_result *x)
 {
     return x->kind == KVD_RESULT_SPECTRUM && !kvd_calibration_reduced(&x->spectrum);
 }
 
-/*
- * Returns true if the file has singular values of these matrices and was calibrated on all vectors,
- * neither pruned nor clustered.
- */
+/* Returns true if the file has singular values of these matrices, from all tokens. */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
     return is_shown(x) && x->spectrum.pair[pair].present;
@@ -172,10 +167,7 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Adds a table with a column of singular values per head, up to MOST_CURVES heads. *zeros receives
- * how many are 0.
- */
+/* Adds a column of singular values per head, up to MOST_CURVES. *zeros: how many are 0. */
 static void heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                         size_t *zeros)
 {

@@ -71,10 +71,7 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/*
- * Returns true if candidate `a` is better founded than `b`: it was searched, or its value is known,
- * or it has more rows.
- */
+/* Returns true if candidate `a` is better founded: searched, or known, or more results. */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -127,7 +124,7 @@ static int n_references(const kvd_accuracy_entries *all, const candidates *some)
     return !!plain(all, some, "zack") + !!plain(all, some, "uniform");
 }
 
-/* Chooses the text and model for which the saved bytes of the most methods are known. */
+/* Chooses the text and model with known savings of the most methods. */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
     *to = (candidates){0};
@@ -157,10 +154,7 @@ static bool is_reference(const kvd_accuracy_entries *all, const candidates *some
            &some->item[i] == plain(all, some, "uniform");
 }
 
-/*
- * Moves zack and uniform, the methods with which readers compare others, among the first
- * MOST_METHODS.
- */
+/* Keeps zack and uniform in the list, because readers compare with them. */
 static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 {
     size_t end = MOST_METHODS;
@@ -234,9 +228,7 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
     }
 }
 
-/*
- * Writes a card with the result of the best method, of zack and of uniform, without repeating one.
- */
+/* Writes a card each for the best method, zack and uniform. */
 static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_text *t)
 {
     static const char *const references[] = {"zack", "uniform"};

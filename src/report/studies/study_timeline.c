@@ -1,4 +1,4 @@
-/* Report section with a timeline of the inference engine, from kvdim-jct --timeline. */
+/* Section with a timeline of the inference engine, from kvdim-jct --timeline. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,10 +10,7 @@
 
 enum { ITERATIONS = 48 };
 
-/*
- * A timeline file that may hold several runs, told apart by their process ids (`pid`). The figure
- * shows the first run.
- */
+/* one run of a file; several runs are told apart by `pid`, and the figure shows the first */
 typedef struct {
     const char *path;
     json_t *events;
@@ -92,7 +89,7 @@ static void put_boxes(const timeline *t)
     }
 }
 
-/* Returns the time of the request's first event of type `ph` (a letter), or NaN. */
+/* Returns the time of the request's first event of type `ph`, or NaN. */
 static double moment(const timeline *t, json_int_t request, const char *ph)
 {
     size_t i;

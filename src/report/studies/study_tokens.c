@@ -1,11 +1,11 @@
-/* Section of the report: attention to tokens (studies.h). */
+/* Section of the report: attention to tokens. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "report/studies/studies.h"
 
-/* Index of the fraction 0.95 of attention in kvd_critical_level. */
+/* index of 0.95 in kvd_critical_level */
 enum { P95 = 1 };
 
 static void layers_table(const kvd_results *r, kvd_section *s)
@@ -157,12 +157,9 @@ static void critical_data(const kvd_tokens *x, kvd_section *s)
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "max", "most");
     for (int level = 0; level < KVD_N_CRITICAL_LEVELS; level++)
         for (int l = 0; l < x->n_layers; l++)
-            /* Writes a row for the whole layer (h = -1), then one for each KV head h. */
+            /* Draws the whole layer (h = -1), then each KV head. */
             for (int h = -1; h < kv; h++) {
-                /*
-                 * Number of the array with the mean. Standard deviation, minimum and maximum are in
-                 * the arrays after it.
-                 */
+                /* index of the array of means; standard deviation, minimum and maximum follow */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
                 kvd_table_text(t, h < 0 ? "layer" : "kv_head");
@@ -174,7 +171,7 @@ static void critical_data(const kvd_tokens *x, kvd_section *s)
             }
 }
 
-/* Adds figures for the first, middle and last layer, as in the LeanKV paper. */
+/* Draws the first, middle and last layer, as in the LeanKV paper. */
 static void figures(const kvd_result *best, const kvd_table *curve, kvd_section *s)
 {
     static const kvd_panel spread[] = {{.title = "mean probability received",
@@ -236,10 +233,7 @@ static void figures(const kvd_result *best, const kvd_table *curve, kvd_section 
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
 
-/*
- * Returns true if file x is preferred to y: a trained model before random weights, then more tokens
- * before fewer.
- */
+/* Prefers trained models to random weights, then more tokens to fewer. */
 static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 {
     const bool x_random = kvd_model_info_untrained(&x->model),
