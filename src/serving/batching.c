@@ -6,11 +6,11 @@ const char *const kvd_admission_name[KVD_ADMISSIONS + 1] = {"whole", "stored", N
 
 static const uint64_t page = 64; /* tokens per page of the KV cache */
 
-/* A running request: it was admitted, has not finished and was not preempted. */
+/* a request that was admitted, has not finished and was not preempted */
 typedef struct {
     uint32_t request, slot;
     uint32_t done;
-    /* Number of tokens that the model processes as the prompt, before the decode steps. */
+    /* number of tokens that are processed as the prompt, before the decode steps */
     uint32_t prompt;
     uint64_t pages;
 } runner;
@@ -18,7 +18,7 @@ typedef struct {
 struct kvd_batcher {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* Indices of requests in order of arrival. The elements queue[head .. tail - 1] wait. */
+    /* requests in order of arrival; queue[head .. tail - 1] wait */
     uint32_t *queue;
     uint32_t *emitted; /* tokens emitted so far by each request, [requests->n] */
     size_t head, tail;
@@ -26,12 +26,9 @@ struct kvd_batcher {
     size_t n_running, n_slots;
     uint32_t *free_slot;
     size_t n_free;
-    /* [n_slots] Slices of the latest iteration: a slice has the tokens of one request. */
+    /* [n_slots] tokens of each request in the latest iteration */
     kvd_slice *slice;
-    /*
-     * [n_slots] For each slice (tokens of one request in the iteration), the index of the request
-     * in `running`.
-     */
+    /* [n_slots] index in `running` of each slice's request */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;
@@ -102,10 +99,7 @@ static uint64_t pages_for(uint64_t tokens)
     return (tokens + page - 1) / page;
 }
 
-/*
- * Returns the pages that a request takes in layers with a sliding window, if it has n pages in
- * other layers.
- */
+/* Returns the pages with a sliding window of a request with n pages in other layers. */
 static uint64_t window_pages(const kvd_batching_limits *l, uint64_t n)
 {
     return n < l->window_share ? n : l->window_share;
@@ -125,10 +119,7 @@ static void free_pages(kvd_batcher *b, const runner *r)
     b->window_pages_used -= window_pages(&b->limits, r->pages);
 }
 
-/*
- * Returns true if a request that has `has` pages can take n more and still leave `spare` pages
- * free.
- */
+/* Returns true if a request with `has` pages can take n more and leave `spare` free. */
 static bool fits(const kvd_batcher *b, uint64_t has, uint64_t n, uint64_t spare)
 {
     return n + spare <= b->limits.pages - b->pages_used &&
@@ -148,7 +139,7 @@ bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *req
            window_pages(limits, n) <= limits->window_pages;
 }
 
-/* Returns the number of tokens that a request caches. Its last output token is never stored. */
+/* Returns how many tokens a request stores: all but the last output token. */
 static uint64_t tokens_of(const kvd_request *r)
 {
     return (uint64_t)r->input + r->output - 1;
@@ -226,10 +217,7 @@ static void preempt(kvd_batcher *b)
     b->queue[--b->head] = r.request;
 }
 
-/*
- * Preempts requests until a page is free for the request running[i]. Returns false if running[i]
- * itself was preempted.
- */
+/* Preempts requests until running[i] gets a page. Returns false if running[i] was preempted. */
 static bool reserve(kvd_batcher *b, size_t i)
 {
     if (b->running[i].done < b->running[i].pages * page)
@@ -250,10 +238,7 @@ static size_t add_steps(kvd_batcher *b)
     return b->n_slices;
 }
 
-/*
- * Returns the length of a request's prompt. Tokens that it emitted before a preemption count as
- * prompt.
- */
+/* Returns a request's prompt length. Tokens emitted before a preemption count. */
 static uint32_t prompt_of(const kvd_batcher *b, uint32_t request)
 {
     return b->requests->request[request].input + b->emitted[request];
@@ -265,7 +250,7 @@ static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
                                                    : pages_of(&b->requests->request[request]);
 }
 
-/* Returns the prompt length of the first waiting request, or 0 if it cannot be admitted now. */
+/* Returns the prompt length of the first waiting request, or 0 if it must wait. */
 static size_t admissible(const kvd_batcher *b)
 {
     if (b->head == b->tail || !b->n_free || b->n_preempted)
@@ -286,10 +271,7 @@ static void admit(kvd_batcher *b)
     b->running[b->n_running++] = r;
 }
 
-/*
- * Adds whole prompts of waiting requests to the iteration and returns their number of tokens. Only
- * the first prompt may exceed max_tokens.
- */
+/* Adds whole prompts and returns their number of tokens. Only the first may exceed max_tokens. */
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;
@@ -302,10 +284,7 @@ static size_t add_prompts(kvd_batcher *b)
     return n;
 }
 
-/*
- * Adds at most `room` prompt tokens to the iteration, of the oldest prompts first. Returns the
- * number added.
- */
+/* Adds at most `room` prompt tokens, of the oldest prompts first. Returns their number. */
 static size_t add_pieces(kvd_batcher *b, size_t room)
 {
     size_t n = 0;

@@ -1,6 +1,4 @@
-/*
- * Reads the energy counters of NVIDIA GPUs, from Volta on, with NVML (NVIDIA's management library).
- */
+/* Reads the energy counters of NVIDIA GPUs with NVML. */
 #ifndef KVD_SERVING_ENERGY_H
 #define KVD_SERVING_ENERGY_H
 
@@ -17,10 +15,7 @@ typedef struct {
 void kvd_energy_open(kvd_energy *e, int first, int n);
 void kvd_energy_close(kvd_energy *e);
 
-/*
- * Returns the energy in joules that all GPUs took since the driver was loaded. Only differences are
- * meaningful.
- */
+/* Returns the joules of all GPUs since the driver was loaded. */
 double kvd_energy_joules(const kvd_energy *e);
 
 #endif

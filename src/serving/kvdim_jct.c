@@ -1,4 +1,4 @@
-/* kvdim-jct: measures job completion times of inference, and the times of its phases. */
+/* kvdim-jct: measures job completion times of inference and of its phases. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static int resolve_sizes(kvd_jct_sweep *s, kvd_err *err)
         return kvd_fail(err,
                         "requests of up to %zu tokens: the model was made for at most %d positions",
                         s->max_len, s->config->max_positions);
-    /* Largest batch: with --parallel sequence, prompts run one at a time. */
+    /* largest number of requests; with --parallel sequence, prompts run one at a time */
     s->max_batch = cfg->sequence    ? 1
                    : cfg->max_batch ? cfg->max_batch
                    : cfg->requests  ? 64
@@ -107,9 +107,7 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets --spread, if not given, to the file of singular values that is installed with the programs.
- */
+/* Sets --spread, if not given, to the installed file. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";
@@ -142,7 +140,7 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
            kvd_run_add_inputs(r, &cfg->requests, !poisson, err);
 }
 
-/* Writes a text of all options that affect the results. A resumed run must have an equal text. */
+/* Writes the options that affect results. A resumed run must have the same text. */
 static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;
@@ -217,10 +215,7 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
            kvd_run_parameter(r, "steps", err, "%zu", cfg->steps);
 }
 
-/*
- * Prints for each method the input and output lengths from which it is faster than the uncompressed
- * cache.
- */
+/* Prints the lengths from which methods are faster than the uncompressed cache. */
 static void print_break_even(const kvd_jct_sweep *s)
 {
     const char *const once = s->cfg->repeats == 1 ? " (one run of each job)" : "";

@@ -1,4 +1,4 @@
-/* kvdim-serve: simulates serving with compressed KV caches from times measured by kvdim-jct. */
+/* kvdim-serve: simulates serving with compressed caches from times of kvdim-jct. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +17,9 @@
 
 static const char program[] = "kvdim-serve";
 
-/* Number of requests that --requests poisson draws for each replica. */
+/* number of requests of --requests poisson for each replica */
 enum { POISSON_REQUESTS = 2000 };
-/* Highest rate of arrivals that can be asked for, in requests per second. */
+/* largest rate in requests per second */
 static const double MOST_RATE = 1e9;
 
 typedef struct {
@@ -28,24 +28,21 @@ typedef struct {
     kvd_costs_files *costs;
     bool named;
     kvd_requests requests;
-    /* Mean arrival rate of the recorded trace, in requests per second. */
+    /* rate of the baseline in requests per second */
     double base_rate;
     kvd_rows *table;
     size_t printed;
     char *none;
     kvd_progress progress;
     size_t done;
-    /* Number of simulations of the current method that used extrapolated times. */
+    /* number of simulations of the method that used extrapolated times */
     size_t n_beyond;
-    /*
-     * Largest fraction of iterations whose time was extrapolated, and the arrival rate at which it
-     * occurred.
-     */
+    /* largest fraction of extrapolated iterations, and its arrival rate */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
 
-/* Warns if the sweep of kvdim-jct was interrupted, because some times are then interpolated. */
+/* Warns if the sweep was interrupted, because some times are then interpolated. */
 static void say_unfinished(const char *path)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
@@ -129,7 +126,7 @@ static kvd_costs *costs_of(const service *v, const char *method, kvd_err *err)
     return path ? kvd_costs_load(path, method, v->cfg->gpus, err) : NULL;
 }
 
-/* Fails if the file of --validate cannot be read or has no requests of any method. */
+/* Fails if the file of --validate has no requests of any method. */
 static int check_replays(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
@@ -234,10 +231,7 @@ static void warn_of_extrapolation(service *v, const char *method)
     v->worst_share = 0;
 }
 
-/*
- * Simulates one request rate and adds a result row: of kind "point" if `bound` is NaN, or
- * "max-rate" if the rate is the highest within the latency `bound`.
- */
+/* Adds one simulation: "point" if `bound` is NaN, or "max-rate" within this latency. */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
     kvd_requests fast;
@@ -305,10 +299,7 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
            (isnan(cfg->bound) ? 0 : search_rate(v, &about, err));
 }
 
-/*
- * Returns the limits of the batch for a replay: those given as options, else those recorded in the
- * file, else the defaults.
- */
+/* Returns limits from options, else from the file, else defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

@@ -1,9 +1,7 @@
 /*
  * Poisson arrivals of requests with random lengths.
  *
- * Lengths are log-normal, cut to the published range. Before the cut, ln(length) has the standard
- * deviation (ln(greatest) - ln(least)) / 6; mu is chosen so that the mean of drawn lengths is the
- * published one.
+ * Lengths are log-normal, cut to the published range, with the published mean.
  */
 #include <limits.h>
 #include <math.h>
@@ -18,7 +16,7 @@
 #include "common/rng.h"
 #include "serving/requests.h"
 
-/* Streams of random numbers for gaps between arrivals and for lengths. */
+/* numbers of the random streams of arrivals and of lengths */
 enum { GAPS = 1, LENGTHS = 2 };
 
 static const struct {
@@ -36,9 +34,9 @@ static const struct {
 enum { TABLES = sizeof tables / sizeof *tables };
 
 typedef struct {
-    /* Lengths in tokens that a paper states for requests: mean, least, greatest. */
+    /* lengths in tokens that a paper states */
     double mean, least, greatest;
-    /* Mean and standard deviation of ln(length) before lengths are cut to the published range. */
+    /* mean and standard deviation of ln(length), before the cut */
     double mu, sigma;
 } lognormal;
 
@@ -47,10 +45,7 @@ static double normal_below(double z)
     return 0.5 * erfc(-z * M_SQRT1_2);
 }
 
-/*
- * Returns the probability P(a < Z < b) of a standard normal Z, computed from the tail with the
- * smaller rounding error.
- */
+/* Returns P(a < Z < b) of a standard normal Z, from the more exact tail. */
 static double normal_between(double a, double b)
 {
     return a > 0 ? normal_below(-a) - normal_below(-b) : normal_below(b) - normal_below(a);
@@ -69,7 +64,7 @@ static int centre(lognormal *l, kvd_err *err)
         return kvd_fail(err, "mean %g is not between the least, %g, and the greatest, %g", l->mean,
                         l->least, l->greatest);
     l->sigma = log(l->greatest / l->least) / 6;
-    /* Searches mu by bisection, because the mean length rises with mu. */
+    /* Finds mu by bisection, because the mean length rises with mu. */
     double lo = log(l->least) - 12 * l->sigma, hi = log(l->greatest) + 12 * l->sigma;
     for (int i = 0; i < 200; i++) {
         l->mu = 0.5 * (lo + hi);

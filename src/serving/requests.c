@@ -15,13 +15,10 @@ static const size_t most_tokens = (size_t)1 << 31;
 enum { ARRIVAL, INPUT, OUTPUT, FIELDS };
 
 typedef struct {
-    /*
-     * Name of the column of each field in the trace. name[ARRIVAL] is NULL if only lengths are
-     * recorded.
-     */
+    /* name of each field's column; name[ARRIVAL] is NULL if only lengths are recorded */
     const char *name[FIELDS];
     bool dates; /* true if arrivals are dates with times of day */
-    /* True if arrivals count from the start of the trace, false if from the first request. */
+    /* true if arrivals count from the start of the trace, not from the first request */
     bool from_zero;
 } layout;
 
@@ -33,7 +30,7 @@ static const layout csv_layouts[] = {
 enum { CSV_LAYOUTS = sizeof csv_layouts / sizeof *csv_layouts };
 static const layout json_layout = {.name = {"timestamp", "input_length", "output_length"}};
 
-/* Point in time. It has two parts, because a double cannot keep nanoseconds. */
+/* time in whole seconds and a fraction, because a double cannot keep nanoseconds */
 typedef struct {
     int64_t s;
     double fraction;
@@ -88,7 +85,7 @@ static bool one_of(const char **s, const char *set)
     return **s && strchr(set, **s) && (*s)++;
 }
 
-/* Returns days from 1970-01-01 in the Gregorian calendar (Howard Hinnant, days_from_civil). */
+/* Returns days from 1970-01-01 (Howard Hinnant, days_from_civil). */
 static int64_t days(int y, int m, int d)
 {
     y -= m <= 2;
@@ -119,7 +116,7 @@ static bool parse_zone(const char **s, int *seconds_east)
     return true;
 }
 
-/* Parses a time such as "2023-11-16 18:15:46.6805900" into *at. */
+/* Parses a time such as "2023-11-16 18:15:46.6805900". */
 static int parse_date(const char *name, const char *text, moment *at, kvd_err *err)
 {
     const char *s = text;
@@ -173,7 +170,7 @@ static int read_header(reader *r, char *const *field, size_t n, kvd_err *err)
                     r->lengths ? " or 'num_prefill_tokens,num_decode_tokens'" : "");
 }
 
-/* Fails if field i of a row contains a zero byte, which would hide the rest of the field. */
+/* Fails if a field has a zero byte, which would hide the rest of it. */
 static int whole_text(const reader *r, int i, char *const *field, const size_t *len, kvd_err *err)
 {
     const size_t c = r->column[i];
@@ -220,7 +217,7 @@ static int json_tokens(const json_t *object, const char *name, size_t *tokens, k
     return 0;
 }
 
-/* Reads the member `name` of a JSON object, a time in milliseconds that may have decimals. */
+/* Reads milliseconds, perhaps with decimals. */
 static int json_moment(const json_t *object, const char *name, moment *at, kvd_err *err)
 {
     const json_t *v = json_object_get(object, name);

@@ -1,4 +1,4 @@
-/* Requests to a language model: arrival times and lengths of input and output. */
+/* Requests to a language model: arrivals and lengths of input and output. */
 #ifndef KVD_SERVING_REQUESTS_H
 #define KVD_SERVING_REQUESTS_H
 
@@ -10,15 +10,12 @@
 
 typedef struct {
     double arrival; /* seconds from the start, not decreasing */
-    /*
-     * Numbers of input and output tokens, at least 1. Processing the input produces the first
-     * output token.
-     */
+    /* number of tokens, at least 1; the input already gives the first output token */
     uint32_t input, output;
 } kvd_request;
 
 typedef struct {
-    /* Name of the trace in results, such as "poisson:2.5 of arxiv". */
+    /* name in results, such as "poisson:2.5 of arxiv" */
     char name[128];
     size_t n;
     kvd_request *request;
@@ -27,53 +24,46 @@ typedef struct {
 
 void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
 
-/* Sets the name of the trace to the text `before`, followed by the last component of `path`. */
+/* Sets the name to `before` and the last component of `path`. */
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
 
 /*
- * Reads a trace. The first line of the file tells the format:
+ * Reads a trace. Its first line tells the format:
  *
- *   Azure CSV            TIMESTAMP, ContextTokens, GeneratedTokens
- *   Mooncake JSON lines  timestamp (ms), input_length, output_length
- *   kvdim CSV            arrival_s, input_tokens, output_tokens
+ * Azure CSV            TIMESTAMP, ContextTokens, GeneratedTokens
+ * Mooncake JSON lines  timestamp (ms), input_length, output_length
+ * kvdim CSV            arrival_s, input_tokens, output_tokens
  *
- * Arrivals count from the first request, but in kvdim CSV from the file's 0 s. Fails if a field is
- * missing or no number, a number of tokens is 0 or above 2^31, or times decrease.
+ * Fails if a field is missing, a number of tokens is 0 or above 2^31, or times decrease.
  */
 int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
-/* Parses a trace in memory; `name` appears in messages and results. */
+/* Parses a trace in memory; `name` is for messages and results. */
 int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size_t len,
                        kvd_err *err);
 
-/* Reads only the lengths of requests from a trace, or from a CSV file of the simulator Vidur. */
+/* Reads only lengths, from a trace or a CSV file of the simulator Vidur. */
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
 /*
- * Draws n requests with Poisson arrivals at `rate` per second. `lengths`:
+ * Draws n requests at `rate` per second. `lengths`:
  *
- *   FILE                lengths drawn with replacement from a file
- *   fixed:INPUT:OUTPUT  equal lengths for all requests
- *   NAME                a table in a paper: imdb, arxiv, cocktail or humaneval (ZACK paper),
- *                       cocktail-fdc or pg19 (FDC paper), pile or sharegpt (ZDC paper)
+ * FILE                lengths drawn from a file
+ * fixed:INPUT:OUTPUT  equal lengths for all requests
+ * NAME                table of a paper: imdb, arxiv, cocktail or humaneval (ZACK), cocktail-fdc or
+ * pg19 (FDC), pile or sharegpt (ZDC)
  *
- * The same seed gives the same lengths at every rate, and arrivals that differ by a factor only.
+ * A seed gives the same lengths at every rate.
  */
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
 
-/* Returns true if `lengths`, an argument of kvd_requests_poisson, names a file. */
+/* Returns true if `lengths` names a file. */
 bool kvd_requests_lengths_from_file(const char *lengths);
 
 void kvd_requests_faster(kvd_requests *r, double factor);
-/*
- * Keeps the first n requests and adds the number of others to r->n_skipped. Fails if there are
- * fewer than n.
- */
+/* Keeps the first n requests and counts the rest in r->n_skipped. Fails if there are fewer. */
 int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
-/*
- * Returns the mean arrival rate in requests per second: (n - 1) / time between the first and the
- * last arrival.
- */
+/* Returns requests per second: (n - 1) / time from first to last arrival. */
 double kvd_requests_rate(const kvd_requests *r);
 
 #endif

@@ -47,14 +47,11 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
         point[(*n)++] = (kvd_jct_point){longest, together, 0};
 }
 
-/*
- * Adds to the list a decode step whose `batch` requests fill the cache, unless a step of similar
- * length is listed already.
- */
+/* Adds a decode step whose requests fill the cache, unless a similar one is listed. */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
-    /* Number of pages that each request can have in layers with a sliding window. */
+    /* pages of each request in layers with a sliding window */
     const size_t near = l->window_pages / batch;
     const size_t whole =
         (near < l->window_share ? smaller(near, l->pages / batch) : l->pages / batch) * PAGE;
@@ -64,17 +61,14 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
         point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
 }
 
-/* Returns the next batch size of 1, 2, 4, 8, 9, 16, 17 .. most. */
+/* Returns the next of 1, 2, 4, 8, 9, 16, 17 .. most. */
 static size_t next_batch(size_t batch, size_t most)
 {
     const bool power = !(batch & (batch - 1));
     return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
 }
 
-/*
- * Returns the largest number of cached tokens after which samples + 1 decode steps still fit into
- * max_len.
- */
+/* Returns after how many cached tokens samples + 1 steps still fit into max_len. */
 static size_t longest_before(size_t max_len, size_t samples)
 {
     return max_len > samples + 2 ? max_len - samples - 2 : 1;
@@ -102,7 +96,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    /* Largest number of points: 128 batch sizes with 64 numbers of tokens each. */
+    /* largest number of iterations: at most 128 batch sizes with 64 lengths each */
     enum { MOST = 64 * 128 };
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
@@ -127,9 +121,9 @@ typedef struct {
     const kvd_jct_loop *loop;
     kvd_slice *slice; /* slices of the iteration, [max_batch] */
     uint32_t *id, *next;
-    /* Input plus output tokens of each request. Methods compute their token budgets from it. */
+    /* number of input plus output tokens, from which methods compute their budgets */
     size_t whole;
-    /* True if the engine can run decode steps without having processed the earlier tokens. */
+    /* true if the engine can step without having processed earlier tokens */
     bool anywhere;
 } bench;
 
@@ -146,10 +140,7 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
     return 0;
 }
 
-/*
- * Runs n prompt tokens of a request after `before` cached tokens, in chunks. Only the last chunk is
- * timed.
- */
+/* Runs n prompt tokens after `before` cached ones. Only the last chunk is timed. */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
 {
@@ -208,7 +199,7 @@ static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, 
     return iterate(b, &it, b->next, seconds, err);
 }
 
-/* Runs decode steps for as long as a prompt took before, so that the GPU keeps its clock rate. */
+/* Keeps the GPU busy for as long as a prompt took, so that its clock rate stays. */
 static int steps_between(bench *b, const kvd_jct_point *p, double seconds, kvd_err *err)
 {
     const size_t n = smaller(LEAST, p->piece), most = p->tokens + p->piece - n;
@@ -231,7 +222,7 @@ static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *s
 {
     const double most = 0.1;
     double seconds = 0;
-    /* Run 0 is a warm-up and is discarded. */
+    /* run 0 is a warm-up */
     for (size_t i = 0; i <= samples; i++) {
         if ((i && steps_between(b, p, seconds < most ? seconds : most, err)) ||
             (p->tokens && !b->anywhere &&

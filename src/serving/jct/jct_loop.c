@@ -22,10 +22,7 @@ double kvd_jct_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/*
- * Returns a pseudo-random token id for position p of request r, computed with the finaliser of
- * splitmix64.
- */
+/* Returns a pseudo-random token id, by the finaliser of splitmix64. */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + ((uint64_t)r << 32) + p + 1;
@@ -39,14 +36,14 @@ typedef struct {
     const kvd_requests *requests;
     kvd_batcher *batcher;
     kvd_jct_served *out;
-    /* Token ids of an iteration: `id` [capacity] are its inputs, `next` [max_batch] its outputs. */
+    /* input ids [capacity] and output ids [max_batch] of an iteration */
     uint32_t *id, *next;
     size_t capacity;
-    /* Output tokens, one request after another, [sum of output]. */
+    /* [sum of output] output tokens, one request after another */
     uint32_t *token;
     size_t *emitted; /* output tokens of each request so far, [n] */
     size_t arrived, held;
-    /* Clock readings in seconds: at the start of the run, and at the end of the last iteration. */
+    /* seconds at the start of the run and at the end of the last iteration */
     double zero, last_end;
 } serving;
 
@@ -154,10 +151,7 @@ static void account(serving *v, const kvd_iteration *it, const kvd_phase_times *
             v->held -= (size_t)it->slice[i].before + it->slice[i].n;
 }
 
-/*
- * Begins a named range in the timeline of the profiler Nsight Systems. Does nothing if NVTX is
- * missing.
- */
+/* Begins a range in the profiler Nsight Systems, if NVTX is there. */
 static void range_push(const char *name)
 {
 #ifdef KVD_NVTX
@@ -189,10 +183,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     if (status)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
-    /*
-     * Counts the rest of the iteration's time, in which the engine did not run, as time of the
-     * host.
-     */
+    /* The remaining time is the host's. */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
     take(v, it, end);
@@ -232,7 +223,7 @@ static int arrive(serving *v, kvd_err *err)
     return 0;
 }
 
-/* Waits for the next arrival: sleeps until 1 ms before it, then polls the clock. */
+/* Sleeps until 1 ms before the next arrival, then polls the clock. */
 static void wait_for_arrival(serving *v)
 {
     const double left = v->requests->request[v->arrived].arrival - (kvd_jct_now() - v->zero) - 1e-3;
@@ -288,7 +279,7 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     status = status || serve(&v, err);
     if (!status) {
         summarise(&v);
-        /* Reports energy only for runs above 1 s, because GPUs update the counter every 0.1 s. */
+        /* Needs runs above 1 s, because GPUs update the energy counter only every 0.1 s. */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;
     }

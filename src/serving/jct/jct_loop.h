@@ -7,10 +7,10 @@
 #include "serving/jct/jct_rows.h"
 #include "serving/jct/jct_trace.h"
 
-/* Engine and options of a run of requests; all pointers are borrowed. */
+/* engine and options of a run; all pointers are borrowed */
 typedef struct {
     kvd_engine *engine;
-    /* Limits of the batch, at most those of the engine. */
+    /* limits of the batch, at most those of the engine */
     kvd_batching_limits limits;
     size_t vocab;
     uint64_t seed;
@@ -18,25 +18,19 @@ typedef struct {
     kvd_jct_trace *trace; /* timeline file, or NULL */
 } kvd_jct_loop;
 
-/*
- * Times of n served requests in seconds from the start of the run. The gaps between tokens of
- * request r begin at gap[gap_at[r]].
- */
+/* times of n requests in seconds from the start; gaps between r's tokens begin at gap[gap_at[r]] */
 typedef struct {
     kvd_jct_run run;
     size_t n;
     double *first, *last; /* times of each request's first and last token, [n] */
-    /* [n] Number of preemptions of each request, and of its tokens that were computed again. */
+    /* [n] number of preemptions of each request, and of its tokens that were computed again */
     size_t *preempted, *recomputed;
     size_t *gap_at; /* index in `gap` of each request's first gap, [n + 1] */
-    /* [sum over requests of output - 1] Seconds between successive tokens. */
+    /* [sum of output - 1] seconds between successive tokens */
     double *gap;
 } kvd_jct_served;
 
-/*
- * Runs requests in real time, each from its arrival to its last token. Fails on refused requests or
- * an interrupt.
- */
+/* Runs requests in real time. Fails on refused requests or an interrupt. */
 int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_served *out,
                   kvd_err *err);
 void kvd_jct_served_release(kvd_jct_served *s);
@@ -47,11 +41,11 @@ uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 double kvd_jct_now(void);
 
 /*
- * Runs `batch` equal requests that arrive together. The output - 1 decode steps are divided into
- * `steps` groups, of which only the middle step runs.
+ * Runs `batch` equal requests that arrive together, but only `steps` of their output - 1 decode
+ * steps.
  *
- * Sums of step times in out->run are multiplied by (output - 1) / steps. Requires facts.anywhere
- * and a cache that holds all requests.
+ * Step times in out->run are multiplied by (output - 1) / steps. Requires facts.anywhere and room
+ * for all requests.
  */
 int kvd_jct_serve_sampled(const kvd_jct_loop *l, size_t batch, size_t input, size_t output,
                           size_t steps, kvd_jct_served *out, kvd_err *err);

@@ -8,9 +8,7 @@
 #include "common/stats.h"
 #include "serving/jct/spread.h"
 
-/*
- * Returns the matrices (kvd_pair) whose singular values method i reads, or NULL if it reads none.
- */
+/* Returns the matrices whose singular values method i reads, or NULL. */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
     const kvd_method *const m = &cfg->method[i];
@@ -23,7 +21,7 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
                : NULL;
 }
 
-/* Returns true if a method needs rotations and no spectrum file gives them. */
+/* Returns true if a method needs rotations that no file gives. */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
     bool wanted = false;
@@ -195,10 +193,7 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
     if (cfg->spread && !kvd_jct_wants_spread(cfg))
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
-    /*
-     * Warns if the numbers of kept dimensions were chosen for other rotations than those that are
-     * used.
-     */
+    /* Warns if kept dimensions were chosen for other rotations. */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
             return -1;
@@ -231,10 +226,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model = m->info,
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
-        /*
-         * A method that rotates heads has its own spectrum (singular values and rotations). Other
-         * methods get a random one, if there is one.
-         */
+        /* Methods that rotate heads have their own rotations, others a random one, if any. */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]
                                            : NULL,

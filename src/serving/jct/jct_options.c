@@ -8,7 +8,7 @@
 #include "model/text/text_options.h"
 #include "serving/batching.h"
 
-/* Refuses options that concern decode steps, because --parallel sequence divides only prompts. */
+/* Refuses options of decode steps, because --parallel sequence divides only prompts. */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)

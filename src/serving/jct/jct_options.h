@@ -12,7 +12,7 @@ enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
 typedef struct {
     kvd_common_options common;
     const char *model;
-    /* Shape of the published model that --shape names. It is timed with random weights. */
+    /* model of --shape, with random weights */
     const kvd_shape *shape;
     kvd_method method[KVD_JCT_METHODS];
     char *method_text[KVD_JCT_METHODS]; /* text of each --method as typed, allocated */
@@ -23,12 +23,12 @@ typedef struct {
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
-    /* Values of --step-batch, allocated, or NULL. */
+    /* values of --step-batch, allocated, or NULL */
     size_t *step_batch, n_step_batches;
     const char *step_batch_text;
-    /* Bits of the weights, each 16 or 4, allocated. */
+    /* number of bits of the weights, each 16 or 4, allocated */
     size_t *weight_bits, n_weight_bits;
-    /* Source of requests (a trace file or poisson:RATE), and lengths of Poisson requests. */
+    /* trace file or poisson:RATE, and lengths of Poisson requests */
     const char *requests, *lengths;
     size_t n_requests;                   /* 0 if not given */
     size_t max_batch, max_tokens, pages; /* 0 if not given */
@@ -46,10 +46,10 @@ typedef struct {
     const char *timeline;
 } kvd_jct_options;
 
-/* Values of --attention; the list ends with NULL. */
+/* Values of --attention, ended by NULL. */
 extern const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS + 1];
 
-/* Reads argv into the zeroed *cfg. Wrong usage ends the program with status 2. */
+/* Reads argv into the zeroed *cfg. Wrong usage exits with status 2. */
 void kvd_jct_parse(int argc, char **argv, kvd_jct_options *cfg);
 void kvd_jct_options_release(kvd_jct_options *cfg);
 

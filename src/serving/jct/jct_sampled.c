@@ -1,4 +1,4 @@
-/* Runs a job of which only some decode steps are computed, to save time (jct_loop.h). */
+/* Runs a job of which only some decode steps are computed. */
 #include "serving/jct/jct_loop.h"
 
 #include <stdlib.h>
@@ -14,10 +14,7 @@ typedef struct {
     uint32_t *id;
 } sampled;
 
-/*
- * Returns the position of computed decode step i among all steps: the middle of the `weight` steps
- * for which it counts.
- */
+/* Returns the middle of the `weight` steps for which step i counts. */
 static size_t place(const sampled *s, size_t i)
 {
     return s->input + (size_t)(((double)i + 0.5) * s->weight);

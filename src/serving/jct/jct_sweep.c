@@ -123,10 +123,7 @@ typedef struct {
     double value;
 } cell;
 
-/*
- * Returns true if the table of finished results has a row of this `kind` ("job" or "iteration") and
- * method with the n values x.
- */
+/* Returns true if the table has this `kind` of result of the method with the values x. */
 static bool has_row(const kvd_jct_sweep *s, const candidate *c, const char *kind, const cell *x,
                     size_t n)
 {
@@ -249,10 +246,7 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
     return status;
 }
 
-/*
- * Returns the number of decode steps to compute for `output` tokens: that of --steps, or all if the
- * engine cannot skip any.
- */
+/* Returns how many decode steps to compute: --steps, or all if the engine cannot skip any. */
 static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
     const size_t some = c->engine->facts.anywhere ? s->cfg->steps : 0;
@@ -307,10 +301,7 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
     return status;
 }
 
-/*
- * Returns true if the cache holds `batch` requests at once. Otherwise reports that `what` is
- * skipped.
- */
+/* Returns true if the cache holds `batch` requests. Otherwise reports that `what` is skipped. */
 static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, const char *option,
                         size_t batch, size_t tokens)
 {
@@ -328,10 +319,7 @@ static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, 
     return false;
 }
 
-/*
- * Returns true if the job `what` can run. With --steps, all its requests must fit into the cache at
- * once.
- */
+/* Returns true if a job can run. With --steps, all its requests must fit into the cache. */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
 {
@@ -339,10 +327,7 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
            fit_at_once(s, c, what, "--steps", batch, input + output);
 }
 
-/*
- * Returns true if a request of `tokens` tokens fits into the cache. Otherwise reports that `what`
- * is skipped.
- */
+/* Returns true if a request fits into the cache. Otherwise reports that `what` is skipped. */
 static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
 {
     char why[160];
@@ -443,10 +428,7 @@ static int longest_first(const void *a, const void *b)
     return (p->input < q->input) - (p->input > q->input);
 }
 
-/*
- * Runs one prompt of each length before the measurement, because on an H200 the first one took up
- * to 14 ms longer.
- */
+/* Runs one prompt of each length first: on an H200 the first took up to 14 ms longer. */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {
     const size_t most = s->run.gpu[0] && !l->limits.chunk ? s->requests.n : 1;

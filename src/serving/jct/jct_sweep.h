@@ -1,7 +1,4 @@
-/*
- * Runs a sweep of measurements by kvdim-jct. Results are saved in OUT.h5.rows after each one, and
- * written to OUT.h5 at the end.
- */
+/* Runs the measurements of kvdim-jct. Saves each in OUT.h5.rows, and all in OUT.h5 at the end. */
 #ifndef KVD_SERVING_JCT_JCT_SWEEP_H
 #define KVD_SERVING_JCT_JCT_SWEEP_H
 
@@ -25,31 +22,25 @@ typedef struct {
     char *rows_path; /* path of OUT.h5.rows */
     size_t n_before;
     bool was_complete; /* true if earlier rows come from a complete OUT.h5 */
-    /* Text of all options that affect the results. It must be equal in a resumed run. */
+    /* options that affect the results; a resumed run must have the same */
     char *description;
     char *skipped; /* messages about omitted measurements, one per line */
     size_t points, done, left_out, printed;
-    /* Number of finished measurements, and of rows in OUT.h5.rows. */
+    /* finished measurements, and rows in OUT.h5.rows */
     size_t saved, saved_rows;
     kvd_progress progress;
 } kvd_jct_sweep;
 
-/*
- * Runs all measurements that have no result yet. Reports and skips those that are too large for the
- * cache.
- */
+/* Runs all measurements without result. Skips those that are too large for the cache. */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
-/*
- * Creates OUT.h5.partial. With --resume, first reads earlier results from OUT.h5.rows or, if that
- * is missing, from OUT.h5.
- */
+/* Creates OUT.h5.partial. With --resume, first reads OUT.h5.rows or OUT.h5. */
 int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err);
 
-/* Writes all results to OUT.h5 and removes OUT.h5.rows. */
+/* Writes OUT.h5 and removes OUT.h5.rows. */
 int kvd_jct_sweep_finish(kvd_jct_sweep *s, kvd_err *err);
 
-/* Closes the files of the sweep and keeps OUT.h5.rows. */
+/* Closes the files and keeps OUT.h5.rows. */
 void kvd_jct_sweep_close(kvd_jct_sweep *s);
 
 #endif

@@ -43,7 +43,7 @@ const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
     return line;
 }
 
-/* Formats mean, median and 99 % quantile of `column` over the requests of one method into `to`. */
+/* Formats mean, median and 99 % quantile over a method's requests. */
 static const char *spread(const kvd_rows *r, const char *method, const char *column, double *x,
                           char to[96])
 {

@@ -1,6 +1,4 @@
-/*
- * Writes the iterations of a run as a timeline file for the viewers Perfetto and chrome://tracing.
- */
+/* Writes iterations as a timeline for Perfetto and chrome://tracing. */
 #ifndef KVD_SERVING_JCT_JCT_TRACE_H
 #define KVD_SERVING_JCT_JCT_TRACE_H
 
@@ -18,17 +16,15 @@ typedef struct {
     bool any;
 } kvd_jct_trace;
 
-/*
- * Creates the timeline file. While t->f is NULL, because there is none, all functions do nothing.
- */
+/* Creates the file. While t->f is NULL, all functions do nothing. */
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err);
 int kvd_jct_trace_close(kvd_jct_trace *t, kvd_err *err);
-/* Closes and removes an incomplete timeline file; safe at any time. */
+/* Closes and removes an incomplete file; safe at any time. */
 void kvd_jct_trace_release(kvd_jct_trace *t);
 
-/* Begins a job in the timeline, to which all later iterations belong. */
+/* Begins a job, to which later iterations belong. */
 void kvd_jct_trace_job(kvd_jct_trace *t, const char *name);
-/* Adds an iteration to the timeline. `begin` is the clock reading in seconds at which it began. */
+/* Adds an iteration that began at `begin` seconds. */
 void kvd_jct_trace_iteration(kvd_jct_trace *t, const kvd_iteration *it, double begin,
                              const kvd_phase_times *times);
 void kvd_jct_trace_request(kvd_jct_trace *t, size_t request, double arrival, double first,

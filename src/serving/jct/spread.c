@@ -64,10 +64,7 @@ void kvd_spread_release(kvd_spread *s)
     memset(s, 0, sizeof *s);
 }
 
-/*
- * Returns the value at dimension j of d of the curve sigma [n], stretched to d dimensions by linear
- * interpolation.
- */
+/* Returns element j of the curve sigma [n], stretched to d elements. */
 static double at(const double *sigma, size_t n, size_t j, size_t d)
 {
     const double x = ((double)j + 0.5) * (double)n / (double)d - 0.5;
@@ -85,10 +82,7 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /*
-     * Draws the order of measured heads. It does not depend on `pair`, so that Q-K and V come from
-     * the same measured head.
-     */
+    /* The seed is equal for all matrices, so that Q-K and V come from the same head. */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)

@@ -10,15 +10,9 @@
 #include "serving/simulate/cost_table.h"
 
 struct kvd_costs {
-    /*
-     * Seconds that a part of a prompt takes without attention, by its number of tokens (u) and of
-     * earlier tokens (v).
-     */
+    /* seconds of a prompt part without attention; u: its tokens, v: earlier tokens */
     kvd_cost_table prompts;
-    /*
-     * Seconds that an iteration on prompts takes without attention, which is mostly matrix
-     * products, by its number of tokens (u).
-     */
+    /* seconds of an iteration on prompts without attention; u: its tokens */
     kvd_cost_table products;
     kvd_cost_table steps;
     double pair; /* seconds of attention per query-key product in a prompt */
@@ -70,9 +64,7 @@ static bool is_kind(const kvd_rows *s, size_t row, const char *kind)
     return !strcmp(kvd_row_text(s, row, "kind"), kind);
 }
 
-/*
- * Returns true if the result row belongs to `method` on `gpus` GPUs. -1 means any number of GPUs.
- */
+/* Returns true for this method and number of GPUs; -1 means any. */
 static bool is_of(const kvd_rows *s, size_t row, const char *method, int gpus)
 {
     const double n = kvd_row_real(s, row, "gpus");
@@ -106,11 +98,11 @@ static int same_setting(const kvd_rows *s, size_t first, size_t row, kvd_err *er
 }
 
 /*
- * Adds a measured iteration to one of three tables:
+ * Adds an iteration to one of three tables:
  *
- *   c->prompts    part of one prompt; u: its tokens, v: earlier tokens
- *   c->products   several prompts; u: tokens of all prompts, v: number of prompts
- *   c->steps      decode step; u: requests, v: cached tokens of each
+ * c->prompts    part of one prompt; u: its tokens, v: earlier tokens
+ * c->products   several prompts; u: all tokens, v: number of prompts
+ * c->steps      decode step; u: requests, v: cached tokens of each
  */
 static int add_point(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
 {
@@ -137,10 +129,9 @@ static double pairs(double tokens, double before)
 }
 
 /*
- * Returns the seconds of attention per query-key product: the least growth of the time per prompt
- * token with each earlier token.
+ * Returns seconds of attention per query-key product.
  *
- * If only whole prompts were measured, fits a u + c u^2 / 2 to the two longest and returns c.
+ * If only whole prompts were measured, fits u a + c u^2 / 2 and returns c.
  */
 static double pair_seconds(const kvd_cost_table *t)
 {
@@ -159,10 +150,7 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/*
- * Subtracts the time of attention from the measured times of prompts. Adds prompts without earlier
- * tokens to c->products.
- */
+/* Subtracts attention from the times of prompts. Whole prompts also go to c->products. */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;
@@ -197,7 +185,7 @@ static int take_facts(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
           c->weight_bytes < 1e18))
         return kvd_fail(err, "row %zu: %g bytes per token, %g bytes of weights", row,
                         c->bytes_per_token, c->weight_bytes);
-    /* Accepts NaN as the size of the cache, because --memory may replace it. */
+    /* NaN is allowed, because --memory may replace it. */
     if (c->cache_bytes >= 1e18)
         return kvd_fail(err, "row %zu: a cache of %g bytes", row, c->cache_bytes);
     return 0;
@@ -273,10 +261,7 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/*
- * Returns the seconds that a part of a prompt, n tokens after `before` tokens, takes in addition to
- * matrix products.
- */
+/* Returns the seconds of n tokens after `before` ones beyond matrix products. */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {
     const double there = kvd_cost_table_at(&c->prompts, n, before, extrapolated),

@@ -7,10 +7,7 @@
 #include "formats/jct.h"
 #include "formats/rows.h"
 
-/*
- * Properties of a file of times. Properties before SAME must be equal in all files. Differences in
- * later ones are only reported.
- */
+/* properties of files: those before SAME must be equal, differences of others are reported */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {
@@ -18,7 +15,7 @@ typedef struct {
     kvd_model_info model;
     char *fact[FACTS]; /* text of each property, allocated, or NULL */
     int gpus;
-    /* [n] Names of the methods that have timed iterations, in the order of the files. */
+    /* [n] methods with timed iterations, in the order of the files */
     char **method;
     size_t *rows, n;
 } file;

@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct {
     double *all; /* [n], rising */
-    /* [n] Latencies, one bootstrap block of requests after another, rising within each block. */
+    /* [n] latencies, one bootstrap block after another, rising within each */
     double *of_block;
     size_t n, start[BLOCKS + 1];
     double sum[BLOCKS];
@@ -80,10 +80,7 @@ static size_t count(const sorted *s, int b, double x)
     return lo - s->start[b];
 }
 
-/*
- * Returns the k-th smallest latency, counted from 0, if every latency of block b occurs weight[b]
- * times.
- */
+/* Returns the k-th smallest latency, if those of block b occur weight[b] times. */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {
     size_t lo = 0, hi = s->n - 1;

@@ -11,15 +11,12 @@
 enum { KVD_LATENCY_BLOCKS = 32, KVD_LATENCY_RESAMPLES = 400 };
 
 typedef struct {
-    /* Mean and quantiles of the latency, with their 95 % intervals. */
+    /* mean and quantiles of latencies with 95 % intervals */
     kvd_interval statistic[KVD_LATENCY_STATISTICS];
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */
 } kvd_latency;
 
-/*
- * Computes statistics of times x [n], ignoring NaN. block [n]: bootstrap block of each time, below
- * KVD_LATENCY_BLOCKS.
- */
+/* Computes statistics of x [n], ignoring NaN. block [n]: bootstrap block of each. */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed,
                           kvd_latency *out, kvd_err *err);
 

@@ -26,10 +26,7 @@ static size_t option_of(kvd_h5 *f, const char *name)
     return n;
 }
 
-/*
- * Returns the admission rule (--admission) that the file recorded. Older files without it used
- * KVD_ADMIT_WHOLE.
- */
+/* Reads --admission of the file. Older files without it used KVD_ADMIT_WHOLE. */
 static kvd_admission admission_of(kvd_h5 *f)
 {
     kvd_err unused;

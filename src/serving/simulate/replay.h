@@ -1,4 +1,4 @@
-/* Compares the times of requests that kvdim-jct served with a simulation of these requests. */
+/* Compares measured times of served requests with their simulation. */
 #ifndef KVD_SERVING_SIMULATE_REPLAY_H
 #define KVD_SERVING_SIMULATE_REPLAY_H
 
@@ -6,18 +6,15 @@
 
 typedef struct {
     kvd_requests requests; /* sorted by arrival */
-    /* [requests.n] Measured seconds from arrival to the first and to the last token. */
+    /* [requests.n] seconds from arrival to first and last token */
     double *ttft, *jct;
-    /* Limits of the measured engine. max_batch and max_tokens are 0 if not recorded. */
+    /* limits of the measured engine; 0 if not recorded */
     kvd_batching_limits limits;
     int gpus;
     char engine[256];
 } kvd_replay;
 
-/*
- * Reads the requests of a method that kvdim-jct served on `gpus` GPUs (-1: any number). Returns 1
- * if there are none. Fails if rows disagree or are invalid.
- */
+/* Reads the requests of a method on `gpus` GPUs (-1: any). Returns 1 if there are none. */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);
 

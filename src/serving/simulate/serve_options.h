@@ -12,10 +12,7 @@ typedef struct {
     const char *costs[KVD_SERVE_COSTS];
     size_t n_costs;
     const char *requests, *validate;
-    /*
-     * Methods to simulate, as allocated texts. If none is given, all methods of the --costs files
-     * are.
-     */
+    /* methods to simulate, allocated; without --method, all of the --costs files */
     char *method[KVD_SERVE_METHODS];
     size_t n_methods;
     double *rate; /* requests per second, allocated */
@@ -23,25 +20,22 @@ typedef struct {
     size_t replicas;
     kvd_route route;
     int gpus; /* -1 if not given */
-    /* Bytes of a GPU's memory, and bytes of it that stay unused. NaN if not given. */
+    /* bytes of a GPU's memory, and bytes of it to leave free; NaN if not given */
     double memory, reserve;
-    /* Limits of the batch that were given as options. `pages` is not set. */
+    /* limits of a batch, without `pages` */
     kvd_batching_limits limits;
     bool max_batch_given, max_tokens_given, chunk_given, admission_given;
     double slo_ttft, slo_tbt; /* service level objectives in seconds; infinite means none */
-    /*
-     * Latency bound of --max-rate in seconds per output token. NaN means that the rate is not
-     * searched.
-     */
+    /* largest seconds per output token; NaN: no search of the rate */
     double bound;
     size_t n_requests;   /* 0 if not given */
     double poisson_rate; /* requests per second; NaN means a recorded trace */
     const char *lengths;
 } kvd_serve_options;
 
-/* Parses the command line. Wrong usage ends the program with status 2. */
+/* Wrong usage exits with status 2. */
 void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg);
-/* Records the options and the number of requests in the output file. */
+/* Records the options and the number of requests. */
 int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r, kvd_err *err);
 void kvd_serve_options_release(kvd_serve_options *cfg);
 

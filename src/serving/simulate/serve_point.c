@@ -37,7 +37,7 @@ static int allocate(samples *s, const kvd_requests *q, const kvd_batching_limits
     s->gap_block = calloc(s->n_gaps + 1, 1);
     if (!s->served || !s->x || !s->block || !s->gap || !s->gap_block)
         return kvd_no_memory(err, "the times of all tokens", s->n_gaps * (sizeof *s->gap + 1));
-    /* Number of bootstrap blocks: each has at least two consecutive requests. */
+    /* number of bootstrap blocks, each of at least two consecutive requests */
     const size_t blocks =
         q->n / 2 < KVD_LATENCY_BLOCKS ? (q->n > 1 ? q->n / 2 : 1) : KVD_LATENCY_BLOCKS;
     for (size_t i = 0, at = 0; i < q->n; i++) {
@@ -96,10 +96,7 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    /*
-     * Time from the last arrival to the last iteration. A refused last request may arrive after the
-     * last iteration.
-     */
+    /* seconds after the last arrival, which may follow the last iteration */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;
@@ -140,10 +137,7 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
     return 0;
 }
 
-/*
- * Simulates requests that arrive `factor` times as fast, and computes the mean of JCT / output
- * tokens.
- */
+/* Computes the mean of JCT / output tokens for arrivals `factor` times as fast. */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Simulates a method at one arrival rate, and finds the highest rate within a latency bound. */
+/* Simulates a method at one rate, and finds the highest rate within a latency bound. */
 #ifndef KVD_SERVING_SIMULATE_SERVE_POINT_H
 #define KVD_SERVING_SIMULATE_SERVE_POINT_H
 
@@ -11,8 +11,8 @@ typedef struct {
     int replicas;
     kvd_route route;
     /*
-     * Service level objectives: largest seconds to the first token (TTFT) and between tokens (TBT).
-     * Infinite means none.
+     * limits that requests should meet: seconds to the first token (TTFT) and between tokens (TBT);
+     * may be infinite
      */
     double slo_ttft, slo_tbt;
     uint64_t seed;
@@ -25,32 +25,30 @@ typedef struct {
     kvd_latency ttft; /* seconds to the first token, over all requests */
     kvd_latency tbt;  /* seconds between two tokens, over all tokens */
     kvd_latency jct;  /* seconds from arrival to last token */
-    /* Seconds from arrival to last token, per output token. */
+    /* seconds from arrival to last token, per output token */
     kvd_latency normalised;
     double wait; /* mean seconds from arrival to the start of the prefill */
-    /* Seconds from the last arrival to the end of the simulation. */
+    /* seconds from the last arrival to the end */
     double drain;
-    /* Number of requests that were served, and of output tokens, per second. */
+    /* number of requests and of output tokens served per second */
     double served_rate, token_rate;
-    /* Fraction of requests that meet both service level objectives. */
+    /* fraction of requests that meet both latency objectives */
     double slo_share;
     double goodput; /* requests per second that meet the objectives */
-    /* Fraction of time that replicas spend in iterations. */
+    /* fraction of time that replicas spend in iterations */
     double utilisation;
     double kv_share; /* mean fraction of the cache pages in use */
     double running;  /* mean number of requests that a replica runs at once */
 } kvd_serve_point;
 
-/* Simulates the requests with their own arrival times. `rate` is only stored in the result. */
+/* Simulates the requests with their own arrivals. `rate` is only stored in the result. */
 int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, double rate,
                       kvd_serve_point *out, kvd_err *err);
 
 /*
- * Finds the highest arrival rate, within 0.2 %, at which the mean of JCT / output tokens is at most
- * `bound` seconds.
+ * Finds the highest rate, within 0.2 %, with mean JCT / output tokens at most `bound` seconds.
  *
- * Searches base_rate / 2^20 to base_rate * 2^20; *rate is 0 if every rate exceeds `bound`, infinite
- * if none does.
+ * *rate is 0 if every rate exceeds `bound`, infinite if none does.
  */
 int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests, double base_rate,
                        double bound, double *rate, kvd_err *err);
@@ -58,8 +56,8 @@ int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests,
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err);
 
 /*
- * Computes in *pages how many cache pages of 64 tokens fit next to the weights into memory -
- * reserve (bytes per GPU). If `memory` is NaN, returns the size of the measured cache.
+ * Computes the pages of 64 tokens in memory - reserve (bytes per GPU) next to the weights. NaN
+ * `memory`: the measured size.
  */
 int kvd_serve_pages(const kvd_costs *c, double memory, double reserve, size_t *pages, kvd_err *err);
 

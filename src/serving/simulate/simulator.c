@@ -12,10 +12,7 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now; /* valid if `busy` is true */
-    /*
-     * `busy`: the replica runs an iteration. `touched`: something happened since the replica last
-     * looked for work.
-     */
+    /* busy: true while an iteration runs; touched: true if it must look for work again */
     bool busy, touched;
 } replica;
 
@@ -33,9 +30,7 @@ typedef struct {
     event *heap; /* heap of the times at which running iterations end, [n] */
     size_t n_events;
     kvd_served *served;
-    /*
-     * `gap`: seconds between tokens. `latest` [requests]: time of the latest token of each request.
-     */
+    /* gap: seconds between tokens; latest [requests]: time of each one's latest token */
     double *gap, *latest;
     size_t *gap_at;
     kvd_simulated *out;
