@@ -11,10 +11,7 @@
 #include "common/rng.h"
 #include "unit.h"
 
-/*
- * Returns normally distributed rows [n][d] with mean `offset`. Each distinct row occurs `times`
- * times.
- */
+/* Returns normally distributed vectors [n][d], each `times` times. */
 static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_t seed)
 {
     float *X = unit_alloc(n * d * sizeof *X);
@@ -59,10 +56,7 @@ static double plain_assign(const float *X, size_t n, size_t d, size_t k, plain_s
     return sum;
 }
 
-/*
- * Reference implementation: gives each empty cluster the row that is farthest from its centroid.
- * Returns how many rows moved.
- */
+/* Gives each empty cluster the vector farthest from its centroid. Returns how many moved. */
 static size_t plain_fill(size_t n, size_t k, plain_state *s)
 {
     size_t moved = 0;
@@ -210,10 +204,7 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     assert_int_equal(used, distinct);
 }
 
-/*
- * Tests that K-means finds all distinct rows. Rounding can mislead it: SGEMM's products of a row
- * with two equal centroids may differ, because its order of addition depends on the column.
- */
+/* Products with two equal centroids may differ by rounding, which must not mislead K-means. */
 TEST(test_distinct_rows_are_found)
 {
     for (uint64_t seed = 0; seed < 3; seed++)

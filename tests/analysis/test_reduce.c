@@ -207,10 +207,7 @@ TEST(test_centroids)
             }
             assert_true(rows == 430);
         }
-    /*
-     * Expected identity: sum of squares of weighted centroids = sum of squares of rows - sum of
-     * squared distances.
-     */
+    /* The weighted centroids' sum of squares + squared distances is the vectors' sum of squares. */
     assert_true(fabs(all - sum_w.energy) < 1e-9 * all);
     assert_true(fabs(all - kept - sum_w.residual) < 1e-6 * all);
     kvd_layer_rows_release(&plain);

@@ -20,9 +20,7 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
     return a->share <= b->share && x <= y && (a->share < b->share || x < y);
 }
 
-/*
- * kvd_sweep_oracle must return the Pareto front, in loss and cache size, of all tried parameters.
- */
+/* Proposes the Pareto front, in loss and cache size, of all tried parameters. */
 TEST(test_oracle)
 {
     enum { N = 200 };
@@ -97,7 +95,7 @@ TEST(test_lines)
     }
 }
 
-/* The regression fits one slope for all models, after subtracting each model's mean. */
+/* The regression fits one slope for all models. */
 TEST(test_models)
 {
     enum { N = 40, MODELS = 3 };
@@ -132,10 +130,7 @@ TEST(test_models)
         }
         assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
     }
-    /*
-     * Six measurements belong to model 0 and one to model 1. The line of model 1 must have the
-     * slope of model 0 and pass through that one measurement.
-     */
+    /* Model 1's fitted line has model 0's slope and passes through its only measurement. */
     for (int i = 0; i < 7; i++)
         model[i] = i == 6;
     OK(kvd_regression_fit(&r, t, model, 7, 2, &err));

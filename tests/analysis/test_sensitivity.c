@@ -17,10 +17,7 @@ static uint32_t id[N];
 typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
-    /*
-     * `sum`: gradient of the loss by one element of each token, summed over all passes. `square`:
-     * sum of squared gradients over tokens and passes.
-     */
+    /* sums over all passes: gradient by one element per token, squared gradients */
     double sum[N], square;
     kvd_sensitivity *s;
 } seen;
@@ -85,10 +82,7 @@ static void near(double a, double b, double scale)
         fail_msg("%.9g and %.9g", a, b);
 }
 
-/*
- * Both factors of a product have equal sums over tokens of value times gradient: q dL/dq = k dL/dk
- * for scores, o dL/do = v dL/dv for outputs.
- */
+/* Value times gradient, summed, is equal for both factors of a product: q dL/dq = k dL/dk. */
 TEST(test_both_sides_agree)
 {
     static seen x;
@@ -116,7 +110,7 @@ TEST(test_both_sides_agree)
         }
 }
 
-/* Gradients of log p(y) have mean 0 only if the tokens y are drawn from the model. */
+/* Gradients of log p(y) have mean 0 only if y is drawn from the model. */
 TEST(test_drawn_gradients_average_out)
 {
     enum { DRAWS = 100 };
@@ -130,10 +124,7 @@ TEST(test_drawn_gradients_average_out)
         of_text += pow(text.sum[t], 2);
     }
     assert_true(of_text == text.square);
-    /*
-     * Averaging DRAWS random gradients divides their mean square by DRAWS. The factor 2.5 allows
-     * for randomness.
-     */
+    /* Averaging DRAWS random gradients divides their mean square by DRAWS, up to chance. */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
 
@@ -154,10 +145,7 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
     kvd_sensitivity_free(x.s);
 }
 
-/*
- * The rotations that the sensitivity analysis computes must not depend on the batch size, but must
- * change with the seed.
- */
+/* Rotations must not depend on the batch size, but on the seed. */
 TEST(test_bases)
 {
     kvd_spectrum together, apart, other;
@@ -192,10 +180,7 @@ TEST(test_bases)
     kvd_spectrum_release(&other);
 }
 
-/*
- * Tests the unit of singular values. Removing the only dimension with a gradient raises the loss by
- * mean(q^2) mean(g^2) / 2, where g is the gradient.
- */
+/* Removing the only dimension with a gradient g costs mean(q^2) mean(g^2) / 2. */
 TEST(test_unit_of_sigma)
 {
     static float q[N][KV * GROUP][D], g[N][KV * GROUP][D];
@@ -222,20 +207,14 @@ TEST(test_unit_of_sigma)
     }
     OK(kvd_sensitivity_bases(x, N, &s, &err));
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /*
-     * V is 3 and its gradient 0.5 in one dimension. Removing it raises the loss by 3^2 * 0.5^2 / 2
-     * per query head.
-     */
+    /* V is 3 and its gradient 0.5 in one dimension, which costs 3^2 * 0.5^2 / 2 per query head. */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);
     kvd_spectrum_release(&s);
 }
 
-/*
- * Tests bit allocation by reverse water-filling: a dimension whose removal adds loss x gets log2(x
- * / theta) / 2 bits, or none if x is below the water level theta.
- */
+/* Reverse water-filling: loss x gets log2(x / theta) / 2 bits, or none below theta. */
 TEST(test_rate_distortion)
 {
     kvd_err err = {""};

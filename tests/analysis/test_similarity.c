@@ -16,7 +16,7 @@ static void basis(uint64_t stream, double *R)
     assert_true(kvd_orthogonality(R, D) < 1e-12);
 }
 
-/* Sets B to the matrix A with the signs of randomly chosen columns changed. */
+/* Sets B to A with random signs of columns. */
 static void random_signs(const double *A, double *B)
 {
     kvd_rng rng;
@@ -68,10 +68,7 @@ TEST(test_mean_abs_by_hand)
     assert_true(energy[0] == 1 && energy[1] == 1);
 }
 
-/*
- * Compares rotations A and B by delta = mean |A - B| and epsilon = mean |A|. Their ratio is 1 for
- * random column signs, sqrt(2) for unrelated matrices.
- */
+/* delta / epsilon is 1 for random column signs, sqrt(2) for unrelated matrices. */
 TEST(test_signs_and_unrelated)
 {
     static double A[D * D], B[D * D], C[D * D];
@@ -150,7 +147,7 @@ TEST(test_compare)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    /* Result 1 has the rotations of result 0, but with random signs of their columns. */
+    /* Result 1 has the rotations of result 0 with random signs. */
     for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {

@@ -1,7 +1,7 @@
 /*
- * usage: bench_append [append|prefill|steps] Times the kernels that write new K and V rows into the
- * cache (kvd_append, relative to a memory copy) and that compute attention of prompts
- * (kvd_prefill_mma). `steps` times kvd_append within decode steps that a CUDA graph replays.
+ * usage: bench_append [append|prefill|steps]
+ * Times kernels that write new K and V into the cache, and attention of prompts. `steps` times
+ * writing within decode steps of a CUDA graph.
  */
 #include "common/stats.h"
 #include "engine/cuda/few_rows.h"
@@ -50,7 +50,7 @@ static void measure_copy(void)
     device_free(a, b);
 }
 
-/* Kept dimensions of 8 KV heads: each case has a list for Q and K, then a list for V. */
+/* kept dimensions of 8 KV heads: of Q and K, then of V */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
@@ -59,10 +59,7 @@ static const int widths[][2][8] = {
 };
 static const char *const width_names[] = {"128", "64", "mix, p = 0.5", "mix, p = 0.6"};
 
-/*
- * Returns the microseconds that kvd_append needs to add n tokens to each request, whose cache
- * already holds `old` tokens. *bytes receives the bytes that it must read and write.
- */
+/* Returns the microseconds to add n tokens per request to `old` ones. *bytes: bytes to move. */
 static double append_us(int w, int batch, int n, int old, int rope, int rotated, double *bytes)
 {
     kvd_attn_heads heads = {.n_heads = 32, .n_kv_heads = 8, .d_head = 128};
@@ -107,9 +104,7 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     if (rotated)
         a.r_qk = r;
     double us[LAUNCHES];
-    /*
-     * Launching the kernel many times between two CUDA events hides the time that the events take.
-     */
+    /* Times many launches between two CUDA events, which hides the events' own time. */
     const int many = decode ? 20 : 1;
     for (int i = -3, k = 0; i < LAUNCHES; i++) {
         timer_start(NULL);
@@ -212,7 +207,6 @@ typedef struct {
 
 enum { STEP_LAYERS = 80, STEP_REPLAYS = 11, STEP_OLD = 8192, STEP_ROWS = 8 };
 
-/* Device memory of a CUDA graph of decode steps. */
 typedef struct {
     void *x, *qkv, *gate_up, *o, *attended, *narrow, *r, *q, *pool;
     float *residual, *gain, *sum, *angles;
@@ -311,10 +305,7 @@ static void step_layer(const step_shape *m, const step_memory *d, const kvd_appe
     check(kvd_few_rows_run(&gate_up, s), "product");
 }
 
-/*
- * Mean microseconds of one layer of a decode step: of its call to kvd_append, by the GPU's clock
- * (`append`), and of all kernels of the layer (`layer`).
- */
+/* mean microseconds per layer, of kvd_append and of all kernels */
 typedef struct {
     double append, layer;
 } step_time;
@@ -327,7 +318,7 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     cudaGraphExec_t exec;
     double us[STEP_REPLAYS];
     check(cudaStreamCreate(&s), "cudaStreamCreate");
-    /* The first launch of a kernel loads code, which a graph capture must not contain. */
+    /* Launches a kernel before the graph capture, because the first launch loads its code. */
     step_layer(m, d, a, 0, 0, s);
     check(cudaStreamSynchronize(s), "cudaStreamSynchronize");
     check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "capture");
@@ -354,10 +345,7 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     return kvd_quantile(us, STEP_REPLAYS, 0.5);
 }
 
-/*
- * Returns the mean times of a layer in a decode step of n requests. If `rotated` is 0, all KV heads
- * keep 128 dimensions of K and V.
- */
+/* Returns a layer's times in a decode step. Unless `rotated`, heads keep 128 dimensions. */
 static step_time step_times(const step_shape *m, const step_memory *d, int n, int rotated,
                             int ready)
 {

@@ -1,9 +1,7 @@
 /*
  * usage: bench_attention [SECONDS [ISA]]
- * Compares CPU attention for SECONDS (30) with OpenBLAS's product of 2048 x 2048 matrices (prefill)
- * and with memory reads (decode).
- * "to width": time per kept dimension, relative to the first case with equal lengths. With one
- * thread, times are processor time.
+ * Compares CPU attention with OpenBLAS's product of 2048 x 2048 matrices (prefill) and with memory
+ * reads (decode). "to width": time per kept dimension, relative to equal lengths.
  */
 #include <cblas.h>
 #include <math.h>
@@ -45,10 +43,7 @@ typedef struct {
     int n_cases, rounds;
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
-    /*
-     * `pool` holds random numbers from which Q, K and V are taken. It is larger than the CPU
-     * caches.
-     */
+    /* random numbers for Q, K and V, more than the CPU caches hold */
     float *pool, *out;
     size_t pool_floats, out_floats;
 } bench;
@@ -160,9 +155,7 @@ static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
     const size_t all = plain.q_elements + plain.k_elements + plain.v_elements;
     if (all > b->pool_floats || plain.o_elements > b->out_floats)
         return kvd_fail(err, "a case needs %zu floats in and %zu out", all, plain.o_elements);
-    /*
-     * Each round reads Q, K and V from another part of the pool, which no CPU cache holds any more.
-     */
+    /* Each round reads another part of memory, which no cache holds. */
     const size_t slots = b->pool_floats / all, slot = round < 0 ? slots - 1 : (size_t)round % slots;
     const float *q = b->pool + slot * all, *k = q + plain.q_elements, *v = k + plain.k_elements;
     const double start = now();
@@ -225,10 +218,7 @@ static void print(const bench *b)
     for (int i = 0; i < b->n_cases; i++) {
         const bench_case *c = &b->cases[i];
         char shape[32], wide[48], spread[32];
-        /*
-         * Each ratio compares two times of one round, because the machine's load varies between
-         * rounds.
-         */
+        /* Compares times of the same round, because the machine's load varies. */
         double of_gemm[ROUNDS] = {0}, of_read[ROUNDS] = {0}, of_base[ROUNDS] = {0};
         if (!base || base->isa != c->isa || base->kv_len != c->kv_len || base->group != c->group)
             base = c;

@@ -1,7 +1,7 @@
 /*
  * usage: bench_dump FOLDER [MB]
- * Times writing and reading a file of Q, K and V, compared with write(2) and read(2) in blocks of 1
- * MiB. Reads come from the page cache.
+ * Times writing and reading Q, K and V, against write(2) and read(2). Reads come from the page
+ * cache.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ typedef struct {
     kvd_dtype dtype;
     size_t n_tokens;
     size_t bytes; /* bytes of Q, K and V in the file */
-    /* block of nonzero bytes for write(2) */
+    /* bytes other than zero, for write(2) */
     char *piece;
     float *rows;
     void *scratch;

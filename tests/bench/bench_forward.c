@@ -1,7 +1,6 @@
 /*
  * usage: bench_forward MODEL [SEQ_LEN]
- * Times the CPU's forward pass without output head on 4096 random tokens, then only the pass's
- * matrix products.
+ * Times the CPU's forward pass on 4096 random tokens, then only its matrix products.
  */
 #include <cblas.h>
 #include <stdio.h>

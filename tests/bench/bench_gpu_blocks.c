@@ -1,4 +1,4 @@
-/* Times GPU kernels of a 7B model's forward pass with 8192 tokens, and dense attention. */
+/* Times GPU kernels of a 7B model's forward pass with 8192 tokens. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -302,10 +302,7 @@ static void time_all_attention(void)
         const size_t n = shapes[i][0], len = shapes[i][1];
         time_attention(KVD_BF16, n, len, 32, 8, 128, 0, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 32, 64, 0, lib, blas, stream);
-        /*
-         * A window one shorter than the sequence hides one key, so dense attention uses cuBLAS
-         * here.
-         */
+        /* This window hides one key, which makes dense attention use cuBLAS. */
         time_attention(KVD_BF16, n, len, 32, 8, 128, (int)len - 1, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 8, 128, 256, lib, blas, stream);
         time_attention(KVD_F32, n, len, 32, 8, 128, 0, lib, blas, stream);

@@ -1,9 +1,7 @@
 /*
  * usage: bench_gpu_decode_timeline [CASE]
- * Prints minimum, median and maximum over CTAs of each step's time in us, with a cold L2.
- * Then prints the time between CUDA events around launches with time stamps, without time stamps
- * and without work.
- * CASE: part of a case's name.
+ * Prints the time of each step over CTAs, with a cold L2, then launches with time stamps, without
+ * them and without work. CASE: part of a name.
  */
 #include <stdint.h>
 
@@ -57,10 +55,7 @@ static const struct {
 static cudaStream_t stream;
 static void *flush;
 
-/*
- * Returns the microseconds of a launch of decode attention, between CUDA events, with a cold L2
- * cache.
- */
+/* Returns the microseconds of a launch between CUDA events, with a cold L2. */
 static double timed(const kvd_decode_args *args)
 {
     check(kvd_l2_flush(flush, (size_t)FLUSH_MIB << 20, stream), "flush");
@@ -90,10 +85,7 @@ static void run(int at)
     const size_t n_pages = (size_t)args.max_pages;
     int32_t *table = need(n_pages * sizeof *table);
     for (size_t i = 0; i < n_pages; i++)
-        /*
-         * Table entries are a permutation of the pages, because 77 is odd and n_pages is a power of
-         * 2.
-         */
+        /* Permutes the pages: 77 is odd and n_pages a power of 2. */
         table[i] = (int32_t)(i * 77 % n_pages);
     const int32_t len = cases[at].len;
     args.kv_len = on_device(&len, sizeof len);

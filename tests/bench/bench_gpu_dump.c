@@ -1,7 +1,6 @@
 /*
  * usage: bench_gpu_dump FOLDER [GB]
- * Times writing Q, K and V of Llama 3.1 8B from the GPU to a file, compared with write(2) and fsync
- * in blocks of 1 MiB.
+ * Times writing Q, K and V of Llama 3.1 8B from the GPU to a file, against write(2) and fsync.
  */
 #include <fcntl.h>
 #include <unistd.h>

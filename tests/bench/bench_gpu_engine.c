@@ -1,13 +1,11 @@
 /*
- * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME
- *                         [CONTEXT [WIDTHS.csv[:NAME]|METHOD]...]
- * Compares the CUDA engine with the GPU's peak rates, measured in the same run.
- * A prompt of CONTEXT tokens (8192) is compared with cuBLAS's rate for 8192 x 8192 matrices.
- * Decode steps of 1 .. 64 requests are compared with the time to read weights and cache.
- * -gN: uses N GPUs, compared with N times the rates of the first. -nN,...: runs only decode steps
- * of N requests.
- * WIDTHS.csv: adds a run with these kept dimensions and random projections.
- * METHOD: adds a run with a method (kivi,bits=4).
+ * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT
+ * [WIDTHS.csv[:NAME]|METHOD]...]
+ * Compares the CUDA engine with the GPU's peak rates: prompts with cuBLAS, decode steps of 1 .. 64
+ * requests with reading weights and cache.
+ *
+ * -gN: uses N GPUs. -nN,...: only decode steps of N requests. WIDTHS.csv: a run with these kept
+ * dimensions. METHOD: a run with a method (kivi,bits=4).
  */
 #include <math.h>
 #include <time.h>
@@ -82,7 +80,7 @@ static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
     }
 }
 
-/* Returns the bytes of weights that a decode step reads: all weights but the input embedding. */
+/* Returns the size in bytes of all weights but the input embedding. */
 static double read_bytes(const kvd_config *c, const kvd_dims *d)
 {
     const double model = c->d_model, dh = c->d_head, group = (double)c->n_heads / c->n_kv_heads;
@@ -128,10 +126,7 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     return kvd_quantile(second, PREFILLS, 0.5);
 }
 
-/*
- * Returns the time of decode steps of n requests. The cached K and V of earlier tokens have
- * arbitrary values.
- */
+/* Times decode steps of n requests. Earlier K and V are arbitrary. */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
 {
     kvd_err err;

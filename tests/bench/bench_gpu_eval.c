@@ -1,7 +1,7 @@
 /*
  * usage: bench_gpu_eval MODEL|shape:NAME [TOKENS [SEQ_LEN]]
- * Times kvdim-eval on random tokens in float32 and bf16, uncompressed, with half of the dimensions,
- * and with quality statistics.
+ * Times kvdim-eval on random tokens: uncompressed, with half of the dimensions, with quality
+ * statistics.
  */
 
 #include "common/clock.h"
@@ -12,7 +12,7 @@
 
 enum { WARM_UP = 1, REPEATS = 3 };
 
-/* Returns `width` columns of a random signed permutation [d][d]. `back` receives the transpose. */
+/* Returns `width` columns of a random signed permutation [d][d], and in `back` the transpose. */
 static float *permutation(kvd_rng *r, int d, int width, float *back)
 {
     float *const a = need((size_t)d * (size_t)width * sizeof *a);

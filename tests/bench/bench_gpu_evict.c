@@ -1,7 +1,7 @@
 /*
  * usage: bench_gpu_evict [BATCH...]
- * Times decode of Llama 3.1 8B after 8192 random K, V with and without eviction.
- * 39 to 69 % of tokens are evicted, as by Keyformer at 99 % accuracy (ZACK paper, Tables 8 to 11).
+ * Times decode of Llama 3.1 8B after 8192 tokens, with and without evicting 39 to 69 % of them
+ * (ZACK paper, Tables 8 to 11).
  */
 
 #include "common/stats.h"

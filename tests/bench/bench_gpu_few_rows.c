@@ -1,9 +1,7 @@
 /*
  * usage: bench_gpu_few_rows
- * Times the matrix products of a decode step of Llama 3.1 8B, by cuBLAS for 1 to 64 tokens and by
- * few_rows for 1 to 8.
- * Times of few_rows include norm, activation and addition.
- * Consecutive launches use different matrices, so that L2 does not hold them.
+ * Times the matrix products of a decode step of Llama 3.1 8B, by cuBLAS and by few_rows. Launches
+ * use different matrices, so that L2 does not hold them.
  */
 
 #include "common/cuda/libraries.h"

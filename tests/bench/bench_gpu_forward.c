@@ -1,8 +1,6 @@
 /*
  * usage: bench_gpu_forward MODEL|shape:NAME [SEQ_LEN [SEQUENCES [GPUS]]]
- * Times the bf16 forward pass without output head, relative to cuBLAS's rate for 8192 x 8192
- * matrices.
- * Then times each phase in a separate run.
+ * Times the bf16 forward pass relative to cuBLAS's rate, then each phase in a separate run.
  */
 
 #include "common/clock.h"
@@ -32,7 +30,7 @@ static void mark(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
     }
 }
 
-/* Returns floating-point operations of a phase, or 0 if the phase is no matrix product. */
+/* Returns a phase's operations, or 0 if it is no matrix product. */
 static double flop_of(const kvd_config *c, kvd_gpu_phase p, double seq_len)
 {
     const double d = c->d_model, q = (double)c->n_heads * c->d_head,

@@ -1,6 +1,6 @@
 /*
  * usage: bench_gpu_generate [SHAPE|FOLDER [ITEMS [PROMPT [NEW [METHOD...]]]]]
- * Times bf16 generation: ITEMS prompts of PROMPT random tokens, continued by NEW tokens.
+ * Times generation of NEW tokens after ITEMS prompts of PROMPT random tokens.
  */
 
 #include "common/clock.h"

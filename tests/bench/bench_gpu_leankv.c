@@ -1,8 +1,7 @@
 /*
  * usage: bench_gpu_leankv [CONTEXT]
- * Compares LeanKV's decode kernel with the dense bf16 kernel for Llama 3.1 8B and CONTEXT tokens
- * (8192), after LeanKV Figs. 12 and 13.
- * "equal": all heads keep equal fractions of tokens. "uneven": fractions from 0 to twice the mean.
+ * Compares LeanKV's decode kernel with the dense one for Llama 3.1 8B. "equal": heads keep equal
+ * fractions of tokens; "uneven": from 0 to twice the mean.
  */
 
 #include "gpu_case.h"
@@ -48,10 +47,7 @@ typedef struct {
 
 static int context = 8192, n_sms;
 
-/*
- * Returns `bytes` random bytes on the device. Each is part of a finite number, whatever number
- * format the kernels read there.
- */
+/* Returns random bytes that are finite numbers in every format. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -218,7 +214,7 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "%s: %s", x->name, cudaGetErrorString(e));
 }
 
-/* Removes the last decode step's tokens from the cache, so that the step can run again. */
+/* Removes the last step's tokens, so that the step can run again. */
 static int restore_heads(void *ctx, void *stream, kvd_err *err)
 {
     const launch *const x = ctx;

@@ -1,9 +1,7 @@
 /*
  * usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...
- * Times decode steps of 1 and BATCH requests after CONTEXT random tokens, and a prompt of CONTEXT
- * tokens.
- * ours: heads keep unequal dimensions. papers: CTAs divide the work as in the methods' papers.
- * stock: heads are padded to the layer's widest.
+ * Times decode steps and a prompt. ours: heads keep unequal dimensions; papers: work divided as in
+ * the papers; stock: heads padded to the widest.
  */
 
 #include "gpu_case.h"

@@ -1,7 +1,7 @@
 /*
  * usage: bench_gpu_packed [CONTEXT [BATCH [METHOD...]]]
- * Compares decode attention on quantised caches with the dense bf16 kernel, for a layer of Llama
- * 3.1 8B, BATCH requests (64), CONTEXT tokens (8192), cold L2.
+ * Compares decode attention on quantised caches with the dense kernel, for a layer of Llama 3.1 8B
+ * with a cold L2.
  */
 #include <math.h>
 
@@ -38,10 +38,7 @@ static int32_t *len, *table, *slot;
 static void *q, *o;
 static float *cosine, *sine;
 
-/*
- * Returns `bytes` random bytes on the device. Each is part of a finite number, whatever number
- * format the kernels read there.
- */
+/* Returns random bytes that are finite numbers in every format. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -130,10 +127,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;
     const int outliers =
-        /*
-         * Solves k_apart = 4 * (outliers + 16) for `outliers`. k_apart is the number of outliers of
-         * K for which a page has room.
-         */
+        /* number of outliers, because k_apart = 4 * (outliers + 16) */
         a->form.k_apart ? (a->form.k_apart / 4 - 16) : 0;
     a->codes = random_bytes(n_pages * a->page_bytes);
     a->ring = random_bytes((size_t)(batch * a->ring_pages * KVD_PAGE_TOKENS) * row);

@@ -1,16 +1,16 @@
 /*
  * usage: bench_palu [REPEATS]
- * Times Palu's decode kernel, but not its planning.
- * Prints a CSV line per shape, with the least times that operations and bytes allow.
+ * Times Palu's decode kernel. Prints a CSV line per shape, with the least times that operations and
+ * bytes allow.
  */
 #include "common/stats.h"
 #include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"
 
-/* The cache is filled with copies of BLOCK random numbers. */
+/* BLOCK: number of random numbers, copies of which fill the cache */
 enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 };
 
-/* Peak rates measured on one H200 (results/h200): of matrix products and of memory reads. */
+/* rates of one H200 (results/h200): matrix products and memory reads */
 static const double gemm_flops = 790e12, bytes_per_s = 4.3e12;
 
 static kvd_rng rng;
@@ -33,7 +33,7 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
                  cache = pages * kvd_palu_page_elements(s) * 2;
     const size_t n_q = (size_t)batch * (size_t)s->n_heads * KVD_PALU_D_HEAD;
     kvd_palu_decode_args a = {.dtype = dtype, .shape = *s, .batch = batch, .max_pages = max_pages};
-    /* Pages are in random order, as on a server after some time. */
+    /* pages in random order, as on a server after some time */
     int32_t *kv_len = need((size_t)batch * sizeof *kv_len), *table = shuffled(&rng, (int)pages);
     float *cosine = need((size_t)rows * HALF * sizeof *cosine),
           *sine = need((size_t)rows * HALF * sizeof *sine);

@@ -1,7 +1,7 @@
 /*
- * usage: bench_spectrum [ROWS [D]] (default 32768 128)
- * Times the SVD of a head by dgesdd, streaming QR and the Gram matrix's eigenvalues.
- * Accuracy is relative to dgesdd, for singular values that fall geometrically by a factor kappa.
+ * usage: bench_spectrum [ROWS [D]]
+ * Times the SVD of a head by dgesdd, streaming QR and eigenvalues of X^T X. Singular values fall
+ * geometrically by a factor kappa.
  */
 #include <cblas.h>
 #include <math.h>
@@ -112,10 +112,7 @@ static int by_dsyrk(head *h, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes the largest errors of `sigma` against the SVD by dgesdd: relative to the same singular
- * value, and relative to the largest one.
- */
+/* Finds the largest errors against dgesdd, relative to each value and to the largest value. */
 static void errors(const head *h, const double *sigma, double *relative, double *of_largest)
 {
     *relative = *of_largest = 0;

@@ -30,10 +30,7 @@ static const test_case cases[] = {
     {"several pieces", KVD_BF16, KVD_F32, 32, 8, 128, 1, false, {7001}},
 };
 
-/*
- * The test's model has LAYERS + 1 layers. The recorded file holds HELD of them, from FIRST_LAYER
- * on.
- */
+/* The file holds HELD of the model's LAYERS + 1 layers, from FIRST_LAYER on. */
 enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 };
 
 static kvd_err err;
@@ -81,7 +78,7 @@ static void make_file(kvd_activations *a, const test_case *c, const char *name)
     must(kvd_activations_create(a, path, &program_run, false, &err), c->name);
 }
 
-/* Values of one recorded tensor (such as Q), [token][head][dimension], on the host. */
+/* tensor such as Q on the host, [token][head][dimension] */
 typedef struct {
     float *host;
     int heads;
@@ -115,10 +112,7 @@ static kvd_gpu_share share_of(const test_case *c, int index)
                            .n_kv_heads = kv_heads};
 }
 
-/*
- * Copies `rows` rows of n tensors to device memory, side by side, with NaN before and after each
- * row.
- */
+/* Copies n tensors side by side to the GPU, with NaN before and after each row. */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
 {
@@ -153,10 +147,7 @@ static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x,
     return device;
 }
 
-/*
- * Records one layer's Q, K and V through the CPU path and the GPU path. If one of them fails,
- * returns -1 and fills *plain_err and *gpu_err.
- */
+/* Records a layer on CPU and GPU. On failure returns -1 and fills *plain_err and *gpu_err. */
 static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int layer, size_t first,
                   size_t rows, float poison, kvd_err *plain_err, kvd_err *gpu_err)
 {

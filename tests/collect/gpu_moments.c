@@ -1,4 +1,4 @@
-/* Compares second moments X^T X on the GPU with kvd_gram_add, and times them for Llama 3.1 8B. */
+/* Compares X^T X on the GPU with kvd_gram_add, and times it for Llama 3.1 8B. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 typedef struct {
     const char *name;
     kvd_dtype type;
-    /* The tested GPU holds part `index` of a model whose heads are divided among `count` GPUs. */
+    /* the GPU is number `index` of `count` that share the heads */
     int n_heads, n_kv_heads, d, index, count;
     bool pre;
     size_t batch[4]; /* tokens of each batch; 0 ends the list */
@@ -32,14 +32,14 @@ static const test_case cases[] = {
     {"many heads", KVD_BF16, 96, 96, 64, 0, 1, false, {130}},
 };
 
-/* The test records FIRST_LAYER and the layer after it. WIDTH is the model's d_model. */
+/* FIRST_LAYER and the next one are recorded. WIDTH is d_model. */
 enum { LAYERS = 3, FIRST_LAYER = 1, WIDTH = 96 };
 
 static kvd_err err;
 
 static uint64_t seed = 7;
 
-/* Returns a random number in -1 .. 1, multiplied by 40 about once in 97 calls. */
+/* Returns a random number in -1 .. 1, about once in 97 calls times 40. */
 static float value(void)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -61,9 +61,7 @@ static void must(int status, const char *what)
     }
 }
 
-/*
- * An array with equal values on the device, in the tested number type, and on the host, in float32.
- */
+/* equal values in the tested type on the device, in float32 on the host */
 typedef struct {
     float *host;
     void *device;
@@ -112,10 +110,7 @@ static kvd_moments shape_of(const test_case *c)
                          .has_pre = c->pre};
 }
 
-/*
- * Input of one layer: row t of `qkv` holds Q, K and V of token t, row t of `pre` Q and K before
- * RoPE.
- */
+/* matrices: qkv has Q, K and V of all tokens, pre has Q and K before RoPE */
 typedef struct {
     array qkv, pre;
     kvd_gpu_attention_in in;
@@ -170,10 +165,7 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
     free(scratch);
 }
 
-/*
- * Returns the largest difference of two sets of second moments, max |a_ij - b_ij| / sqrt(b_ii b_jj)
- * over all matrices.
- */
+/* Returns the largest |a_ij - b_ij| / sqrt(b_ii b_jj) over all matrices. */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
     double worst = 0;
@@ -201,10 +193,7 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
     return true;
 }
 
-/*
- * Puts random weights W_O [d_model][heads * d] and W_QKV [rows][d_model] on the device, has the GPU
- * add their second moments to `m`, and adds expected ones to `want`.
- */
+/* Adds the second moments of random W_O [d_model][heads * d] and W_QKV to `m` and to `want`. */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
 {
@@ -247,10 +236,7 @@ static void run(const test_case *c)
     must(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
              kvd_moments_alloc(&want, &err),
          c->name);
-    /*
-     * Accumulator `one` stays on the GPU. Accumulator `two` is copied to the host and back after
-     * each batch. Both must give the same moments.
-     */
+    /* The sums of `one` stay on the GPU, those of `two` are copied to the host and back. */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
     must(!two, c->name);
@@ -384,10 +370,7 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.lib = kvd_cublas_load(&err);
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
-    /*
-     * Counted work: one multiplication and one addition per element of the lower triangle of X^T X
-     * and input row.
-     */
+    /* floating-point operations: two per element of the lower triangle and token */
     const double flop = 48.0 * 128 * 129 * n;
     printf(
         "%s, %s, %zu rows: %.3f ms a layer, %.2f us a token of 32 layers, %.1f TFLOP/s on the triangle",

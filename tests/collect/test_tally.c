@@ -1,7 +1,4 @@
-/*
- * Tests mean attention scores and sets of unimportant tokens. Expected numbers were computed by
- * hand.
- */
+/* Tests mean scores and unimportant tokens against numbers computed by hand. */
 
 #include "analysis/tokens.h"
 #include "collect/sums.h"
@@ -10,9 +7,10 @@
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
 /*
- * Queries, keys and values of two layers. The score of query i and key j, summed over both heads,
- * is (q[i][0] + q[i][1]) * k[j]. Layer 0: q[i][0] + q[i][1] = 1 3 0 1, k = 1 -1 2 0. Layer 1:
- * q[i][0] + q[i][1] = 4 3 2 1, k = 1 1 1 9.
+ * The score of query i and key j over both heads is (q[i][0] + q[i][1]) * k[j].
+ *
+ * Layer 0: q[i][0] + q[i][1] = 1 3 0 1, k = 1 -1 2 0. Layer 1: q[i][0] + q[i][1] = 4 3 2 1, k = 1 1
+ * 1 9.
  */
 static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
                                           {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
@@ -60,10 +58,7 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
         assert_float_equal(kvd_attention_stats_kept(s, field, 0, layer)[j].x, want[j], 1e-15);
 }
 
-/*
- * Checks mean scores per query and per key. Attention is causal, so query i averages over i + 1
- * keys, and key j over 4 - j queries.
- */
+/* The mean score of query i is over i + 1 keys, that of key j over 4 - j queries. */
 TEST(test_mean_scores)
 {
     kvd_attention_stats s;
@@ -85,9 +80,8 @@ TEST(test_window)
 }
 
 /*
- * Tokens with the lowest mean scores are unimportant. By their scores as queries, these are tokens
- * 1 and 2 in both layers. By their scores as keys, these are tokens 1 and 3 in layer 0, tokens 1
- * and 2 in layer 1.
+ * Tokens with the lowest mean scores: as queries 1 and 2; as keys 1 and 3 in layer 0, 1 and 2 in
+ * layer 1.
  */
 TEST(test_sets)
 {

@@ -8,7 +8,7 @@
 
 static kvd_err err;
 
-/* All fields of a CSV file as one text, with '|' after each field and ';' after each row. */
+/* text of all fields, with '|' after each field and ';' after each row */
 typedef struct {
     char text[4096];
     size_t stop_at;
@@ -122,7 +122,7 @@ TEST(test_round_trip)
     }
 }
 
-/* A field that a spreadsheet would run as a formula is written with an apostrophe in front. */
+/* A field that looks like a formula is written with an apostrophe in front. */
 TEST(test_formulas)
 {
     static const char *const fields[][2] = {
@@ -159,8 +159,6 @@ TEST(test_formulas)
     assert_string_equal(j.text, want);
     free(text);
 }
-
-/* ---- Tests of CSV files that hold several tables ---- */
 
 static int read_table(const char *text, size_t len, joined *j)
 {

@@ -9,7 +9,7 @@
 #include "common/progress.h"
 #include "unit.h"
 
-/* Writes to `text` the progress messages of a run that started `ago` seconds ago. */
+/* Checks progress messages of a run that started `ago` seconds ago. */
 static void shown(bool quiet, bool terminal, double total, double ago, char *text, size_t size)
 {
     int ends[2];
@@ -95,10 +95,7 @@ TEST(test_errno)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/*
- * Tests that memory errors mention the user's memory limits (ulimit). The limits set here are so
- * large that neither the test nor a sanitizer reaches them.
- */
+/* The memory limits are so large that neither test nor sanitizer reaches them. */
 TEST(test_memory_limit)
 {
     kvd_err err;

@@ -1,4 +1,4 @@
-/* Tests HDF5 files. A killed writer must leave a file that a later run can continue. */
+/* Tests HDF5 files, also after a killed writer. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -107,7 +107,7 @@ TEST(test_not_finite)
     }
 }
 
-/* Datasets above 256 bytes are compressed in chunks, above 16 MiB by all threads. */
+/* Datasets above 256 bytes are compressed, above 16 MiB by all threads. */
 TEST(test_sizes)
 {
     static const hsize_t shapes[][3] = {{1, 1, 1},     {1, 2, 16},     {1, 3, 11}, {2, 64, 64},

@@ -41,10 +41,7 @@ static void refused(void)
     says_in(path);
 }
 
-/*
- * Tests opening a good file while no file descriptor is free. The error must not call the file
- * damaged.
- */
+/* A good file must not be called damaged if no file descriptor is free. */
 TEST(test_too_many_open_files)
 {
     struct rlimit before, low;
@@ -115,10 +112,7 @@ TEST(test_foreign_and_newer)
     kvd_run_release(&again);
 }
 
-/*
- * Tests that links to other HDF5 files are refused, because they could make a program read any file
- * of the user.
- */
+/* Links are refused, because one could make a program read any file of the user. */
 TEST(test_links_are_refused)
 {
     write_file();
@@ -251,9 +245,7 @@ TEST(test_read_once)
     assert_true(faults_of_children() > before);
 }
 
-/*
- * Sizes of the test file's datasets. There is one dataset for each way in which HDF5 stores values.
- */
+/* sizes of datasets, one for each way in which HDF5 stores values */
 enum { LARGE = 600000, MEDIUM = 9000, LITTLE = 30, N_ROWS = 40, LENGTH = 50, LONG_TEXT = 5000 };
 typedef struct {
     double large[LARGE], medium[MEDIUM], little[LITTLE], number, theta;
@@ -282,10 +274,7 @@ static void write_contents(contents *c)
                       row = {"/rows/text", "Texts.", "1", text, 1, {N_ROWS}, {"row"}};
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < LARGE; i++)
-        /*
-         * Values with few distinct numbers compress well, so that most random bit flips hit other
-         * arrays of the file.
-         */
+        /* Few distinct values compress well, so most bit flips hit other arrays. */
         c->large[i] = i / 200000 + 1;
     for (int i = 0; i < MEDIUM; i++)
         c->medium[i] = kvd_rng_normal(&r);
@@ -361,9 +350,7 @@ TEST(test_flipped_bits)
     const size_t n = load(path, &data);
     kvd_rng_seed(&r, 2, 0);
     for (int i = 0; i < FLIPS; i++) {
-        /*
-         * Flips no bit of a zero byte, because such bytes are mostly unused space of the HDF5 file.
-         */
+        /* bit to flip; for odd i not in a zero byte, which is mostly unused space */
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&r) * 8 * (double)n);

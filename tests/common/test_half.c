@@ -1,7 +1,4 @@
-/*
- * Tests conversions of all 16-bit patterns to float and back. Checks rounding against formulas
- * without bit operations.
- */
+/* Tests conversions of all 16-bit patterns, and rounding against plain formulas. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,10 +28,7 @@ static double value(const format *f, unsigned bits)
            ldexp(mantissa + (1u << f->mantissa_bits), (int)exponent - f->bias - f->mantissa_bits);
 }
 
-/*
- * Returns x rounded to the nearest number of the 16-bit format. After scaling, the format's numbers
- * are integers.
- */
+/* Rounds x to the nearest 16-bit number. After scaling, these numbers are integers. */
 static double nearest(const format *f, double x)
 {
     if (isnan(x) || isinf(x) || x == 0)
@@ -109,10 +103,7 @@ TEST(test_rounding)
     kvd_rng_seed(&r, 5, 0);
     for (size_t k = 0; k < 2; k++) {
         const format *f = &formats[k];
-        /*
-         * Rounds the midpoint of every two adjacent 16-bit numbers, and the floats next to each
-         * midpoint.
-         */
+        /* Rounds midpoints of adjacent 16-bit numbers, and the floats next to the midpoints. */
         for (unsigned i = 0; i + 1 < 0x7fff; i++) {
             const double a = value(f, i), b = value(f, i + 1);
             if (isnan(a) || isnan(b))

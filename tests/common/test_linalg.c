@@ -1,4 +1,4 @@
-/* Tests singular values and vectors by their properties and against LAPACK's dgesvd. */
+/* Tests singular values and vectors by properties and against LAPACK's dgesvd. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static void *get(size_t n)
     return unit_alloc(n * sizeof(double));
 }
 
-/* Fills Q with a random orthogonal matrix (Haar distribution up to column signs). */
+/* Fills Q with a random orthogonal matrix. */
 static void haar(double *Q, size_t d)
 {
     double *tau = get(d);
@@ -50,7 +50,7 @@ static double as_bf16(double x)
     return f;
 }
 
-/* Returns rows [n][d]. The singular values fall geometrically, in total by the factor kappa. */
+/* Returns [n][d] with singular values that fall geometrically by the factor kappa. */
 static double *rows_of(size_t n, size_t d, double kappa, int bf16)
 {
     double *Z = get(n * d), *Q = get(d * d), *X = get(n * d);
@@ -86,10 +86,7 @@ static void check_signs(const double *R, size_t d)
     }
 }
 
-/*
- * Checks R [d][d] for the properties that linalg.h states: signs and norms of the columns of R and
- * X R, and orthogonality.
- */
+/* Checks signs, norms and orthogonality as linalg.h states them. */
 static void check_basis(const double *X, size_t n, size_t d, const double *sigma, const double *R,
                         double tol)
 {
@@ -248,10 +245,7 @@ TEST(test_rank_deficient_and_zero)
     OK(kvd_gram_svd(G, D, sigma, R, &err));
     assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
 
-    /*
-     * All rows point in one direction, so X^T X has a single eigenvalue above 0. kvd_gram_svd must
-     * return 0 for all other singular values.
-     */
+    /* X^T X has a single eigenvalue above 0; all other singular values must be 0. */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < D; j++)
             X[i * D + j] = (double)(i + 1) * (double)(j + 1) / 3;

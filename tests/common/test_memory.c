@@ -58,10 +58,7 @@ TEST(test_groups_of_version_1)
     put("one/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("one/memory/memory.usage_in_bytes", "123456789\n");
     assert_true(isinf(left_in("list1", "one")));
-    /*
-     * In a container, /proc/self/cgroup may name a path that exists only on the host. The limit
-     * must still be found.
-     */
+    /* In a container, /proc/self/cgroup may name a path of the host. */
     put("one/memory/memory.limit_in_bytes", "100000\n");
     put("one/memory/memory.usage_in_bytes", "90000\n");
     put("one/memory/memory.stat",
@@ -75,9 +72,7 @@ TEST(test_groups_of_version_1)
 TEST(test_address_space)
 {
 #ifdef __SANITIZE_ADDRESS__
-    /*
-     * Skips the test if a sanitizer reserves more address space than the limit that the test sets.
-     */
+    /* Skips, because a sanitizer reserves more address space than the limit. */
     skip();
 #endif
     const kvd_memory_left before = kvd_memory_available();

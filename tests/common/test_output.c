@@ -93,7 +93,7 @@ TEST(test_second_writer_is_refused)
     kvd_output_release(&out, false);
 }
 
-/* Several processes increment a counter in a file. A lost update shows that the lock failed. */
+/* Processes increment a number under the lock. A lost increment shows that it failed. */
 TEST(test_lock_excludes)
 {
     enum { PROCESSES = 6, ROUNDS = 60 };
@@ -150,7 +150,7 @@ TEST(test_refusals)
     (void)snprintf(name, sizeof name, "%s/%0250d", folder, 0);
     FAILS_WITH(kvd_output_begin(&out, name, &err), "File name too long");
     FAILS_WITH(kvd_output_begin(&out, "-", &err), "cannot write to standard output ('-')");
-    /* Root ignores permissions, so the rest of the test runs as another user. */
+    /* true for root, who may ignore permissions */
     const bool root = geteuid() == 0;
     if (root && (chown(folder, 65534, 65534) || seteuid(65534)))
         return;
@@ -251,10 +251,7 @@ TEST(test_outputs_are_distinct)
     OK(kvd_output_distinct(apart, 3, &err));
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     OK(kvd_output_distinct(plain, 2, &err));
-    /*
-     * The file o.h5.state with suffix .new would be called o.h5.state.new, and so would o.h5 with
-     * suffix .state.new.
-     */
+    /* o.h5.state with .new and o.h5 with .state.new have the same name. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

@@ -1,7 +1,4 @@
-/*
- * Tests output folders, which appear complete or not at all. Files of other programs must not be
- * removed.
- */
+/* Tests output folders, which appear complete or not at all. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -86,9 +83,7 @@ TEST(test_replaces)
     run("[ -d x ]");
 }
 
-/*
- * A folder NAME.partial that contains folders was made by another program and must not be deleted.
- */
+/* A NAME.partial with folders in it is another program's and must stay. */
 TEST(test_left_behind)
 {
     kvd_output out;
@@ -139,10 +134,7 @@ TEST(test_one_writer)
 static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;
 
-/*
- * Replaces the system call. If `exchange_refused` is set, it refuses to exchange two files, as
- * network file systems do.
- */
+/* Replaces the system call. If `exchange_refused`, fails as network file systems do. */
 int renameat2(int old_fd, const char *from, int new_fd, const char *to, unsigned flags)
 {
     if (!exchange_refused)

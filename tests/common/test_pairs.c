@@ -1,7 +1,4 @@
-/*
- * Tests shared rotations of two matrices (Q and K) and balanced projections (left for queries,
- * right for keys).
- */
+/* Tests rotations shared by two matrices, and balanced projections. */
 #include <unistd.h>
 
 #include <cblas.h>
@@ -199,9 +196,8 @@ static void times(const double *A, const double *B, int transposed, double *C)
 }
 
 /*
- * Returns the loss of scores, trace(E^T cl E cr) with E = I - L R^T, for projections L and R that
- * consist of the first m columns of `left` and `right`. cl and cr are second moments of queries and
- * keys.
+ * Returns trace(E^T cl E cr) with E = I - L R^T, for the first m columns L, R; cl, cr: moments of
+ * Q, K.
  */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
@@ -255,7 +251,7 @@ TEST(test_balanced_is_the_best_of_its_rank)
     kvd_moments_release(&m);
 }
 
-/* The loss of projections A and B is the sum over queries q and keys k of (q . k - q A B^T k)^2. */
+/* The loss is the sum over queries and keys of (q . k - q A B^T k)^2. */
 TEST(test_balanced_loss_is_the_error_of_scores)
 {
     kvd_activations a;
@@ -295,10 +291,7 @@ TEST(test_balanced_without_full_rank)
 {
     double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
     kvd_err err;
-    /*
-     * Queries are zero outside dimensions 0 .. 4 and keys outside 2 .. 7, so only three dimensions
-     * contribute to scores.
-     */
+    /* Only three dimensions contribute to scores. */
     for (size_t i = 0; i < D; i++) {
         cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
         cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;

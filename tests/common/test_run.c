@@ -16,7 +16,7 @@
 #include "unit.h"
 
 static kvd_err err;
-/* if set, realpath fails as if memory were exhausted */
+/* true if realpath is to fail as if memory were exhausted */
 static bool no_memory;
 
 char *realpath(const char *path, char *resolved)
@@ -73,7 +73,7 @@ TEST(test_command_line_is_quoted)
     kvd_run_release(&run);
 }
 
-/* The hash of an empty input must be the published XXH3-128 value of zero bytes. */
+/* The empty file's hash must be the published XXH3-128 value of zero bytes. */
 TEST(test_inputs)
 {
     kvd_run run = {0};
@@ -118,7 +118,7 @@ TEST(test_folder_hash)
     folder_hash(changed, &more);
     assert_string_not_equal(first, changed);
     put("text", "hello\n", 6);
-    /* Renaming a file of a folder must change the folder's hash. */
+    /* A renamed file must change the folder's hash. */
     char from[128], to[128];
     (void)snprintf(from, sizeof from, "%s/text", temp_folder());
     (void)snprintf(to, sizeof to, "%s/text2", temp_folder());
@@ -213,7 +213,7 @@ TEST(test_exit)
     }
 }
 
-/* An output must be refused if resolving an input's path fails, as both may be one file. */
+/* An input whose path cannot be resolved is an error, because an output could be that input. */
 TEST(test_inputs_are_kept)
 {
     char path[256], link[256], inner[256];

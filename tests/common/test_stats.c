@@ -4,10 +4,7 @@
 #include "common/stats.h"
 #include "unit.h"
 
-/*
- * Expected: the numbers that the demonstration program of PCG's authors prints for seed 42, stream
- * 54.
- */
+/* The PCG authors' demonstration program prints these numbers for seed 42, stream 54. */
 TEST(test_published_sequence)
 {
     static const uint64_t want[6] = {0x86b1da1d72062b68u, 0x1304aa46c9853d39u, 0xa3670e9e0dd50358u,
@@ -20,10 +17,7 @@ TEST(test_published_sequence)
         assert_true(kvd_rng_u64(&r) == want[i]);
 }
 
-/*
- * Expected: the numbers of NumPy's PCG64 with the state that splitmix64 gives for seed 12345 and
- * stream 7.
- */
+/* NumPy's PCG64 gives these numbers with splitmix64's state for seed 12345, stream 7. */
 TEST(test_seeding)
 {
     static const uint64_t want[4] = {0x37ed2b54a5083b51u, 0x715b4b62b44a5905u, 0x589f405473706604u,
@@ -48,10 +42,7 @@ TEST(test_below)
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < 100; i++)
         assert_int_equal(kvd_rng_below(&r, 1), 0);
-    /*
-     * Counts of seven equally likely numbers. Their chi-square statistic (6 degrees of freedom)
-     * must be below 27.9, the 99.99 % quantile.
-     */
+    /* The chi-square statistic (6 degrees of freedom) must be below its 99.99 % quantile. */
     enum { N = 70000 };
     double cell[7] = {0}, chi2 = 0;
     for (int i = 0; i < N; i++) {
@@ -62,10 +53,7 @@ TEST(test_below)
     for (int k = 0; k < 7; k++)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
-    /*
-     * Draws numbers below n = 0.75 * 2^64. If they were remainders modulo n, the lower third would
-     * occur twice as often.
-     */
+    /* If numbers were taken modulo n, the lower third would occur twice as often. */
     const uint64_t n = 0xc000000000000000u;
     double sum = 0;
     for (int i = 0; i < N; i++) {
@@ -169,10 +157,7 @@ TEST(test_bootstrap_shape)
     assert_true(isnan(v.lo) && isnan(v.hi));
 }
 
-/*
- * Tests bootstrap intervals of correlated tokens: about 95 of 100 intervals must contain the true
- * value.
- */
+/* About 95 of 100 intervals must contain the true value. */
 TEST(test_bootstrap_coverage)
 {
     enum { TRIALS = 400, CLUSTERS = 60 };
@@ -202,10 +187,7 @@ TEST(test_bootstrap_strata)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     OK(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err));
-    /*
-     * The result must be the mean of the ratios of both strata, 0.5 and 0.9. The ratio over all
-     * clusters would be 42 / 60.
-     */
+    /* mean of the two ratios 0.5 and 0.9; over all clusters it would be 42 / 60 */
     near(v.value, (0.5 + 0.9) / 2);
     near(v.lo, v.value);
     near(v.hi, v.value);

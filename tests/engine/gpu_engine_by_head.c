@@ -23,10 +23,7 @@ static void close_plan(opened *o)
     kvd_points_free(o->point, o->n_points);
 }
 
-/*
- * Opens the compression method that `method` names, with random projection matrices and tables. The
- * caller must close *o, also after a failure.
- */
+/* Opens `method` with random matrices and tables. The caller closes *o, also after a failure. */
 static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, opened *o,
                      kvd_err *err)
 {
@@ -79,9 +76,8 @@ static int run(const load *l, const char *method, int gpus, served *o, kvd_err *
 }
 
 /*
- * Logits on two GPUs may differ from those on one GPU by a quarter of the method's effect.
- * `rounding`: distance of the logits of one and two GPUs without a method. `none`: logits without a
- * method.
+ * Compares two GPUs with one, up to a quarter of the method's effect. `rounding`: difference
+ * without a method; `none`: its logits.
  */
 static void test(const load *l, const char *method, const served *none, double rounding)
 {
@@ -113,10 +109,7 @@ static void refused(const load *l, const char *method, const char *why)
     free(o.logits);
 }
 
-/*
- * usage: gpu_engine_by_head [quick|TEXT]. `quick` tests fewer methods, for compute-sanitizer. TEXT
- * selects the methods whose description contains TEXT.
- */
+/* usage: gpu_engine_by_head [quick|TEXT]. `quick`: fewer methods. TEXT: methods with this text. */
 int main(int argc, char **argv)
 {
     static const request requests[] = {{300, 20}, {129, 30}, {64, 12}, {200, 40}, {63, 10}};

@@ -1,4 +1,4 @@
-/* Compares logits of the CPU serving engine with the forward pass over whole sequences. */
+/* Compares logits of the CPU engine with passes over whole sequences. */
 #include <math.h>
 #include <string.h>
 
@@ -40,10 +40,7 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /*
-         * Prompts of odd requests exceed the length at which LongRoPE changes its frequency
-         * divisors.
-         */
+        /* Odd requests exceed the length at which LongRoPE changes its divisors. */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
@@ -100,10 +97,7 @@ static uint32_t best(const float *x, size_t n)
     return at;
 }
 
-/*
- * Adds the squared distances between the engine's logits and the expected ones to *error, and
- * squared norms to *square. Returns the number of compared tokens.
- */
+/* Adds squared distances of logits and squared norms. Returns how many were compared. */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
 {
@@ -130,10 +124,7 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
     return n;
 }
 
-/*
- * Serves all requests and returns the relative error of the logits. Each decode step gets the next
- * token of the text. `pages`: pages of the cache; 0: as many as needed.
- */
+/* Returns the relative error of all logits. `pages`: pages of the cache; 0: enough. */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
                            kvd_engine_facts *facts, double *held)
@@ -244,10 +235,7 @@ static void make_dims(texts *t, const kvd_dims_method *m)
     kvd_widths_release(&w);
 }
 
-/*
- * Opens the compression method that `text` describes, with its parameters. *plan points into
- * itself, so it must not be copied. The caller closes it.
- */
+/* Opens the method `text`. *plan points into itself, so it must not be copied. */
 static void open_plan(const texts *t, const char *text, uint32_t prompt, kvd_method *m,
                       kvd_plan *plan)
 {
@@ -280,10 +268,7 @@ TEST(test_plans_of_dims)
         }
 }
 
-/*
- * A cache in a 16-bit type may differ by one rounding, because the engine adds products in another
- * order.
- */
+/* A 16-bit cache may differ by one rounding, as products are added in another order. */
 TEST(test_types_of_the_cache)
 {
     texts t;
@@ -324,10 +309,7 @@ TEST(test_window_is_what_is_held)
     close_texts(&t);
 }
 
-/*
- * Accepted error of quantised caches: 1e-3. OpenBLAS's Haswell kernels give up to 2.0e-4
- * (zipcache), a wrong parameter gives more than 4e-3.
- */
+/* OpenBLAS's Haswell kernels give errors up to 2.0e-4, a wrong parameter more than 4e-3. */
 TEST(test_plans_row_by_row)
 {
     static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70},
@@ -362,10 +344,7 @@ TEST(test_plans_row_by_row)
     close_texts(&t);
 }
 
-/*
- * After a preemption, a request's prompt also contains its earlier output. Methods may compress
- * this longer prompt differently.
- */
+/* After a preemption, the prompt contains earlier output too. */
 TEST(test_preempted_requests)
 {
     static const uint32_t input[REQUESTS] = {60, 50, 30, 62, 20},

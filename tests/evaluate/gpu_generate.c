@@ -1,7 +1,4 @@
-/*
- * Compares generation on GPUs with the CPU in float32. Tokens may differ if log probabilities are
- * close.
- */
+/* Compares generation on GPUs with the CPU. Tokens may differ if log probabilities are close. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -18,7 +15,7 @@
 #include "model/text/corpus.h"
 #include "temp_folder.h"
 
-/* Number of prompts and of new tokens for each prompt. Argument `quick` uses fewer. */
+/* number of prompts and of new tokens of each; `quick` uses fewer */
 enum { SEQUENCES = 5, N_NEW = 25, FIRST_FORCED = 9, LAST_FORCED = 11, MOST = 900 };
 enum { PLACES = SEQUENCES * N_NEW };
 static const size_t length[SEQUENCES] = {41, 130, 17, 64, 199};
@@ -158,9 +155,9 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuat
 }
 
 typedef struct {
-    /* log probability of the CPU's token less that of the GPU's token, at the first difference */
+    /* log probability of the CPU's token less that of the GPU's at the first difference */
     double margin;
-    /* mean difference between CPU and GPU in the log probability of the CPU's tokens */
+    /* mean difference in the log probability of the CPU's tokens */
     double log_p;
     double bits;      /* accepted relative difference of cache sizes */
     size_t sequences; /* number of sequences whose tokens differ */
@@ -277,10 +274,7 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     close_plan(&o);
 }
 
-/*
- * Ends each sequence's answer after 5 to 7 tokens. The last token of every second answer is not fed
- * to the model.
- */
+/* Ends answers after 5 to 7 tokens. Every second answer's last token is not fed. */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     (void)ctx, (void)token, (void)err;
@@ -319,7 +313,7 @@ static void compare_ended(kvd_generator *cpu, kvd_generator *gpu, kvd_dtype type
     close_plan(&o);
 }
 
-/* Number of the longest sequences whose prompts fit into a pass. */
+/* number of prompts, longest first, that fit into a pass */
 static size_t in_a_pass = 3;
 
 static kvd_generator *generator(bool gpu, kvd_dtype compute, int n_gpus)
@@ -408,10 +402,7 @@ static void compare_several(void)
 
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 {
-    /*
-     * `smooth`: the method neither quantises K and V nor selects tokens, so rounding has small
-     * effects.
-     */
+    /* `smooth`: true if rounding has small effects, as nothing is quantised or selected */
     static const struct {
         const char *text;
         bool smooth;
@@ -544,29 +535,19 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         const bool smooth = method[i].smooth, f32 = type == KVD_F32;
         if ((only && !strstr(method[i].text, only)) || !in_this_part(next++))
             continue;
-        /*
-         * These methods quantise in coarse steps. For cachegen on the CPU, log probabilities with a
-         * cache in bf16 and in f32 differ by 0.14 nats on average, and by 0.98 nats where tokens
-         * differ.
-         */
+        /* With coarse quantisation, log probabilities differ by 0.14 nats on average. */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv") ||
                             strstr(method[i].text, "cachegen");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
-        /*
-         * Accepted difference for methods in which rounding may decide which tokens are merged or
-         * evicted. Noise of 0.3 % in scores changes elasticcache's log probabilities by 1.2 nats.
-         */
+        /* limit for methods in which rounding may decide which tokens are merged or evicted */
         const double chooses = !strcmp(method[i].text, "tova+fp8") ? 2
                                : !strcmp(method[i].text, "elasticcache") ||
                                        !strcmp(method[i].text, "d2o") ||
                                        strstr(method[i].text, "elasticcache+kivi")
                                    ? 1.5
                                    : 0.5;
-        /*
-         * Float32 products of a GPU can move a number of a kept token across a tie between two
-         * quantised numbers.
-         */
+        /* limit for methods in which rounding can move a number across a tie */
         const double ties =
             strstr(method[i].text, "+nvfp4") || !strcmp(method[i].text, "mikv") ? 0.1 : 1e-3;
         const limits most = {.margin = f32        ? ties
@@ -589,10 +570,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
     kvd_generator_free(gpu);
 }
 
-/*
- * Compares prompts in several passes. Meanwhile the CPU compresses kvtc's quantised tokens of
- * earlier passes.
- */
+/* Compares prompts in several passes, while the CPU compresses kvtc's earlier tokens. */
 static void compare_passes(kvd_generator *cpu)
 {
     static const limits most = {.margin = 0.5, .log_p = 0.15, .bits = 0.02, .sequences = SEQUENCES};
@@ -603,7 +581,7 @@ static void compare_passes(kvd_generator *cpu)
     kvd_generator_free(gpu);
 }
 
-/* A small gpt-oss: routed experts, sinks, biases, yarn, a window in every second layer. */
+/* small gpt-oss: routed experts, sinks, biases, YaRN, windows */
 static const kvd_shape gpt_oss = {
     "gpt_oss", "gpt_oss", "made up",
     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_act\":\"silu\","
@@ -617,10 +595,7 @@ static const kvd_shape gpt_oss = {
     "\"truncate\":false},\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-05,"
     "\"vocab_size\":500,\"tie_word_embeddings\":false}"};
 
-/*
- * Checks that a method runs on the CUDA engine or, if `reason` is given, is refused with that
- * reason.
- */
+/* Checks that the method runs on the CUDA engine or, if `reason` is given, is refused with it. */
 static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
 {
     char why[KVD_GENERATOR_WHY];
@@ -635,10 +610,7 @@ static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
     close_plan(&o);
 }
 
-/*
- * Shape of a small model like Gemma 3: heads of 256 dimensions, attention scores scaled by a
- * constant of the model, and a sliding window in every second layer.
- */
+/* small Gemma 3: heads of 256 dimensions, a constant score factor, windows */
 static const kvd_shape gemma = {
     "gemma3", "gemma3_text", "made up",
     "{\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","
@@ -650,7 +622,7 @@ static const kvd_shape gemma = {
     "\"sliding_window\":40,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"
     "\"vocab_size\":500}"};
 
-/* A small Llama with heads of 128 dimensions, whose shared latents wgmma restores on Hopper. */
+/* small Llama with heads of 128 dimensions */
 static const kvd_shape wide_heads = {
     "wide", "wide", "made up",
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\","
@@ -659,7 +631,7 @@ static const kvd_shape wide_heads = {
     "\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-05,\"vocab_size\":500,"
     "\"tie_word_embeddings\":false}"};
 
-/* Makes a model of this shape and its test data, which the following tests use. */
+/* Makes a model of this shape and its data for the next tests. */
 static void use_shape(const kvd_shape *shape)
 {
     kvd_err err = {""};
@@ -681,14 +653,11 @@ static void use_shape(const kvd_shape *shape)
     make_fisher();
 }
 
-/*
- * Compares engine and CPU on a model with windows, and sinks, routed experts or wide heads, or with
- * heads of 128 dimensions. Every sequence exceeds the window.
- */
+/* Compares engine and CPU on this model. Every sequence exceeds the window. */
 static void compare_shape(const kvd_shape *shape, const char *const *method, size_t n,
                           const char *const (*refused)[2], size_t n_refused)
 {
-    /* Rounding to bf16 can change the choice of an expert, and a log probability by up to 1. */
+    /* Rounding to bf16 can change an expert, and a log probability by up to 1. */
     static const limits most = {.margin = 1, .log_p = 0.1, .bits = 1e-12, .sequences = SEQUENCES},
                         chosen = {.margin = 3, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES},
                         counted = {.margin = 3, .log_p = 0.2, .bits = 0.1, .sequences = SEQUENCES};
@@ -697,11 +666,10 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
     kvd_generator *const cpu = generator(false, KVD_F32, 1), *const gpu =
                                                                  generator(true, KVD_BF16, 1);
     for (size_t i = 0, next = 0; i < n; i++) {
-        /* The ranks of xkv are at least the tokens of a prompt, so it loses nothing. */
+        /* xkv's ranks cover all prompt tokens, so it loses nothing. */
         const bool exact = !strcmp(method[i], "none") || !strcmp(method[i], "zack,p=0.5") ||
                            !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu", 4);
-        /* Rounding decides how many tokens or outliers these methods keep, or how long codes are.
-         */
+        /* methods in which rounding decides how many tokens, outliers or code bits they keep */
         static const char *const varying[] = {
             "kvmerger", "prefixkv", "cake",     "mpcache",   "a2ats",    "cachegen", "waterfill",
             "kvtc",     "kvquant",  "h2o+kivi", "tova+kivi", "zipcache", "leankv",   "minicache"};

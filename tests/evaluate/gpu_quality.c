@@ -1,4 +1,4 @@
-/* Compares kvd_gpu_quality_add with the CPU, and measures memory bandwidth. */
+/* Compares prediction quality on the GPU with the CPU, and measures bandwidth. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +20,7 @@ static void verdict(int good, const char *name, const char *detail)
     failed |= !good;
 }
 
-/*
- * Predictions of n tokens by the compressed model (`logits`) and the uncompressed model
- * (`reference`), with the tokens that follow (`target`) and each token's sequence.
- */
+/* logits of compressed and uncompressed model, next tokens and sequences */
 typedef struct {
     size_t n, vocab;
     float *logits, *reference; /* [n][vocab] */
@@ -49,7 +46,7 @@ static void rows_free(rows *x)
     free(x->sequence);
 }
 
-/* Makes random logits: reference = logits + spread * noise. */
+/* Makes random logits with reference = logits + spread * noise. */
 static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
 {
     rows x = rows_new(n, vocab);
@@ -219,10 +216,7 @@ static void refusals(void)
     refused("nan_in_reference", &x);
     x.logits[20 * 2500 + 2499] = -INFINITY;
     refused("minus_inf_beside_it", &x);
-    /*
-     * A NaN in the logits of token 13 must be an error, even though no sequence contains this
-     * token.
-     */
+    /* A NaN is an error even for a token of no sequence. */
     x.logits[13 * 2500 + 2300] = NAN;
     x.logits[13 * 2500 + 2301] = INFINITY;
     x.logits[13 * 2500 + 9] = INFINITY;

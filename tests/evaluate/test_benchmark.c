@@ -1,7 +1,4 @@
-/*
- * Compares the prompts that kvdim builds for benchmarks with those of the benchmarks' own code
- * (tests/oracle/make_benchmark_prompts.py).
- */
+/* Compares prompts with the benchmarks' own code (tests/oracle/make_benchmark_prompts.py). */
 #include <jansson.h>
 #include <stdbool.h>
 #include <string.h>

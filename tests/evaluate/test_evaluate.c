@@ -296,10 +296,7 @@ typedef struct {
     kvd_quality *reference;
 } outcome;
 
-/*
- * Evaluates the predictions of one method. If `shortcuts` is false, runs the model even for results
- * that are known.
- */
+/* Unless `shortcuts`, runs the model even for known results. */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
 {
@@ -359,10 +356,7 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     }
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
-        /*
-         * `off` is the accepted relative error. If a method is lossless, its error is rounding, so
-         * the squared error must be below off^2 times the squared norm.
-         */
+        /* A lossless method's error is rounding, below `off` times the norm. */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
                     fabs(a->c.error.diff2[i] - b->c.error.diff2[i]) < rounding);
@@ -402,10 +396,7 @@ TEST(test_prompts_run_once)
             evaluate_method(methods[i], false, false, batch, 0, &whole);
             evaluate_method(methods[i], true, way == 2, batch, way == 3, &parts);
             assert_true(total(whole.c.per_sequence, kvd_corpus_n_sequences(corpus)).kl > 0);
-            /*
-             * Batch sizes change rounding. In code compiled by clang, one number of method hetero
-             * is then rounded to another quantisation level, so hetero gets a wider tolerance.
-             */
+            /* Batch sizes change rounding, which may change a quantised number. */
             same_outcomes(&parts, &whole, strncmp(methods[i], "hetero", 6) ? 1e-6 : 1e-4);
             drop_outcome(&whole);
             drop_outcome(&parts);
@@ -472,20 +463,14 @@ TEST(test_attention_error_by_hand)
     OK(kvd_attention_error_init(&e, &kept, &c, &err));
     OK(kvd_attention_error_add(&e, &in, v, &err));
     /*
-     * Outputs of two tokens (expected, actual). Head 0: (3,4) (3,1) and (0,0) (0,5). Head 1: (0,2)
-     * (1,2) and (0,-2) (0,-3).
+     * Outputs (expected, actual) of two tokens in head 0: (3,4) (3,1) and (0,0) (0,5). In head 1:
+     * (0,2) (1,2) and (0,-2) (0,-3).
      */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
-    /*
-     * Error D of the ZDC paper is the mean of |actual - expected| / |expected| over elements with
-     * expected != 0.
-     */
+    /* error D of the ZDC paper: mean of |actual - expected| / |expected| */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
-    /*
-     * Head 1 has two elements with expected != 0: 2 is exact and -2 became -3, so D = (0 + 1/2) /
-     * 2.
-     */
+    /* 2 is stored exactly and -2 became -3: D = (0 + 1/2) / 2. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
     double norm, zdc, zeros;
     kvd_attention_error_mean(&e, &norm, &zdc, &zeros);
@@ -518,10 +503,7 @@ TEST(test_error_scan)
         }
     }
     assert_true(positive > 60);
-    /*
-     * The table has the loss when one head loses dimensions. It must equal the loss of a run in
-     * which the head keeps equally many.
-     */
+    /* The loss must equal that of a run in which this head keeps as many dimensions. */
     kvd_dims d;
     OK(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err));
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
@@ -530,7 +512,7 @@ TEST(test_error_scan)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
-    /* If memory is short, heads are measured one at a time, which must give the same table. */
+    /* With little memory, heads are measured one at a time. */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
     OK(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err));

@@ -163,10 +163,7 @@ static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, 
     return kvd_forward_run(ctx, first, &prompts->hook, -1, NULL, err);
 }
 
-/*
- * Computes logits of the whole sequence with the KV cache compressed by the methods of `plan`, or
- * uncompressed if it is NULL.
- */
+/* Computes logits of the whole sequence with the methods of `plan`, or uncompressed if NULL. */
 static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
 {
     kvd_err err = {""};
@@ -212,10 +209,7 @@ TEST(none_is_repeated_full_passes)
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
-/*
- * Tests LongRoPE, which changes its frequency divisors when a sequence exceeds 32 tokens. The
- * cached K must then be recomputed.
- */
+/* Beyond 32 tokens LongRoPE changes its divisors, so K must be recomputed. */
 TEST(longrope_follows_the_text)
 {
     enum { N = 5, TEXT = 64 };
@@ -266,10 +260,7 @@ TEST(longrope_follows_the_text)
     kvd_checkpoint_close(phi);
 }
 
-/*
- * Generates tokens with method `text` and compares log probabilities with passes over whole
- * sequences. Rounding may change them by `tolerance`.
- */
+/* Compares log probabilities with passes over whole sequences, up to `tolerance`. */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
     opened o;
@@ -332,10 +323,7 @@ TEST(codes_are_the_whole_sequence)
         "h2o+kivi,heavy=0.3,residual=32 h2o+think+kivi,window=8,residual=32 "
         "zack+kvquant,p=0.3 zdc+gear,p_i=0.1,p_u=0.5 palu+kvquant,palu.p=0.3 zack+allot,p=0.3";
     for (char *rest = coded, *text; (text = strsep(&rest, " "));)
-        /*
-         * Accepted difference of log probabilities. In code compiled by clang, one number of method
-         * hetero is rounded to another quantisation level, which gives 0.102.
-         */
+        /* In clang's code, one number of hetero is rounded otherwise, which gives 0.102. */
         same_as_the_whole(text, KVD_F32, strncmp(text, "hetero", 6) ? 0.1 : 0.15);
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
@@ -436,10 +424,7 @@ TEST(rows_that_do_not_follow)
     kvd_sequence_cache_release(&r);
 }
 
-/*
- * Ends sequence 1 at its second token and sequence 2 at once, all others never. Returns 1 if the
- * last token is still fed to the model, 2 if not.
- */
+/* Ends sequence 1 at its second token, sequence 2 at once. Returns 1 to feed the last, else 2. */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     size_t *const seen = ctx;
@@ -462,10 +447,7 @@ static void count_progress(void *ctx, double n)
     seen->sequences += n;
 }
 
-/*
- * Generates answers to questions, feeds questions and answers to the model again, and compares.
- * end_early returns `ended` for an answer that ends.
- */
+/* Compares answers with those after feeding the whole conversation. `ended`: as in end_early. */
 static void check_questions(size_t ended)
 {
     enum { QUESTION = 2, ANSWER = 4, PLACES = 2 * (QUESTION + ANSWER) };
@@ -525,7 +507,7 @@ TEST(questions_in_turn)
 }
 
 #ifdef KVD_CUDA
-/* Returns the reason why the CUDA engine does not support a method, or "" if it does. */
+/* Returns why the CUDA engine lacks a method, or "". */
 static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
 {
     static char why[KVD_GENERATOR_WHY];

@@ -1,7 +1,4 @@
-/*
- * Tests that generated tokens do not depend on how prompts are divided among worker threads, groups
- * and parts.
- */
+/* Generated tokens must not depend on threads, groups and parts. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -47,10 +44,7 @@ static int tear_down(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /*
-     * `account` holds the costs of the whole call, `stepped` the sum of the costs of all decode
-     * steps.
-     */
+    /* costs of the whole call, and of all decode steps */
     kvd_stepwise_account account, stepped;
     size_t steps;
     kvd_continued_cost cost[PROMPTS]; /* filled only by run_short */
@@ -105,10 +99,7 @@ TEST(several_workers_are_one)
     }
 }
 
-/*
- * Generation whose forward pass number `fail_at` fails, as if memory were short. `grown` counts how
- * often it was given more memory.
- */
+/* path whose pass `fail_at` fails as if memory were short; `grown` counts requests for more */
 typedef struct {
     kvd_generate_path path;
     kvd_generate_path *rows;
@@ -175,7 +166,7 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/* Generates tokens for all prompts as one group. Forward pass number `fail_at` fails (0: none). */
+/* Generates all prompts as one group. Pass `fail_at` fails (0: none). */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Tests the cache of models with latent attention (DeepSeek): one vector per token. */
+/* Tests the cache of models with latent attention: one vector per token. */
 #include <math.h>
 #include <string.h>
 
@@ -38,7 +38,7 @@ static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_
     return status;
 }
 
-/* Returns logits of LONGEST tokens, which last until the end of the test. */
+/* Returns logits that last until the end of the test. */
 static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan, const uint32_t *id,
                          kvd_cache_account *account)
 {
@@ -111,7 +111,7 @@ TEST(test_bytes)
 {
     static const struct {
         const char *model;
-        /* numbers that the cache stores per token in all layers */
+        /* how many numbers are stored per token in all layers */
         size_t numbers;
     } cases[] = {{"deepseek-v2", (11 + 6) * 2},     {"deepseek-v2-lite", (13 + 4) * 2},
                  {"deepseek-v2-odd", (15 + 8) * 2}, {"deepseek-v3", (11 + 10) * 2},
@@ -139,10 +139,7 @@ TEST(test_bytes)
         assert_true(bytes.dense == 2.0 * (double)cases[i].numbers && bytes.nominal == bytes.dense);
         kvd_plan_close(&plan);
 
-        /*
-         * Method streaming keeps 11 tokens (2 first, 9 recent), each with the latent vector that
-         * the uncompressed cache stores.
-         */
+        /* Method streaming keeps 11 tokens, each with its latent vector. */
         OK(open_plan("streaming,sink=2,recent=9", c, &plan, &err));
         (void)whole_pass(checkpoint, &plan, id, &got);
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *

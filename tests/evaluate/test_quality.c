@@ -7,10 +7,7 @@
 
 TEST(test_by_hand)
 {
-    /*
-     * Expected probabilities: token 0: softmax(0, ln 2, ln 5) = 1/8, 2/8, 5/8; token 1: softmax of
-     * three zeros, 1/3 each.
-     */
+    /* logits whose softmax is 1/8, 2/8, 5/8; and three zeros with softmax 1/3 each */
     const float logits[6] = {0, logf(2), logf(5), 0, 0, 0};
     const float reference[6] = {0, 0, 0, 0, 0, 0};
     const uint32_t target[2] = {1, 0};
@@ -21,10 +18,7 @@ TEST(test_by_hand)
     assert_true(fabs(q.nll - (log(4) + log(3))) < 1e-6);
     assert_true(q.top1 == 1);
     assert_true(q.agree == 1);
-    /*
-     * KL divergence of token 0: KL(uniform distribution || softmax of the logits). That of token 1
-     * is 0.
-     */
+    /* KL divergence of the uniform distribution from softmax(logits); 0 for token 1 */
     const double kl = (log(8.0 / 3) + log(8.0 / 6) + log(8.0 / 15)) / 3;
     assert_true(fabs(q.kl - kl) < 1e-6);
 
@@ -126,10 +120,7 @@ TEST(test_refuses)
           "sequence 0 has 3 predictions, the reference 4");
 }
 
-/*
- * About 95 % of intervals must hold the true value. Intervals of ratios are shorter, because both
- * models are resampled together.
- */
+/* About 95 % of intervals hold the true value. Intervals of ratios must be shorter. */
 TEST(test_intervals)
 {
     enum { SEQUENCES = 40, TRIALS = 150 };
@@ -140,10 +131,7 @@ TEST(test_intervals)
     for (int t = 0; t < TRIALS; t++) {
         kvd_quality ref[SEQUENCES] = {0}, q[SEQUENCES] = {0};
         for (int s = 0; s < SEQUENCES; s++) {
-            /*
-             * The compressed model gets one of twenty predictions wrong that the uncompressed model
-             * gets right.
-             */
+            /* The compressed model gets one of twenty right predictions wrong. */
             const double p = 0.4 + 0.1 * kvd_rng_normal(&r);
             ref[s].n = q[s].n = 100;
             for (int i = 0; i < 100; i++)

@@ -40,9 +40,7 @@ static size_t task_number(const char *name)
     return k;
 }
 
-/*
- * Returns the options that make `items` items of task `name`, or of every task if `name` is NULL.
- */
+/* Returns options for `items` items of task `name`, or of every task if NULL. */
 static kvd_ruler_settings settings(const char *name, size_t length, size_t items, uint64_t seed)
 {
     kvd_ruler_settings s = {
@@ -91,9 +89,8 @@ static size_t count(const char *text, const char *part)
 static const char needle_start[] = "One of the special magic ";
 
 /*
- * Replaces words that RULER draws at random, so that prompts can be compared: writes 9 for a
- * number, U for a UUID, K for hyphenated words, V<length> for a variable. Other words are written
- * unchanged.
+ * Replaces words that RULER draws at random: 9 for a number, U for a UUID, K for hyphenated words,
+ * V<length> for a variable.
  */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
@@ -115,10 +112,7 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/*
- * Returns text [n] with each random word replaced by a letter or digit for its type. The caller
- * frees it.
- */
+/* Replaces random words by a letter for their type. The caller frees the result. */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -139,10 +133,7 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/*
- * The distinct lines of a prompt, sorted, with each random word replaced by a letter for what it is
- * (such as a key or a number).
- */
+/* distinct lines of a prompt, sorted, with random words replaced by letters */
 typedef struct {
     char *line[64];
     size_t n;
@@ -173,10 +164,7 @@ static void add_needles(shapes *s, const char *text, size_t n)
     }
 }
 
-/*
- * Returns the distinct lines of a prompt, with random words replaced by letters for their types.
- * Needles and lists are counted instead.
- */
+/* Returns a prompt's distinct lines without random words. Needles and lists are counted. */
 static shapes shapes_of(const char *task, const char *prompt)
 {
     static const char list[] = "1. ", answers[] = "list are: 1. ", coded[] = "coded words. ";
@@ -233,10 +221,7 @@ static const char *text_of(const json_t *x, const char *field)
     return json_string_value(json_object_get(x, field));
 }
 
-/*
- * Compares the lengths of prompts with those of RULER's scripts. Tolerances allow for the steps in
- * which RULER lengthens a prompt: 500 words, 25 needles or lines, or 1/32 of a list of words.
- */
+/* Tolerances allow for RULER's steps: 500 words, 25 needles or lines, 1/32 of a list. */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
     char field[40];
@@ -361,10 +346,7 @@ TEST(depths_are_uniform)
         }
         for (size_t p = 0; p < PARTS; p++)
             chi2 += (in[p] - ITEMS / PARTS) * (in[p] - ITEMS / PARTS) / (ITEMS / PARTS);
-        /*
-         * The chi-square statistic of needle depths (3 degrees of freedom) must be below 16.3, its
-         * 0.999 quantile.
-         */
+        /* 16.3 is the 0.999 quantile of chi-square with 3 degrees of freedom. */
         if (chi2 > 16.3)
             fail_msg("%s: chi2 %.1f: %.0f %.0f %.0f %.0f", tasks[k], chi2, in[0], in[1], in[2],
                      in[3]);
@@ -445,10 +427,7 @@ TEST(frequent_words_are_frequent)
             assert_true(matches("^[a-z]{6}$", answer[k]));
             times[k] = count(b.item[i].context, answer[k]);
         }
-        /*
-         * Expected counts of the three most frequent words follow Zipf's law with exponent 2 from
-         * rank 2: n / 4, n / 9, n / 16.
-         */
+        /* Zipf's law with exponent 2 from rank 2 on gives n / 4, n / 9, n / 16 times. */
         const double n = 4.0 * (double)times[0];
         assert_true(times[0] > times[1] && times[1] > times[2]);
         assert_float_equal((double)times[1], n / 9, 2);
@@ -526,10 +505,7 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
-/*
- * If each byte is a token, the solved example in the prompts of task vt is longer than the 500
- * tokens that RULER reserves.
- */
+/* With bytes as tokens, the example is longer than RULER's 500 tokens. */
 TEST(a_tokenizer_of_bytes_is_refused)
 {
     char path[300];

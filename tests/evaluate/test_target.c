@@ -1,4 +1,4 @@
-/* Tests the search for the strongest compression that keeps a fraction of the accuracy. */
+/* Tests the search for the strongest compression that keeps an accuracy. */
 #include <math.h>
 #include <string.h>
 
@@ -7,10 +7,7 @@
 #include "evaluate/target.h"
 #include "unit.h"
 
-/*
- * Returns a measurement at parameter x: the share of the uncompressed accuracy that is kept, and
- * its interval lo .. hi.
- */
+/* Returns a measurement at x: kept share of the accuracy, with interval lo .. hi. */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
     return (kvd_target_sample){x, x, x / 2, {share, lo, hi}};
@@ -103,7 +100,7 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* Text 0 misses the accuracy target for x > miss - 0.2, text 1 for x > miss + 0.2. */
+    /* Text 0 misses the target for x > miss - 0.2, text 1 for x > miss + 0.2. */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};
@@ -167,8 +164,6 @@ TEST(test_search_of_texts)
     }
 }
 
-/* ---- Tests of the search for a method's parameter, with a made-up accuracy ---- */
-
 typedef struct {
     double least; /* smallest parameter that reaches the target */
     double half;  /* half width of the score's confidence interval */
@@ -227,10 +222,7 @@ TEST(test_crossing_by_hand)
                  never[3] = {1, 0.995, 0.991}, meets[3] = {0.995, 0.99, 0.97},
                  back[3] = {1.01, 0.985, 0.995};
     assert_true(fabs(kvd_target_crossing(p, falls, 3, 0.99) - 0.3) < 1e-15);
-    /*
-     * The curve of accuracy starts with 1 at p = 0. It crosses the target 0.99 halfway to p = 0.2,
-     * where accuracy is 0.98.
-     */
+    /* Accuracy 0.99 is halfway between 1 at p = 0 and 0.98 at p = 0.2. */
     assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) < 1e-15);
     assert_true(kvd_target_crossing(p, never, 3, 0.99) == 0.6);
     assert_true(kvd_target_crossing(p, meets, 3, 0.99) == 0.4);
@@ -240,10 +232,7 @@ TEST(test_crossing_by_hand)
 
 enum { SEQUENCES = 60, POINTS = 5 };
 
-/*
- * Simulates the numbers of correct predictions of the uncompressed model and of methods a and b at
- * removed fractions p. Method b loses half as many as a.
- */
+/* Simulates correct predictions at removed fractions p. Method b loses half as many as a. */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)
 {
@@ -258,7 +247,7 @@ static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][S
     }
 }
 
-/* Accuracy of method a falls to the target 0.98 at p = 0.2, accuracy of method b at p = 0.4. */
+/* Accuracy falls to 0.98 at p = 0.2 for method a, at p = 0.4 for b. */
 TEST(test_pairing_and_coverage)
 {
     enum { TRIALS = 60 };

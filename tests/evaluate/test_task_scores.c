@@ -1,4 +1,4 @@
-/* Compares scores with the benchmarks' own code and packages (tests/oracle/make_task_scores.py). */
+/* Compares scores with the benchmarks' own code (tests/oracle/make_task_scores.py). */
 #include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
@@ -47,7 +47,7 @@ TEST(as_the_authors)
                                     choice, texts(json_object_get(row, "choices"), choice)};
         const char *const answer = json_string_value(json_object_get(row, "answer"));
         const double wanted = json_number_value(json_object_get(row, "score"));
-        /* RULER rounds its mean scores to hundredths of a percent. */
+        /* RULER's own code rounds to hundredths of a percent. */
         const double tolerance = m == KVD_METRIC_MATCH_ALL ? 5.1e-5 : 1e-12;
         double score = NAN;
         kvd_err err = {""};
@@ -69,7 +69,7 @@ TEST(as_the_authors)
     json_decref(all);
 }
 
-/* Python's \d+ also matches digits of other scripts, but these digits equal no reference answer. */
+/* Python's \d+ matches digits of other scripts, but no reference answer has them. */
 TEST(digits_of_other_scripts)
 {
     static const struct {

@@ -1,7 +1,4 @@
-/*
- * Tests an exported model, whose weights are multiplied by projections: its logits must equal those
- * of the original model with the projections applied to Q, K and V.
- */
+/* Logits of an exported model must equal those of the original with projected Q, K and V. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +18,7 @@
 
 enum { TOKENS = 37 };
 static const double bar =
-    /*
-     * Accepted distance of logits: norm of the difference divided by the norm of the expected
-     * logits.
-     */
+    /* distance of logits relative to their norm */
     2e-5;
 
 static const char *place;
@@ -143,10 +137,7 @@ static double distance(const float *x, const float *y, size_t n)
     return sqrt(error / square);
 }
 
-/*
- * Makes projections for all heads. If `full`, they keep all d_head dimensions. Otherwise the number
- * of kept dimensions differs between heads.
- */
+/* Makes projections. `full` keeps all dimensions; otherwise heads keep different numbers. */
 static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_method *method,
                       bool full)
 {
@@ -214,10 +205,7 @@ static void test_family(void **state)
         if (!(off <= bar))
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
-        /*
-         * Removing dimensions must change the logits. Otherwise the comparison above would prove
-         * nothing.
-         */
+        /* The logits must differ, or the comparison above would prove nothing. */
         if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
         kvd_checkpoint_close(folded);
@@ -382,10 +370,7 @@ TEST(test_refuses)
     kvd_folded_list_release(&list);
     kvd_dims_leave(&dims, 0);
 
-    /*
-     * Multiplies a projection by 1e6, so that the product with the weights exceeds the range of
-     * float16.
-     */
+    /* Makes the matrix so large that its product with the weights exceeds float16. */
     for (size_t i = 0; i < (size_t)(dims.d_head * dims.head[0].d_v); i++)
         dims.head[0].a_v[i] *= 1e6F;
     char command[128];

@@ -32,10 +32,7 @@ static int heads_of(int x)
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? HEADS : KV;
 }
 
-/*
- * Returns the values [token][head][dim] that the tests write as tensor x (such as Q) of a layer:
- * random numbers that depend on x and layer.
- */
+/* Returns random numbers [token][head][dim] that depend on x and layer. */
 static float *tensor(int x, int layer, size_t n)
 {
     return fixture_values(n * (size_t)heads_of(x) * D, (uint64_t)(10 * layer + x + 1));
@@ -204,10 +201,7 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     assert_int_not_equal(access(fixture_path("bad.h5.partial"), F_OK), 0);
 }
 
-/*
- * Tests a full disk. HDF5 writes the last rows of a dataset only when the dataset is closed, and
- * this can fail.
- */
+/* On a full disk, HDF5 may fail only when the dataset is closed. */
 TEST(test_tokens_not_written)
 {
     kvd_activations a;
@@ -409,10 +403,7 @@ TEST(test_refuses_nonfinite_rows)
     kvd_activations_close(&a);
 }
 
-/*
- * Compares the checksums of one head's rows [n_rows][width] with their definition in
- * docs/formats.md.
- */
+/* Compares checksums with their definition in docs/formats.md. */
 static void checksums_are(const char *path, const char *name, hsize_t head, hsize_t n_rows,
                           hsize_t width)
 {
@@ -439,7 +430,7 @@ static void checksums_are(const char *path, const char *name, hsize_t head, hsiz
     H5Fclose(f);
 }
 
-/* Flips one bit of row `row` of a head in layer 1. A second call restores the bit. */
+/* Flips a bit of a row in layer 1. A second call restores it. */
 static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
 {
     const hid_t f = edit(path), d = H5Dopen2(f, name, H5P_DEFAULT), s = H5Dget_space(d);
@@ -456,10 +447,7 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/*
- * Writes a file of 150 tokens in batches that are out of order and do not end at multiples of 64,
- * the size of a checksum block. Returns its path.
- */
+/* Writes 150 tokens in batches that do not end at multiples of 64. Returns the path. */
 static const char *made_long(void)
 {
     enum { LONG = 150 };

@@ -1,4 +1,4 @@
-/* Tests readers of files with one flipped bit. A reader must fail or return the original data. */
+/* With a flipped bit, a reader must fail or return the original data. */
 #include <xxhash.h>
 
 #include "analysis/similarity.h"
@@ -296,10 +296,7 @@ static void flip(int (*reader)(void), const char *message)
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&rng) * 8 * (double)n);
-        /*
-         * Flips a bit of a nonzero byte in every second round, because zero bytes are mostly unused
-         * space of the HDF5 file.
-         */
+        /* Every second flip avoids zero bytes, which are mostly unused space. */
         while (i % 2 && !data[bit / 8]);
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
         store(data, n);

@@ -1,7 +1,4 @@
-/*
- * Tests the break-even length of a method (the number of prompt tokens from which on it completes
- * jobs faster than the uncompressed cache), and that damaged job completion times are refused.
- */
+/* Tests the prompt length from which a method is faster, and refusal of damaged times. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -50,10 +47,7 @@ TEST(test_break_even)
     add(r, "zack", 1, 400, 8, 3);
     add(r, "none", 1, 200, 8, 2);
     add(r, "zack", 1, 200, 8, 2.5);
-    /*
-     * Completion times for prompts of 100, 200, 400 tokens: uncompressed 1, 2, 4 s; zack 1.5, 2.5,
-     * 3 s.
-     */
+    /* Prompts of 100, 200, 400 tokens take 1, 2, 4 s uncompressed and 1.5, 2.5, 3 s with zack. */
     near(kvd_jct_break_even(r, 2, false), 200 + 200.0 / 3);
     near(kvd_jct_break_even(r, 6, false), 200 + 200.0 / 3);
     assert_true(isnan(kvd_jct_break_even(r, 2, true)));
@@ -97,10 +91,7 @@ TEST(test_noise)
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
-    /*
-     * The reported spread must be the larger one of the two spreads, of fdc (0) and of the
-     * uncompressed cache (0.1).
-     */
+    /* The result is the larger of two spreads, that of fdc (0) and of uncompressed (0.1). */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
@@ -118,7 +109,7 @@ TEST(test_noise)
     kvd_rows_free(r);
 }
 
-/* Writes a file whose only request has these seconds. */
+/* Writes a file with one request of these times in seconds. */
 static void write_request(const char *path, double jct)
 {
     static char *argv[] = {"kvdim-test", NULL};

@@ -80,10 +80,7 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                     kvd_spectrum_sigma(s, (kvd_pair)p, l, h)[i] = (double)(D - i) * (1 + l + h);
                 OK(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                     kvd_spectrum_R(s, (kvd_pair)p, l, h), &err));
-                /*
-                 * Makes two projections from an orthogonal O, left = 2 O and right = O / 2, so left
-                 * right^T = I.
-                 */
+                /* Makes left = 2 O and right = O / 2 with an orthogonal O. */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
                         kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
@@ -146,19 +143,14 @@ TEST(test_derived)
     OK(kvd_h5_read_finite(&f, "/qk/mean_sigma", 1, &dim, mean, &err));
     OK(kvd_h5_read_finite(&f, "/qk/mean_sigma_normalised", 1, &dim, normalised, &err));
     OK(kvd_h5_get_double(&f, "/qk", "cv_max_sigma", &cv, &err));
-    /* The largest singular values 4, 8, 8, 12 have mean 8 and standard deviation sqrt(32 / 3). */
+    /* The largest singular values 4, 8, 8, 12 have mean 8, standard deviation sqrt(32 / 3). */
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        /*
-         * Normalised singular values are divided by the square root of the number of rows, here 25.
-         */
+        /* The mean is divided by the square root of 25 rows. */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
-    /*
-     * The expected effective rank follows from squared singular values in the ratio 16 : 9 : 4 : 1.
-     * Their scale does not matter.
-     */
+    /* Squared singular values have the ratio 16 : 9 : 4 : 1. */
     double entropy = 0;
     for (int i = 1; i <= 4; i++)
         entropy -= i * i / 30.0 * log(i * i / 30.0);
@@ -260,10 +252,7 @@ TEST(test_shape_must_fit_the_model)
     kvd_spectrum_release(&s);
 }
 
-/*
- * With few calibration tokens, the product of the projections of queries (left) and keys (right),
- * left right^T, has a lower rank than the identity. Such a file must load.
- */
+/* With few tokens, left right^T has a lower rank than the identity. The file must load. */
 TEST(test_balanced_bases_of_few_tokens)
 {
     kvd_err err;

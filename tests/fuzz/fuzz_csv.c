@@ -1,7 +1,4 @@
-/*
- * Fuzzer of CSV. Every parsed field must end with a zero byte, and rows that are written must read
- * back unchanged.
- */
+/* Fuzzer of CSV. Fields end with a zero byte, and written rows read back unchanged. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +9,7 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    /* stream to which the first pass writes the rows it reads; NULL in the second pass */
+    /* file for the rows that the first pass writes; NULL in the second pass */
     FILE *copy;
     bool has_head;
     size_t rows, bytes;
@@ -30,9 +27,7 @@ static int on_row(void *ctx, size_t line, char *const *field, const size_t *len,
     for (size_t i = 0; i < n; i++) {
         if (field[i][len[i]])
             abort();
-        /*
-         * Counts and hashes the field up to its first zero byte, where the CSV writer also ends it.
-         */
+        /* Counts up to the first zero byte, where the CSV writer ends a field too. */
         for (const char *p = field[i]; *p; p++, t->bytes++)
             t->sum = t->sum * 31 + (unsigned char)*p;
         if (t->copy && kvd_csv_put(t->copy, field[i], i + 1 == n, err))
@@ -49,10 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
-    /*
-     * Begins the copy with a header row. Otherwise the reader would skip a byte order mark in the
-     * first field.
-     */
+    /* Writes a header first, or the reader would skip a byte order mark. */
     fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))
@@ -60,10 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!rc) {
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
-        /*
-         * Compares bytes and hashes but not the number of rows: a row with one empty field is
-         * written as an empty line, which the reader skips.
-         */
+        /* A row with one empty field becomes an empty line, which the reader skips. */
         if (second.bytes != first.bytes || second.sum != first.sum)
             abort();
     }

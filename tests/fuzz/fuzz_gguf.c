@@ -1,7 +1,4 @@
-/*
- * Fuzzer of GGUF files. In an accepted file, every tensor is readable and every token id has a
- * text.
- */
+/* Fuzzer of GGUF files. Every accepted tensor is readable, every token has a text. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

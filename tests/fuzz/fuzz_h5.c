@@ -1,7 +1,4 @@
-/*
- * Fuzzer of the reader of HDF5 files. HDF5 may crash only inside the child process that the reader
- * starts.
- */
+/* Fuzzer of HDF5 files. HDF5 may crash only in the reader's child process. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +9,7 @@
 
 const char *__asan_default_options(void);
 
-/*
- * Returns options that make AddressSanitizer return NULL for allocations of absurd size, as malloc
- * does.
- */
+/* Makes allocations of absurd size return NULL, as malloc does. */
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:detect_leaks=0";

@@ -1,7 +1,4 @@
-/*
- * Fuzzer of tokenizers. Input: tokenizer file, byte 0xff, text. Without 0xff the input is both file
- * and text.
- */
+/* Fuzzer of tokenizers. Input: tokenizer file, byte 0xff, text. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Aborts unless the ids of every prefix of the text are the first ids of the whole text. */
+/* Aborts unless the ids of every prefix are the first ids of the whole text. */
 static void check_starts(const kvd_tokenizer *t, const char *text, size_t len, const kvd_ids *ids)
 {
     kvd_err err;
@@ -59,10 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *text = cut ? cut + 1 : data;
     const size_t len = cut ? size - file - 1 : size;
     kvd_err err;
-    /*
-     * Reads the input twice: as tokenizer.json (vocab_size 0), and as a llama2.c tokenizer with 5
-     * tokens.
-     */
+    /* Reads the input as tokenizer.json (0), then as a llama2.c tokenizer with 5 tokens. */
     for (size_t vocab_size = 0; vocab_size <= 5; vocab_size += 5) {
         kvd_tokenizer *t =
             kvd_tokenizer_parse("fuzz", data, vocab_size ? size : file, vocab_size, &err);

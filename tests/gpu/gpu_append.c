@@ -1,4 +1,4 @@
-/* Tests kvd_append (projects, rotates and caches new K and V rows) against double precision. */
+/* Tests kvd_append, which projects and caches new K and V, in double precision. */
 #include <math.h>
 
 #include "kernels/attention_ref.h"
@@ -6,21 +6,18 @@
 
 #include "gpu_case.h"
 
-/*
- * Sizes of the tests. LATE is the RoPE position minus the index in the cache. POISON is a NaN in
- * bf16 and f16.
- */
+/* LATE: RoPE position minus index in the cache. POISON: NaN in bf16 and f16. */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
 typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    /* Kept dimensions of all heads; 0: d_head, 1: a different number for each head. */
+    /* number of kept dimensions; 0: d_head, 1: different for each head */
     int widths;
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     int r_qk, r_v;
-    /* Number of a list of request lengths in this file; -1 and -2 select random lengths. */
+    /* index of a list of request lengths; -1 and -2: random lengths */
     int lengths;
 } scenario;
 
@@ -31,12 +28,12 @@ typedef struct {
     int batch, max_pages, n_pages;
     int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], start[MAX_BATCH];
     int32_t *page_table;
-    /* Number of new tokens, and number of elements of one token's Q, K and V together. */
+    /* number of new tokens, and of elements of a token's Q, K and V */
     size_t n_q, row;
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
     void *dev_r_qk, *dev_r_v, *dev_cos, *dev_sin, *dev_table;
-    /* 1 for decode steps whose RoPE positions exceed the indices in the cache by LATE. */
+    /* 1 if RoPE positions exceed indices in the cache by LATE */
     int late;
     void *late_cos, *late_sin;
     size_t pool_elements;
@@ -68,7 +65,7 @@ static void make_batch(fixture *f, kvd_rng *rng)
     }
 }
 
-/* Copies a RoPE table to the device after LATE positions of NaN, which the kernel must not read. */
+/* Copies a RoPE table after LATE positions of NaN, which the kernel must not read. */
 static void *late_table(const float *x, size_t n, size_t half)
 {
     float *to = need((LATE * half + n) * sizeof *to);
@@ -172,10 +169,7 @@ static void *poisoned(size_t elements)
     return dev;
 }
 
-/*
- * Runs kvd_append on tokens from[b] .. from[b] + n[b] - 1 of each request b. The caller frees the
- * returned Q.
- */
+/* Appends tokens from[b] .. from[b] + n[b] - 1 of each request. The caller frees the returned Q. */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
 {
@@ -277,10 +271,7 @@ static void differ(frobenius *s, kvd_dtype dtype, uint16_t got, double want)
     s->norm += want * want;
 }
 
-/*
- * Compares Q and the cache pages written by kvd_append with the reference. All other memory must
- * keep POISON. Fills f->pool.
- */
+/* Compares Q and cache with the reference. Other memory must keep POISON. Fills f->pool. */
 static void against_reference(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -306,10 +297,7 @@ static void against_reference(fixture *f, int decode)
                           want_v, &err),
            f->c.name, err.msg);
 
-    /*
-     * Copy of the page pool in which each checked element is set to POISON, so that written
-     * elements that were not checked show.
-     */
+    /* copy of the cache, whose checked elements become POISON, so that unchecked writes show */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};
@@ -437,8 +425,8 @@ static void refusals(void)
 int main(int argc, char **argv)
 {
     /*
-     * Test cases. Columns: name, type, query heads, KV heads, d_head, kept dimensions, RoPE
-     * dimensions, RoPE layout, Q and K rotated, V rotated, lengths.
+     * Columns: name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions, RoPE
+     * layout, Q and K rotated, V rotated, lengths.
      */
     static const scenario cases[] = {
         {"dense_cut_only", KVD_BF16, 4, 2, 128, 64, 0, -1, 0, 0, 3},
@@ -465,7 +453,7 @@ int main(int argc, char **argv)
         {"steps_cut_only", KVD_BF16, 16, 2, 128, 1, 128, 1, 0, 0, 5},
         {"steps_256", KVD_BF16, 8, 4, 128, 1, 128, 0, 1, 0, -1},
         {"one_page", KVD_F16, 4, 2, 128, 1, 128, 0, 1, 0, 1},
-        /* Heads that are wider than 128 dimensions have kernels of their own. */
+        /* Heads wider than 128 have kernels of their own. */
         {"256_half", KVD_BF16, 8, 2, 256, 1, 256, 0, 1, 0, 2},
         {"256_cut_only", KVD_BF16, 8, 4, 256, 0, 0, -1, 0, 0, 3},
         {"256_rotated", KVD_BF16, 4, 1, 256, 0, 0, -1, 1, 1, 3},

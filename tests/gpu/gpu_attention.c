@@ -1,4 +1,4 @@
-/* Tests dense attention of the GPU's forward pass. Elements that must not be written hold a NaN. */
+/* Tests dense attention on the GPU. Memory that must not be written holds NaN. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -15,10 +15,7 @@ static const kvd_cublas *lib;
 static cublasHandle_t blas;
 static cudaStream_t stream;
 
-/*
- * Q, K and V of several sequences, in the number type of the device. `gap` unused elements follow
- * each row.
- */
+/* Q, K and V of several sequences. `gap` unused elements follow each token's. */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
     float *x;
@@ -93,10 +90,7 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
     return m;
 }
 
-/*
- * Adds the squared errors and squared norms of every `step`-th output row of one head to *error and
- * *norm. got: [tokens][heads * d].
- */
+/* Adds squared errors and norms of every `step`-th output. got: [tokens][heads * d]. */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
 {
@@ -213,10 +207,7 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /*
-     * Launches twice: the second launch may overlap the first one, whose scratch memory it must not
-     * overwrite.
-     */
+    /* The second launch must not overwrite the first one's scratch memory. */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
@@ -265,7 +256,7 @@ static void test_neighbours(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/* Tests attention whose scores exceed the scratch memory, so that it is computed in parts. */
+/* Tests attention whose scores exceed the scratch memory. */
 static void test_large(const scenario *c, size_t n)
 {
     kvd_err err = {""};

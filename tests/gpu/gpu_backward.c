@@ -1,8 +1,7 @@
 /*
  * usage: gpu_backward [quick | NAME]
- * Tests GPU gradients against the CPU and PyTorch float64 autograd
- * (tests/oracle/make_gradients.py).
- * NAME: part of a model family's name. quick: for compute-sanitizer.
+ * Tests GPU gradients against the CPU and PyTorch (tests/oracle/make_gradients.py). NAME: part of a
+ * model family's name. quick: for compute-sanitizer.
  */
 #include <math.h>
 #include <unistd.h>
@@ -11,15 +10,9 @@
 #include "model/pass/backward.h"
 #include "model/pass/cuda/backward.h"
 
-/*
- * Largest accepted relative distances of gradients. With bf16, factors are rounded by 2^-9, which
- * gave 1 to 9 %.
- */
+/* largest accepted distance of gradients; bf16 gave 1 to 9 % */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
-/*
- * Accepted distance of gradients if target tokens are drawn, because rounding changes one or two of
- * 654 draws.
- */
+/* largest accepted distance if rounding changes one or two of 654 drawn tokens */
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
@@ -32,7 +25,7 @@ typedef struct {
     size_t n, n_predicted;
     int layers;
     double loss;
-    /* [N_G] Gradients; array i is [n_layers][n tokens][g_width(i)]. */
+    /* [N_G] array i is [n_layers][n tokens][g_width(i)] */
     float *g[N_G];
 } gradients;
 
@@ -110,10 +103,7 @@ static size_t longest_of(const kvd_batch *b, const kvd_config *c)
     return n < most ? n : most;
 }
 
-/*
- * Computes gradients on the CPU. With seed 0, the targets are the text's next tokens, otherwise
- * tokens drawn with this seed.
- */
+/* Computes gradients. With seed 0, targets are the text's next tokens, otherwise drawn ones. */
 static int on_cpu(const kvd_checkpoint *c, const kvd_batch *b, uint64_t seed, gradients *to,
                   kvd_err *err)
 {
@@ -211,10 +201,7 @@ static double autograd_error(const gradients *g, int kind, int l, const float *r
     return sqrt(error / square);
 }
 
-/*
- * Returns the accepted distance. Model qwen2-window amplifies rounding to bf16 most, because its
- * only head has 80 dimensions.
- */
+/* Returns the accepted distance. qwen2-window, with a head of 80 dimensions, amplifies rounding. */
 static double limit_of(const char *name, kvd_dtype type)
 {
     return type == KVD_BF16 && !strcmp(name, "qwen2-window") ? 0.25 : bar[type];

@@ -1,7 +1,4 @@
-/*
- * Tests GPU kernels for embedding, norms, additions and Q, K, V against the CPU code
- * (model/pass/blocks.h).
- */
+/* Tests GPU kernels for embedding, norms, additions and Q, K, V against the CPU. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -44,10 +41,7 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    /*
-     * `add`: adds an array to x before the norm; `plain`: computes no norm; `in_place`: y
-     * overwrites x.
-     */
+    /* true if the norm adds an array first, does not norm, overwrites x with y */
     bool add, plain, in_place;
 } norm_case;
 
@@ -97,10 +91,7 @@ static void test_norm(const norm_case *c)
                        bias.dev, 1e-5, c->n, c->d, c->in_place ? x.dev : y.dev, 3, bad, NULL),
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
-    /*
-     * Errors are relative to the row's largest element, because layer norm with d = 1 gives only
-     * the bias.
-     */
+    /* With d = 1, layer norm must give only the bias. */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
         verdict(name, distance(&x, sum, NULL), 0, true);
@@ -129,10 +120,7 @@ static void test_norm_bad(size_t d)
             if (i != 17 && i != 9 && i != 30 && !isfinite(y.host[i * d + j]))
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
-    /*
-     * If several checks for non-finite values fail, the one of the earliest stage of the forward
-     * pass must be reported, whatever their order.
-     */
+    /* The earliest of several failed checks must be reported. */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");
     check(kvd_gpu_check(x.dev, 9, d, 1, bad, NULL), "check");
@@ -158,7 +146,7 @@ static void test_norm_bad(size_t d)
     arrays_free(&x, &y, &gain, &big);
 }
 
-/* Reference: computes x += norm(branch), then y = norm(x), or y = x if `gain` is NULL. */
+/* Computes x += norm(branch), then y = norm(x), or y = x if `gain` is NULL. */
 static void reference_branch(const float *branch, const float *gain_branch, const float *gain,
                              size_t n, size_t d, float *x, float *y)
 {
@@ -230,8 +218,8 @@ typedef struct {
 enum { QKV_MOST = 37 /* number of tokens */, QKV_POSITIONS = 50 };
 
 /*
- * Reference: replaces x [n tokens][heads + 2 kv][d] by Q, K and V after bias, norm and RoPE. pre [n
- * tokens][heads + kv][d] receives Q and K before RoPE.
+ * Replaces x [tokens][heads + 2 kv][d] by Q, K and V after bias, norm and RoPE. pre [tokens][heads
+ * + kv][d]: before RoPE.
  */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,

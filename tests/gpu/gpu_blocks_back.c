@@ -1,7 +1,4 @@
-/*
- * Tests gradient kernels against double precision. Argument "small": fewer cases, for
- * compute-sanitizer.
- */
+/* Tests gradient kernels in double precision. Argument "small": for compute-sanitizer. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -23,8 +20,8 @@ static double term_distance(const array *got, const double *want, const double *
 }
 
 /*
- * Reference: computes the gradient dx [d] by a norm's input from dy [d]. terms [d] receives sums of
- * the terms' absolute values, by which errors are judged; dy_terms are those of dy.
+ * Computes dx [d], the gradient of a norm's input, from dy [d]. terms, dy_terms [d]: sums of
+ * absolute values, for the errors.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -145,8 +142,8 @@ typedef struct {
 } qkv_case;
 
 /*
- * Reference: writes a head's gradients before RoPE (pre) and before the norm (raw). After [d]
- * gradients, each array holds [d] sums of the terms' absolute values.
+ * Computes gradients before RoPE (pre) and before the norm (raw), each [d] gradients and [d] sums
+ * of absolute values.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
@@ -294,8 +291,8 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
 }
 
 /*
- * Returns true if `token` is the first whose cumulative probability exceeds u, up to rounding of
- * the sums. `top` is the largest logit. *sum receives the sum of exp(logit - top).
+ * Returns true if `token` is the first whose cumulative probability exceeds u, up to rounding.
+ * *sum: sum of exp(logit - top).
  */
 static bool is_drawn(const float *row, size_t vocab, double top, double u, uint32_t token,
                      double *sum)
@@ -343,19 +340,16 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             worst = INFINITY;
         const uint32_t want = none || !fits || !draws ? target[i] : got[i];
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
-        /* Requires that the float64 loss is 1e6 times as accurate as the float32 gradients. */
+        /* The loss in float64 must be 1e6 times as accurate as gradients. */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;
             x[i * vocab + j] = none ? 0 : (float)(j == want ? expm1(-nats) : p);
-            /*
-             * Scale of the error. p(target) - 1 is computed from a float64 loss, so its absolute
-             * error is near 1e-14.
-             */
+            /* The float64 loss gives p(target) - 1 an absolute error near 1e-14. */
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), j == want ? 1e-8F : 1e-30F);
         }
     }
-    /* Accuracy is limited because exponents up to 40 * sharp are rounded to float32. */
+    /* The limit allows for exponents up to 40 * sharp, which are rounded to float32. */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     arrays_free(&logits, &d);
     device_free(dev_target, dev_u, dev_loss);

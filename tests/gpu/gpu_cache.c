@@ -1,8 +1,4 @@
-/*
- * Tests the compressed KV cache on the GPU against kvd_cache on the CPU. Bytes and messages must be
- * equal. Also tests kernels that quantise rows of a cache or add up probabilities, and lists of
- * device arrays.
- */
+/* Tests the GPU's compressed cache against kvd_cache. Bytes and messages must be equal. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -21,15 +17,15 @@ typedef struct {
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
     const kvd_dims_method *method;
-    /* Each head keeps another multiple of `step` dimensions; 0: all heads keep d_head. */
+    /* heads keep different multiples of this many dimensions; 0: all keep d_head */
     int step;
-    /* Heads that lose dimensions: 0 all, 1 only Q and K of KV head 0, 2 only V of KV head 0. */
+    /* heads that lose dimensions: 0 all, 1 Q and K of head 0, 2 V of head 0 */
     int only;
     int window;
     int short_ones; /* 1: sequence lengths are no multiples of 8 */
     int prompt;
     int latents; /* KV heads that share a latent; 0: no latents */
-    /* Number of bits per quantised number; 0: K and V are not quantised. */
+    /* number of bits per quantised number; 0: not quantised */
     int bits;
     double limit;
     const char *engine; /* part of the engine's name; NULL: cuBLAS */
@@ -65,10 +61,7 @@ static float *random_numbers(kvd_rng *r, size_t n, double scale)
     return x;
 }
 
-/*
- * Makes random projections to latent vectors that KV heads share. Ranks differ between layers and
- * groups.
- */
+/* Makes random projections to latents that KV heads share, with different ranks. */
 static void latents_make(kvd_dims *dims, const scenario *c)
 {
     kvd_rng r;
@@ -170,7 +163,7 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
     return to;
 }
 
-/* Runs attention with the GPU cache twice. Before the second run, outputs are NaN. */
+/* Runs twice; before the second run outputs are NaN. */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
 {
@@ -300,7 +293,7 @@ static void refusal(const scenario *c)
     bench_free(&b);
 }
 
-/* Replaces K or V of n rows of `rows` [][2 d], from row `first` on, by decoded numbers. */
+/* Replaces K or V of n tokens, `rows` [][2 d], by numbers that were quantised and restored. */
 static void code_on_cpu(const kvd_bits_method *m, const void *self, uint16_t *rows, size_t d,
                         size_t first, size_t n, int side)
 {
@@ -321,9 +314,7 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
                        const kvd_packed_form *form)
 {
     enum { ROWS = 150, GROUP = 1 /* of kivi's parameters */ };
-    /*
-     * A KV head with K and V of unequal ranges, one that is not quantised, two with K or V alone.
-     */
+    /* heads of unequal ranges, without quantisation, with only K or V quantised */
     static const kvd_cache_codes list[] = {{{3, 5}, {64, 61}, {1, 1}},
                                            {{0, 0}, {0, 0}, {1, 1}},
                                            {{70, 0}, {33, 0}, {1, 1}},
@@ -354,7 +345,7 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
     to_host(got, on, bytes);
     for (size_t i = 0; i < n; i++)
         wrong += rows[i] != got[i];
-    /* A group of one number keeps its value, up to the rounding of its offset. */
+    /* A group of one number keeps its value, up to rounding. */
     test_result(!wrong && (changed > n / 8 || group == 1), "codes of rows",
                 "%zu of %zu numbers are not those of the CPU: %s, %zu dimensions", wrong, n,
                 m->info.name, d);
@@ -525,7 +516,7 @@ static bool all_are(const uint8_t *x, size_t n, int byte)
     return i == n;
 }
 
-/* Allocates more arrays than a new list has room for. Every array has a number of its own in it. */
+/* Makes more arrays than a new list has room for, each with its own number. */
 static void test_memory(void)
 {
     enum { ARRAYS = 400, BYTES = 3000 };
@@ -562,8 +553,8 @@ static void test_memory(void)
 int main(void)
 {
     /*
-     * Test cases. Columns: name, query heads, KV heads, d_head, type of activations, type of cache,
-     * then the remaining fields of `scenario`.
+     * Columns: name, query heads, KV heads, d_head, types of activations and cache, the rest of
+     * `scenario`.
      */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, NULL},

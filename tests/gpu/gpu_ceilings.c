@@ -1,7 +1,4 @@
-/*
- * Tests queried GPU properties and measured peak rates, which must be within 15 % of those of known
- * GPUs.
- */
+/* GPU properties and peak rates must be within 15 % of known GPUs'. */
 
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"

@@ -1,7 +1,7 @@
 /*
  * usage: gpu_cudnn [CASE | time [prefill | decode]] [-v]
- * Tests every execution plan of cuDNN attention against double precision.
- * "time" times prompts of 8192 and 16384 tokens and decode steps at 8192 and 131072 tokens.
+ * Tests cuDNN attention in double precision. "time": prompts of 8192 and 16384 tokens, decode steps
+ * at 8192 and 131072.
  */
 #include <math.h>
 
@@ -29,7 +29,7 @@ static kvd_rng rng;
 typedef struct {
     const char *name;
     kvd_cudnn_shape s;
-    /* Layout of arrays: 1 [batch][token][head][dim], 0 [batch][head][token][dim]. */
+    /* 1: [batch][token][head][dim], 0: [batch][head][token][dim] */
     int token_major;
     float sharp;
 } test_case;
@@ -53,7 +53,7 @@ static float *random_rounded(size_t n, int dtype, float gain, uint16_t **half)
     return x;
 }
 
-/* Copies n tokens of request b, from token t on, out of a strided array x to [heads][n][d]. */
+/* Copies n tokens of request b from a strided array to [heads][n][d]. */
 static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int t, int n, int d)
 {
     float *out = need((size_t)heads * (size_t)n * (size_t)d * sizeof *out), *to = out;
@@ -63,10 +63,7 @@ static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int 
     return out;
 }
 
-/*
- * Reference: writes to want [n_heads][q_len][d_v] the outputs of query rows t .. t + n - 1. The
- * queries are the last tokens of the sequence.
- */
+/* Computes outputs [n_heads][q_len][d_v] of queries t .. t + n - 1, the sequence's last tokens. */
 static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v,
                       int b, int t, int n, int kv_len, double *want)
 {
@@ -232,7 +229,7 @@ static void check_refusals(void)
     }
 }
 
-/* Returns n random 16-bit numbers in device memory, which are copies of one block. */
+/* Returns n random 16-bit numbers on the device, copies of one block. */
 static void *random_device(size_t n, int dtype)
 {
     const size_t block = (size_t)1 << 22;

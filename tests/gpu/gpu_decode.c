@@ -1,8 +1,7 @@
 /*
- * usage: gpu_decode [CASE [LAUNCHES [WINDOW]]] Tests decode attention against double precision.
- * Every launch must give equal bits. CASE: a case's name, or part of names. WINDOW: sliding window
- * in tokens. LAUNCHES: launches per division of the work (10); 1, for sanitizers, leaves out 2 and
- * 8 CTAs per KV head.
+ * usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
+ * Tests decode attention in double precision. Every launch must give equal bits. CASE: part of a
+ * name. LAUNCHES: per division of the work (10); 1 is for sanitizers. WINDOW: in tokens.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -70,15 +69,12 @@ static const test_case cases[] = {
 };
 
 /*
- * Number of runs whose work kvd_decode_plan divides among thread blocks (CTAs), and of runs with 1,
- * 2, 4, 8 or 16 CTAs per KV head and request instead.
+ * number of runs that kvd_decode_plan divides among CTAs, and of runs with 1, 2, 4, 8 or 16 CTAs
+ * per KV head
  */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
-/*
- * Sets the arguments of run i, whose CTAs per KV head are fixed without kvd_decode_plan. Returns 0
- * if the kernel does not support such a run for this case.
- */
+/* Sets run i, without kvd_decode_plan. Returns 0 if the kernel does not support it. */
 static int without_plan(kvd_decode_args *args, int i)
 {
     const int tasks = args->batch * args->map.n_kv_heads, ctas = 1 << i;
@@ -88,10 +84,7 @@ static int without_plan(kvd_decode_args *args, int i)
            kvd_attn_widest(&args->map) <= KVD_WIDTH_NARROW && tasks * ctas <= 1000;
 }
 
-/*
- * Returns 1 if a launch for only the first request writes only that request's row of the output
- * `o`.
- */
+/* Returns 1 if a launch for the first request writes only this request's output. */
 static int first_only(kvd_decode_args args, const uint16_t *o)
 {
     const int32_t one = 1;
@@ -110,10 +103,7 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/*
- * Gives odd requests other attention sinks than even ones. Returns 1 if their outputs equal those
- * of launches in which all requests have these sinks.
- */
+/* Gives odd requests other sinks. Returns 1 if outputs equal launches with equal sinks. */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
     const size_t heads = (size_t)args.map.n_heads, row = (size_t)args.map.o_pitch,
@@ -139,7 +129,7 @@ static int own_sinks(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/* Tests kvd_decode_ctas_per_task() on GPU models with measured times in docs/kernels.md. */
+/* Tests kvd_decode_ctas_per_task() against measured times in docs/kernels.md. */
 static void run_choices(void)
 {
     static const struct {
@@ -287,10 +277,7 @@ static void run_case(const test_case *c, int launches, int window, bool sinks)
         to_host(busy, args.busy, (size_t)args.n_ctas * sizeof *busy);
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
-            /*
-             * busy[i] holds the nanoseconds that CTA i worked. The limit of 60 s leaves room for a
-             * profiler.
-             */
+            /* CTA i must take less than 60 s, which leaves room for a profiler. */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
         test_result(

@@ -1,7 +1,7 @@
 /*
- * usage: gpu_decode_plan [CASE] Tests the division of decode attention among CTAs: every page in
- * exactly one segment. Only rule `ours`, which gives CTAs equal numbers of bytes, may split
- * requests.
+ * usage: gpu_decode_plan [CASE]
+ * Every page must be in exactly one CTA's segment. Only rule `ours`, which gives CTAs equal bytes,
+ * may split requests.
  */
 #include <math.h>
 
@@ -67,7 +67,7 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     for (int t = 0; t < tasks; t++)
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
-    /* For each half page: 1 + number of the CTA that processes it, or 0 if there is none. */
+    /* for each half page: 1 + the CTA that reads it, or 0 */
     int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;
     for (int c = 0; c < n_ctas && !why; c++) {
@@ -130,10 +130,7 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     return why;
 }
 
-/*
- * Finds the largest numbers of pages and of segments of a CTA. *split receives how many (request,
- * KV head) pairs are divided among CTAs.
- */
+/* Finds the most pages and segments of a CTA. *split: KV heads divided among CTAs. */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
     for (int c = 0; c < p->args.n_ctas; c++) {
@@ -159,10 +156,7 @@ static int same(const plan *a, const plan *b)
            !memcmp(a->work.slot_ml, b->work.slot_ml, 2 * n * GROUP * 2 * sizeof *a->work.slot_ml);
 }
 
-/*
- * Tests the division of work if only the first kvd_decode_args.live requests of a batch are
- * running: it must equal that of these requests alone.
- */
+/* Tests the division if only `live` requests run: it must be that of these alone. */
 static void run_live(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

@@ -1,8 +1,6 @@
 /*
  * usage: gpu_eigen [small | TIMES.csv]
- * Tests batched eigenvalue decompositions of Gram matrices against LAPACK's dsyevd. small: for
- * compute-sanitizer.
- * TIMES.csv: times of the decomposition, with and without copies, and of kvd_gram_svd on the CPU.
+ * Tests eigenvalues of batches of X^T X against LAPACK's dsyevd. TIMES.csv: times on GPU and CPU.
  */
 #include <float.h>
 #include <lapacke.h>
@@ -18,10 +16,7 @@ enum { RANDOM, ILL, DEFICIENT, IDENTITY, DIAGONAL, ZERO, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"random",   "condition 1e8", "rank d/2",
                                                "identity", "diagonal",      "zero"};
 
-/*
- * Computes G = X^T X of m random rows X. `condition` is about the ratio of the largest to the
- * smallest singular value of X.
- */
+/* Computes G = X^T X of m random vectors. `condition`: ratio of X's singular values. */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
 {
     double *X = need(m * d * sizeof *X);
@@ -63,7 +58,7 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
 }
 
 typedef struct {
-    /* Largest errors over all matrices, defined at check_matrix(). */
+    /* largest errors over all matrices, as in check_matrix() */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;

@@ -42,7 +42,6 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
     arrays_free(&in, &bias, &y);
 }
 
-/* Without a gate, in place. */
 static void test_activate_plain(kvd_activation kind, size_t n, size_t shift)
 {
     char name[128];
@@ -67,15 +66,12 @@ static void test_activate_plain(kvd_activation kind, size_t n, size_t shift)
 
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
-    /* Standard deviation of the scores (sharp), and bound of a softcap on scores (0: none). */
+    /* standard deviation of the scores, and bound of a softcap (0: none) */
     double sharp, softcap;
     bool sinks;
 } softmax_case;
 
-/*
- * Returns the sink logit of a head. The GPU's heads are the model's heads in the order 1, 2, ...,
- * 0.
- */
+/* Returns a head's sink. The GPU's heads are the model's heads 1, 2, ..., 0. */
 static float sink_of(size_t head)
 {
     return 1.5F - 2.0F * (float)head;
@@ -87,9 +83,7 @@ static double score_of(const softmax_case *c, float product, double scale)
     return c->softcap > 0 ? c->softcap * tanh(s / c->softcap) : s;
 }
 
-/*
- * Reference: computes probabilities, with -0 for masked keys and NaN in columns after the last key.
- */
+/* Computes probabilities: -0 for masked keys, NaN after the last key. */
 static void reference_softmax(const softmax_case *c, const float *scores, double scale, float *want)
 {
     for (size_t r = 0; r < c->heads * c->rows; r++) {
@@ -122,10 +116,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
         c->softcap, c->sinks ? ", sinks" : "", in_place ? ", in place" : "");
     const size_t n = c->heads * c->rows * c->ld;
     array scores = values(KVD_F32, n, c->shift, c->sharp), prob = array_new(type, n, c->shift);
-    /*
-     * Makes the scores of masked keys and of columns after the last key NaN, because they must not
-     * be used.
-     */
+    /* Sets masked and later scores to NaN, because they must not be used. */
     for (size_t i = 0; i < n; i++) {
         const size_t j = i % c->ld;
         if (j > c->first + i / c->ld % c->rows)
@@ -150,10 +141,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     array_free(&sinks);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
-    /*
-     * Errors are judged in absolute terms below 1e-6, because rounding an exponent near -100
-     * changes e^x by 1e-5.
-     */
+    /* reference values of at least 1e-6, as rounding an exponent near -100 changes e^x by 1e-5 */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)
         floor[i] = fabsf(want[i]) > 1e-6F ? want[i] : 1e-6F;

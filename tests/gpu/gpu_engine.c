@@ -1,4 +1,4 @@
-/* Tests the CUDA engine against the forward pass over whole sequences on one GPU. */
+/* Tests the CUDA engine against passes over whole sequences on one GPU. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -40,7 +40,7 @@ static void test_whole(const subject *m, int quick)
     kvd_checkpoint_close(c);
 }
 
-/* Returns true, and prints a skip line, if the model's heads cannot be divided among the GPUs. */
+/* Returns true, and prints why, if the heads cannot be divided among the GPUs. */
 static bool indivisible(const kvd_checkpoint *c, const char *name)
 {
     kvd_err err = {""};
@@ -51,7 +51,7 @@ static bool indivisible(const kvd_checkpoint *c, const char *name)
     return true;
 }
 
-/* Parts of config.json of two models whose head dimensions the engine's kernels support. */
+/* parts of config.json of models that the engine supports */
 #define GPT_OSS                                                                                    \
     "\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\","                        \
     "\"attention_bias\":true,\"num_local_experts\":8,\"num_experts_per_tok\":3,"                   \
@@ -223,10 +223,7 @@ static const kvd_shape windowed[] = {
 static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
-/*
- * Tests the bytes of requests in the cache: whole pages, but in layers with a window only the
- * tokens that the next query sees.
- */
+/* Requests hold whole pages, but with a window only tokens that the next query sees. */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
     enum { INPUT = 400, PIECE = 48, STEPS = 100, PAGE = 64 };
@@ -288,7 +285,7 @@ static void test_windows(int quick)
         test_windowed(&windowed[i], 35 + i, !quick && i % 3 == 0, quick);
 }
 
-/* Shapes of models with heads of 256 dimensions, which have attention kernels of their own. */
+/* Models with heads of 256 dimensions, which have their own kernels. */
 static const kvd_shape wide_shape[] = {
 #define WIDE_SIZES                                                                                 \
     "\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":256,\"num_hidden_layers\":3,"      \
@@ -379,15 +376,13 @@ static void test_refused(void)
     kvd_checkpoint_close(sinks);
 }
 
-/* Tests that a NaN in the weights is reported with the request and the position of the token. */
+/* Tests a NaN weight: the message must name the request and the token's position. */
 static void test_nonfinite(void)
 {
     static const struct {
         const char *tensor;
         size_t i;
-        /*
-         * Expected parts of the error messages for prompts and for a decode step. NULL: no error.
-         */
+        /* expected parts of the messages; NULL: no error */
         const char *prompts, *step;
     } bad[] = {
         {"model.embed_tokens.weight", 17 * 64 + 3, NULL,
@@ -446,10 +441,7 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Tests prompts of 2,600 tokens, where GPUs sum one half of the rows while they multiply the other
- * half.
- */
+/* Tests 2,600 tokens, of which GPUs sum one half while they multiply the other. */
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};

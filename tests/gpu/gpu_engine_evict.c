@@ -1,17 +1,11 @@
-/*
- * Tests eviction in the CUDA engine against the CPU engine, by the overlap of kept tokens and the
- * median distance of logits.
- */
+/* Tests eviction in the CUDA engine against the CPU, by kept tokens and logits. */
 #include <math.h>
 
 #include "dims_fixture.h"
 #include "evict_engine_case.h"
 #include "make_dump.h"
 
-/*
- * Compares a method in both engines. `bar` is the median distance of the engines' logits without a
- * method.
- */
+/* Compares both engines. bar: median distance of their logits without a method. */
 static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -28,18 +22,12 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
                numbers = is_uneven(plan.tokens) || moves;
-    /*
-     * Accepted overlap of kept tokens. Method mpcache chooses whole clusters, so a near tie may
-     * change all tokens of a cluster.
-     */
+    /* required fraction of equal tokens; in mpcache a near tie changes a whole cluster */
     const double share = selects(plan.tokens) && drops(plan.tokens) ? 0.92 : 0.95;
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
-        /*
-         * True if numbers of kept tokens must be equal. Rounding may change how many tokens
-         * kvmerger merges and mpcache drops.
-         */
+        /* true if numbers of tokens must agree; rounding changes them in kvmerger and mpcache */
         const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger &&
                            !(selects(plan.tokens) && drops(plan.tokens));
         const double *const counts = exact ? want.entries : NULL;
@@ -128,10 +116,7 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
     result_release(&again);
 }
 
-/*
- * Returns the number of requests that keep less than 4/5 of the budget or more than all of it.
- * *dropped: number of requests that lost entries.
- */
+/* Returns the requests outside of 4/5 to all of the budget. *dropped: those that lost entries. */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)
 {
@@ -236,10 +221,7 @@ static void refused(const kvd_checkpoint *c, const char *text, const kvd_dims *d
     kvd_plan_close(&plan);
 }
 
-/*
- * Tests a decode step after cached tokens that were never computed. A prompt that comes in several
- * parts must be refused.
- */
+/* Tests a step after tokens that were never computed. A prompt in parts must be refused. */
 static void test_context(const kvd_checkpoint *c, const char *text, bool uneven)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 100, 100);
@@ -291,10 +273,7 @@ static void refused_window(const char *text, const char *shape, const char *why)
     "\"rope_local_base_freq\":5000.0,\"layer_types\":[\"sliding_attention\","                      \
     "\"full_attention\",\"sliding_attention\",\"full_attention\"],\"sliding_window\":40,"
 
-/*
- * Tests methods on a model in which only layers 1 and 3 have no sliding window. All requests are
- * longer than the windows.
- */
+/* Tests a model in which only layers 1 and 3 have no window. */
 static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n, int few)
 {
     static const kvd_plan none = {.type = KVD_BF16};

@@ -1,4 +1,4 @@
-/* Tests the CUDA engine with caches that store low-rank latent vectors instead of K and V. */
+/* Tests the CUDA engine with low-rank latents instead of K and V. */
 #include <math.h>
 
 #include "common/linalg.h"
@@ -13,7 +13,7 @@ typedef struct {
     size_t rows, other;
 } outcome;
 
-/* Expected bytes of the cache: per token, and per slot of the batch that is occupied. */
+/* expected bytes per token, and per occupied slot */
 typedef struct {
     double token, slot;
 } bytes;
@@ -56,10 +56,7 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return 0;
 }
 
-/*
- * Compares logits and cache bytes under the compression methods of `plan` with those of the
- * reference. If `fused`, decode steps must use the fused Hopper kernel.
- */
+/* Compares logits and bytes with the reference. `fused`: steps must use the Hopper kernel. */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -84,10 +81,7 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
     engine_free(e);
 }
 
-/*
- * Makes random projections to latent vectors shared by `heads` KV heads. Ranks differ between
- * groups.
- */
+/* Makes random projections to latents of `heads` KV heads, with different ranks. */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
 {
@@ -127,10 +121,7 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
     return status;
 }
 
-/*
- * Returns the expected bytes of a cache of latent vectors, whose ranks are padded to multiples of
- * 16.
- */
+/* Returns the expected bytes. Ranks are padded to multiples of 16. */
 static bytes latent_bytes(const kvd_dims *d)
 {
     bytes b = {0, 0};
@@ -202,10 +193,7 @@ static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
     return sum;
 }
 
-/*
- * Tests method strawman. All prompts have `prompt` tokens, because the reference supports only one
- * length.
- */
+/* Tests method strawman. All prompts have `prompt` tokens, as the reference requires. */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
 {
@@ -315,7 +303,7 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* Writes a model whose heads have 128 dimensions, as the fused kernel requires. */
+/* Writes a model with heads of 128 dimensions, as the fused kernel requires. */
 static void make_wide(const char *name, int heads, int kv_heads, char *path)
 {
     made_spec s = MADE_SPEC_DEFAULTS;
@@ -328,10 +316,7 @@ static void make_wide(const char *name, int heads, int kv_heads, char *path)
     made_or_end(name, &s, path);
 }
 
-/*
- * Compares the products A A^T of projections A that GPU and CPU compute. V has two equal rows, so
- * its rank is n - 1.
- */
+/* Compares A A^T on GPU and CPU. V has two equal rows, so its rank is n - 1. */
 static void test_complete(size_t d, size_t n, size_t w)
 {
     const size_t square = d * d;
@@ -389,10 +374,7 @@ static void test_complete(size_t d, size_t n, size_t w)
 
 enum { CODES = 40, CODE_PAGES = 5, CODE_PAGE = CODES * KVD_PAGE_TOKENS, SINK = 3, SLOTS = 4 };
 
-/*
- * Makes random codes of latent vectors with ranks 24 and 16 and 0 to 8 bits per element. Returns
- * the bits of a token.
- */
+/* Makes random quantisation tables of 0 to 8 bits. Returns the bits of a token. */
 static int32_t make_codes(kvd_rng *rng, kvd_latent_code *code)
 {
     int32_t bit = 0;
@@ -478,7 +460,7 @@ static void test_codes(void)
 
 enum { GROUPS = 2, RANKS = 80, RANKS_PAGE = RANKS * KVD_PAGE_TOKENS, BITS = 3, TOKENS = 130 };
 
-/* Latent vectors of two groups of heads, which kvquant quantises on the CPU and on the GPU. */
+/* latents of two groups of heads, quantised by kvquant on CPU and GPU */
 typedef struct {
     kvd_method method;
     void *self;
@@ -488,7 +470,7 @@ typedef struct {
     int32_t words, page_words, room, n_sink;
 } quantised;
 
-/* Opens kvquant with different ranges of the channels, and fills the tables of the kernels. */
+/* Opens kvquant with different ranges of channels, and fills the kernels' tables. */
 static int make_quantised(quantised *q, const char *text, int room, kvd_err *err)
 {
     static const int rank[GROUPS][2] = {{24, 24}, {16, 16}},
@@ -554,10 +536,7 @@ static int make_quantised(quantised *q, const char *text, int room, kvd_err *err
     return 0;
 }
 
-/*
- * Replaces a request's latent vectors x [TOKENS][RANKS] by their values after quantisation on the
- * CPU. Returns how many numbers of K are stored as outliers.
- */
+/* Quantises latents x [TOKENS][RANKS] on the CPU. Returns how many outliers of K are stored. */
 static size_t quantise(const quantised *q, float *x, size_t n)
 {
     static float block[TOKENS * 24], back[TOKENS * 24];
@@ -590,7 +569,7 @@ static size_t quantise(const quantised *q, float *x, size_t n)
     return apart;
 }
 
-/* Quantises prompts of 128 and 63 tokens, then a decode step of each, and compares with the CPU. */
+/* Compares prompts of 128 and 63 tokens, then a step of each, with the CPU. */
 static void test_quantised(const char *text, int n_sink, int room)
 {
     static const int32_t prompt[2] = {128, 63}, step[2] = {129, 64}, next[2] = {130, 65},

@@ -1,7 +1,4 @@
-/*
- * Tests LeanKV in the CUDA engine against the CPU engine, up to rounding. gpu_leankv.c checks
- * kernels bit for bit.
- */
+/* Tests LeanKV in the CUDA engine against the CPU engine, up to rounding. */
 #include <math.h>
 
 #include "engine_schedule.h"
@@ -43,10 +40,7 @@ static apart compare(const load *l, const served *x, const served *y, int steps_
     return a;
 }
 
-/*
- * Returns true if the distance `is` can be explained by rounding plus half of the effect that the
- * method has (`does`).
- */
+/* Returns true if the distance is at most rounding plus half of the method's effect. */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
     return is->mean < 2 * rounding->mean + does->mean / 2 &&

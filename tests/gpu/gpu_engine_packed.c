@@ -1,7 +1,4 @@
-/*
- * Tests the CUDA engine with quantised caches against the CPU engine in float32. Accepted distance:
- * a fraction of the effect that the method has.
- */
+/* Tests the CUDA engine with quantised caches against the CPU, up to a part of their effect. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -9,7 +6,7 @@
 #include "methods/method.h"
 #include "tensor_scales.h"
 
-/* Projections with which the tested method is combined, or NULL. */
+/* projections combined with the tested method, or NULL */
 static const kvd_dims *cut;
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
@@ -26,10 +23,7 @@ static int open_plan(const kvd_config *c, const char *method, const load *l, kvd
     return open_with_scales(plan, &setup, err);
 }
 
-/*
- * Serves the requests with a method by the CPU or CUDA engine. If `exact`, prompts attend to
- * uncompressed K and V, as on the CPU.
- */
+/* Serves requests. `exact`: prompts attend to uncompressed K and V, as on the CPU. */
 static int run_with(const load *l, size_t slots, const char *method, int gpu, int graphs,
                     bool exact, served *o, kvd_err *err)
 {
@@ -37,10 +31,7 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
     const setting set = {.max_batch = slots, .graphs = graphs, .phases = graphs};
     kvd_engine_spec spec = spec_of(&set, l->max_len, 4 * l->max_len);
     kvd_plan plan;
-    /*
-     * Gives pages room for the longest entropy-coded streams, because random frequency tables do
-     * not fit the data.
-     */
+    /* Random frequency tables do not fit the data, so coded blocks are long. */
     spec.outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0;
     spec.exact_prompts = gpu && exact;
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, err))
@@ -73,10 +64,7 @@ static double off(const load *l, const float *x, const float *want, double *most
 
 typedef struct {
     const char *method;
-    /*
-     * Accepted distance of logits as a fraction of the method's effect, and accepted relative
-     * difference of bytes.
-     */
+    /* accepted distance as a fraction of the effect, and of the bytes */
     double share, held;
 } test_case;
 
@@ -160,7 +148,7 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
     kvd_plan_close(&plan);
 }
 
-/* Tests decode steps after tokens that were never computed: they must read defined numbers. */
+/* Attention to tokens that were never computed must give defined numbers. */
 static void test_unwritten(const char *method)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 900, 64);
@@ -181,10 +169,7 @@ static void test_unwritten(const char *method)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Tests prompts that attend to projected K and V, as kvdim-jct times them. CUDA graphs must not
- * change logits.
- */
+/* Prompts attend to projected K and V, as in kvdim-jct. CUDA graphs must not change logits. */
 static void test_timed(const load *l, size_t slots, const char *method)
 {
     kvd_err err = {""};
@@ -210,10 +195,7 @@ static int fixture_even(const kvd_config *c, int i, int side)
     return c->d_head - 3;
 }
 
-/*
- * Tests quantisation of heads that another method has projected. If `uneven`, the heads keep
- * different numbers of dimensions.
- */
+/* Quantises projected heads. `uneven`: heads keep different dimensions. */
 static void test_cut(const char *path, const request *r, size_t n, const test_case *t,
                      size_t n_cases, bool uneven, bool timed)
 {
@@ -266,10 +248,7 @@ static void test_context(const load *l, const char *method)
     kvd_plan_close(&plan);
 }
 
-/*
- * Tests method xkv at full rank, which loses nothing. The matrix of K has more rows than columns
- * for one prompt, fewer for the other.
- */
+/* Tests xkv at full rank, which loses nothing. K is tall for one prompt, wide for the other. */
 static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {
     kvd_err err = {""};
@@ -394,10 +373,7 @@ static void test_windows(const request *r, size_t n, bool quick)
                                       {"turboquant,bits=3", 0.7, 1e-9}};
     static const request one[] = {{40, 100}};
     test_shape(&gemma, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
-    /*
-     * Leaves out turboquant: its kernels take heads of up to 128 dimensions, and rounding may
-     * change which channels get more bits.
-     */
+    /* Leaves out turboquant, whose kernels take heads of up to 128 dimensions. */
     test_shape(&wide, r, n < 4 ? n : 3, 2, cases, quick ? 1 : 7);
     kvd_checkpoint *const c = shape_or_end(&gemma, 5);
     load l = load_make(c, one, 1, 17);
@@ -437,10 +413,7 @@ static void test_heads_of_128(const request *r, size_t n)
     test_shape(&qwen3_of_128, r, n, 2, cases + 2, sizeof cases / sizeof *cases - 2);
 }
 
-/*
- * Tests many requests. If the size of the page table (4096 elements) were wrong, the table would
- * overwrite other arrays.
- */
+/* Tests many requests: a page table of wrong size would overwrite other arrays. */
 static void test_many(void)
 {
     static const request r[MOST] = {{100, 20}, {70, 20}, {1, 40},  {200, 3}, {32, 12}, {31, 40},
@@ -500,10 +473,7 @@ int main(int argc, char **argv)
                                      {"fp8,mantissa=2", 0.5, 1e-9},
                                      {"fp8,scale=2", 0.5, 1e-9},
                                      {"mxfp4", 0.5, 1e-9},
-                                     /*
-                                      * Tolerance for nvfp4: if a scale is rounded differently, all
-                                      * 16 numbers of its group change.
-                                      */
+                                     /* In nvfp4, another rounding of a scale changes 16 numbers. */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},
                                      {"allot,bits=4", 0.5, 1e-9},
@@ -521,8 +491,8 @@ int main(int argc, char **argv)
                                      {"vidkv,k=1.8,ternary=0", 0.7, 1e-9},
                                      {"zipcache,block=20", 0.6, 1e-9},
                                      /*
-                                      * Tolerance for zipcache: rounding decides which tokens of
-                                      * nearly equal salience get 8 bits.
+                                      * In zipcache, rounding decides between tokens of nearly equal
+                                      * importance.
                                       */
                                      {"zipcache,high=8,low=3,share=0.3,block=70", 0.8, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},

@@ -1,7 +1,4 @@
-/*
- * Tests method zdc in the CUDA engine against the CPU code in src/methods. Important tokens keep
- * more dimensions (high) than others (low).
- */
+/* Tests method zdc in the CUDA engine against the CPU. Important tokens keep more dimensions. */
 #include <math.h>
 
 #include "engine/cuda/engine_parts.h"
@@ -33,10 +30,7 @@ static const setting
              .phases = true,
              .attention = KVD_ATTENTION_STOCK};
 
-/*
- * Returns the bytes of one token's K and V in a layer. Stock attention pads all heads to the
- * widest.
- */
+/* Returns the bytes of a token in a layer. Stock attention pads heads to the widest. */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
     int sum = 0, most[2] = {0, 0};
@@ -50,10 +44,7 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
     return 2.0 * (stock_attention ? d->n_kv_heads * (most[0] + most[1]) : sum);
 }
 
-/*
- * Returns the bytes of a request that has low[layer] unimportant tokens in each layer, plus a count
- * of 4 bytes per layer.
- */
+/* Returns the bytes of a request with low[layer] unimportant tokens, and 4 bytes per layer. */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
     double bytes = 0;
@@ -66,10 +57,7 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
     return bytes;
 }
 
-/*
- * Returns the expected number of unimportant tokens of a prompt in a layer. If `lent`, all layers
- * use the important tokens of layer 0.
- */
+/* Returns the expected unimportant tokens. `lent`: all layers use those of layer 0. */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
     const double *const v = plan->tokens_values.value;
@@ -78,7 +66,7 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 }
 
 typedef struct {
-    /* Number of iterations with wrong cache bytes, and of wrong counts of unimportant tokens. */
+    /* number of iterations with wrong bytes, and with wrong counts of unimportant tokens */
     size_t bytes, counts;
 } wrongs;
 
@@ -86,15 +74,12 @@ typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
-    /*
-     * Source of a layer's choice of important tokens: the layer itself (0), layer 0 (1), or an
-     * earlier layer (-1).
-     */
+    /* choice of important tokens: own (0), layer 0's (1), an earlier layer's (-1) */
     int lent;
-    /* [outputs][vocab] Logits. */
+    /* logits [outputs][vocab] */
     float *logits;
     double held[MOST];
-    /* [request][layer] Number of unimportant tokens. */
+    /* number of unimportant tokens [request][layer] */
     size_t low[MOST][256];
     wrongs *wrong;
 } watched;
@@ -167,10 +152,7 @@ typedef struct {
     int lent;
 } variant;
 
-/*
- * Tests one variant of zdc. `whole`: logits if every token is important. `bar`: largest accepted
- * difference from them.
- */
+/* Tests a variant. `whole`: logits if every token is important; `bar`: accepted difference. */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {
@@ -274,10 +256,7 @@ static void refuses(const model *m, const char *text, size_t chunk, const char *
     kvd_plan_close(&plan);
 }
 
-/*
- * Tests that a decode step at a far later position does not change which prompt tokens are
- * unimportant.
- */
+/* Tests that a far later step does not change which prompt tokens are unimportant. */
 static void test_left_out(kvd_engine *e)
 {
     enum { PROMPT = 101 };

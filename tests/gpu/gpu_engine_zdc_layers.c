@@ -1,14 +1,11 @@
-/*
- * Tests method zdc with parameter layers=N in the CUDA engine: the layers of a group share one
- * choice of important tokens.
- */
+/* Tests zdc with layers=N, whose groups of layers share the important tokens. */
 #include <math.h>
 
 #include "engine/cuda/engine_parts.h"
 #include "methods/tokens/cuda/zdc_method.h"
 #include "zdc_reference.h"
 
-/* Lengths of the test's requests: {prompt tokens, output tokens}. */
+/* requests {prompt tokens, output tokens} */
 static const request requests[] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
                                    {200, 20}, {63, 10}, {65, 30}, {440, 13}};
 
@@ -18,7 +15,7 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
-    /* True if prompts attend to all tokens at full width, as in the CPU code of src/methods. */
+    /* true if prompts attend to all tokens at full width, as on the CPU */
     bool whole_prompts;
     uint8_t *level;    /* [prompt] 1 for important tokens */
     float *x[4], *out; /* q, k, v, scratch; out: [tokens][n_heads * d_head] */
@@ -192,10 +189,7 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
     return bytes;
 }
 
-/*
- * Counts the bytes that GPUs send each other for n prompt tokens: [0] for Q, K, V and importance,
- * [1] for outputs.
- */
+/* Computes bytes between GPUs for n tokens: [0] of Q, K, V and importance, [1] of outputs. */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
 {
@@ -225,10 +219,7 @@ typedef struct {
     size_t held, sent;
 } wrongs;
 
-/*
- * Returns the engine's logits [outputs][vocab]. With several GPUs, only prompts are computed, and
- * later logits are 0.
- */
+/* Returns logits [outputs][vocab]. Several GPUs only compute prompts; later logits are 0. */
 static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool sequence, bool graphs,
                         bool equal, wrongs *wrong, kvd_err *err)
 {
@@ -287,10 +278,7 @@ static double median(const load *l, const float *a, const float *b, bool prompts
     return x;
 }
 
-/*
- * Compares the logits under the compression methods of `plan` with the expected ones. The tolerance
- * is the distance of the engine's logits from `whole` when all tokens are important.
- */
+/* Compares logits, up to the distance from `whole` when all tokens are important. */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
 {
@@ -317,10 +305,7 @@ static void compare(const model *m, const char *name, const kvd_plan *plan, cons
     free(got);
 }
 
-/*
- * Returns how many dimensions a head keeps for important tokens (high, about 3/4 of them) or others
- * (low, 3/8). All heads of a layer keep equally many.
- */
+/* Returns how many dimensions important tokens keep: about 3/4. */
 static int kept_high(const kvd_config *c, int i, int side)
 {
     return c->d_head * 3 / 4 + (side ? -1 : 1) * (i / c->n_kv_heads % 3);

@@ -1,7 +1,4 @@
-/*
- * Tests kernels for token eviction against double precision. If two tokens are nearly tied, either
- * may be kept.
- */
+/* Tests kernels for eviction in double precision. Nearly tied tokens may be exchanged. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -22,10 +19,7 @@ static double product(const double *a, const double *b, int d)
     return sum;
 }
 
-/*
- * Reference: writes the importance of keys [n][d] by their own values: small norm, or distance from
- * the mean direction.
- */
+/* Computes the importance of keys [n][d]: small norm, or distance from the mean direction. */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
     double anchor[KVD_WIDTH_MAX] = {0};
@@ -40,10 +34,7 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
     }
 }
 
-/*
- * RoPE tables: cosines and sines [positions][half]. future [n][half][2]: their means over the
- * positions after a prompt of n tokens.
- */
+/* cosines and sines of RoPE [positions][half]; future: their means over later positions */
 typedef struct {
     int half, positions;
     float *cosine, *sine, *future;
@@ -83,10 +74,7 @@ static void rope_release(rope *r)
     host_free(r->cosine, r->sine, r->future);
 }
 
-/*
- * Rotates x [d] by RoPE. turn() returns a cosine (last argument 0) or a sine (1). With sign -1,
- * rotates backwards.
- */
+/* Rotates x [d] by RoPE, backwards with sign -1. */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
 {
@@ -108,10 +96,7 @@ static double of_future(const rope *r, int n, int i, int side)
     return (double)r->future[(n * r->half + i) * 2 + side];
 }
 
-/*
- * Reference: adds to want [n] the attention that later queries of head h are expected to pay, as
- * expectedattention.c computes it.
- */
+/* Adds the attention that later queries of head h are expected to pay. */
 static void add_expected(const fixture *f, int b, int h, const double *keys, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[0], sink = f->c->rule.sink, rows = n - sink;
@@ -151,9 +136,7 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     rope_release(&r);
 }
 
-/*
- * Reference: computes the logarithms of expected attention. The first `sink` tokens get infinity.
- */
+/* Computes logarithms of expected attention, infinity for the first `sink` tokens. */
 static void reference_expected(const fixture *f, int b, int g, const double *keys, double *want)
 {
     const int n = f->len[b], sink = f->c->rule.sink, group = f->map.group;
@@ -171,8 +154,8 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
 }
 
 /*
- * Reference: computes log-sum-exps lse [n_heads][n_q8] of a KV head's queries, and sums of
- * probabilities want [n_kv_heads][n_q8].
+ * Computes lse [n_heads][n_q8] of a KV head's queries, and sums of probabilities want
+ * [n_kv_heads][n_q8].
  */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
@@ -215,7 +198,7 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
-/* Records the relative error of a score. If scores are logarithms, records that of exp(score). */
+/* Records an error. If scores are logarithms, it is that of exp(score). */
 static void note(fixture *f, double got, double want)
 {
     const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;
@@ -224,10 +207,7 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, e);
 }
 
-/*
- * Checks which tokens the GPU keeps: those with the best scores, except for near ties. Returns the
- * number of errors.
- */
+/* Checks that the kept tokens have the best scores, up to near ties. Returns how many do not. */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
 {
@@ -425,10 +405,7 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
-/*
- * Checks the rows of a head that keeps m of n tokens. `victim` is the evicted token, or -1. Returns
- * the number of wrong elements.
- */
+/* Checks a head with m of n tokens. `victim`: evicted, or -1. Returns how many are wrong. */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
 {
@@ -441,7 +418,7 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
     return wrong;
 }
 
-/* Checks a decode step that evicts the oldest token. f->position holds the expected positions. */
+/* Checks a step that evicts the oldest token. f->position: expected positions. */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
     const kvd_evict_budget *const budget = &f->c->budget;

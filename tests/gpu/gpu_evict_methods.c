@@ -1,7 +1,4 @@
-/*
- * Tests eviction on the GPU against the methods' CPU code. In near ties, rounding may decide which
- * token is kept.
- */
+/* Tests eviction on the GPU against the CPU. Rounding may decide near ties. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -55,7 +52,7 @@ typedef struct {
     void *state;
     size_t n;
     uint32_t *position;
-    /* True after rounding led to another choice than on the CPU: the head is no longer compared. */
+    /* true after rounding led to another choice; the head is then no longer compared */
     bool ended;
 } cpu_head;
 
@@ -71,13 +68,13 @@ typedef struct {
     kvd_evict_state state;
     uint16_t *pool; /* on the device */
     size_t wrong, rounded, compared, dropped;
-    /* Number of merged tokens, of merge targets, and of targets that differ from the CPU's. */
+    /* number of merged tokens, of targets of merges, and of targets that differ from the CPU's */
     size_t merged, rows, rows_off;
     size_t merged_before; /* merged tokens after the prompts */
     kvd_evict_merging merging;
 } method_run;
 
-/* Returns true if the method merges tokens, so that KV heads keep different numbers of tokens. */
+/* Returns true for methods that merge, so that KV heads keep different numbers of tokens. */
 static bool runs(const method_run *r)
 {
     return r->shape.rule.merge == KVD_MERGE_RUNS;
@@ -168,9 +165,8 @@ static void close_run(method_run *r)
 }
 
 /*
- * Compares the device's mass [n_heads][n_q8] with a reference: sums of probabilities or, for
- * KVD_EVICT_PIVOTAL, numbers of queries with a probability below the mean. Writes log-sum-exps to
- * lse.
+ * Compares mass [n_heads][n_q8]: sums of probabilities or, for KVD_EVICT_PIVOTAL, queries with less
+ * than the mean. Writes lse.
  */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
@@ -208,9 +204,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
 }
 
 /*
- * Computes for each token whether it is dropped or stored with low or high precision, from the
- * device's sums of probabilities [n_heads][n_q8]. mass: sums over all queries; last: sums over the
- * last queries.
+ * Decides if tokens are dropped or stored with low or high precision. mass [n_heads][n_q8]: over
+ * all queries; last: over the last ones.
  */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
@@ -274,7 +269,7 @@ static void forget(method_run *r, cpu_head *h, const uint8_t *level)
     free(kept);
 }
 
-/* Rows of a KV head in the order of their positions. `merged` marks targets of merges. */
+/* tokens of a KV head by position; `merged` marks targets of merges */
 typedef struct {
     size_t n, d[2];
     float *x[2];
@@ -334,10 +329,7 @@ static head_rows rows_of(method_run *r, int b, int g, const int32_t *place, cons
     return h;
 }
 
-/*
- * Compares row i of the CPU with the device's row `place`. Merged rows may differ by one step of
- * bf16.
- */
+/* Compares a token of CPU and GPU. Merged ones may differ by one step of bf16. */
 static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head_rows *h, size_t i,
                      int place)
 {
@@ -401,7 +393,7 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
     host_free(count, level);
 }
 
-/* Copies the device's probabilities to `mass`, summed over the last `window` rows (0: all rows). */
+/* Copies probabilities to `mass`, summed over the last `window` queries (0: all). */
 static void fetch_mass(const kvd_evict_prompts_args *args, int window, float *mass)
 {
     kvd_evict_prompts_args a = *args;
@@ -460,10 +452,7 @@ static void report(const method_run *r, const char *part)
         part, r->compared, r->rounded, r->dropped, r->merged, r->rows, r->rows_off, r->wrong);
 }
 
-/*
- * Reference: computes the probabilities prob [group][n] of a step. Returns true if one of them
- * nearly equals the mean.
- */
+/* Computes probabilities [group][n] of a step. Returns true if one nearly equals the mean. */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
                           size_t n, float *prob)
 {
@@ -487,7 +476,7 @@ static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, con
 typedef struct {
     const uint16_t *q;
     uint32_t now;
-    /* Positions of the device's cached tokens before and after the step. */
+    /* positions of tokens before and after the step */
     const uint32_t *before, *position;
     const float *score; /* the device's scores before the step */
     uint16_t *after;
@@ -509,10 +498,7 @@ static size_t left_of(const uint8_t *level, size_t n)
     return left;
 }
 
-/*
- * Returns true if the two smallest sums of scores are nearly equal, so that rounding decides which
- * token is evicted.
- */
+/* Returns true if rounding decides which of two tokens is evicted. */
 static bool near_least(const method_run *r, int b, const float *score, const int32_t *place,
                        const float *prob, size_t n)
 {

@@ -1,6 +1,4 @@
-/*
- * Tests the exchange of data between GPUs bit for bit. Each transferred number encodes its index.
- */
+/* Tests exchanges between GPUs bit for bit. Each number encodes its index. */
 
 #include "dims_fixture.h"
 #include "engine/cuda/sequence.h"
@@ -29,10 +27,7 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
     return some[(size_t)(7 * a + 3 * b + 5 * i + 4 * x->round) % (sizeof some / sizeof *some)];
 }
 
-/*
- * Computes which blocks GPU a sends (or receives), with gaps between them. Returns the total number
- * of bytes.
- */
+/* Lists blocks that GPU a sends or receives, with gaps between them. Returns their bytes. */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
     size_t where = 0, n = 0;
@@ -69,7 +64,7 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/* Returns the expected contents of GPU a's buffer. Gaps between blocks hold 0xff. */
+/* Gaps between blocks hold 0xff. */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
     const size_t room = lay_out(x, a, receives, NULL, NULL);
@@ -145,7 +140,7 @@ static void test_pieces(int gpus)
 
 enum { QUERIES, PAGES, OUTPUT };
 
-/* Returns the number that encodes element b of query head, page or token a: a 16-bit hash. */
+/* Returns a 16-bit hash of element b of query head, page or token a. */
 static uint16_t mark(int kind, size_t a, size_t b)
 {
     const uint64_t h = ((uint64_t)a * 1000003 + b) * 0x9e3779b97f4a7c15u + (uint64_t)kind;
@@ -155,7 +150,7 @@ static uint16_t mark(int kind, size_t a, size_t b)
 typedef struct {
     kvd_sequence *q;
     int layer;
-    /* [n tokens + 1][o_pitch] Outputs on each device. The last row must not change. */
+    /* [n tokens + 1][o_pitch] outputs; the last row must not change */
     uint16_t *out[KVD_GPUS_MAX];
 } turn;
 

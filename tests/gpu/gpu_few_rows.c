@@ -1,4 +1,4 @@
-/* Tests matrix products with 1 to 8 rows, as in decode, against double precision. */
+/* Tests matrix products of 1 to 8 tokens in double precision. */
 #include <math.h>
 
 #include "common/quantise.h"
@@ -21,16 +21,14 @@ static int is_gated(kvd_few_kind kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Replaces weights w [rows][in] by their values after 4-bit quantisation. */
+/* Rounds w [rows][in] to 4 bits. */
 static void quantise(float *w, size_t rows, size_t in)
 {
     for (size_t at = 0; at < rows * in; at += KVD_FEW_UNIT)
         (void)kvd_quantise_group(w + at, KVD_FEW_UNIT, 1, 4, w + at);
 }
 
-/*
- * Packs weights w into 4-bit codes on the device. Replaces w by the weights that the codes restore.
- */
+/* Packs w in 4 bits on the device. Replaces w by the restored weights. */
 static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *device)
 {
     const bool gated = is_gated(c->kind);
@@ -97,10 +95,7 @@ static double distance(const scenario *c, const float *w, const double *x, const
 static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "geglu_tanh", "logits"};
-    /*
-     * True for kernels that store or gate their result. They round to bf16 several times, so the
-     * accepted error is larger.
-     */
+    /* true for kernels that round to bf16 several times */
     const int narrow = c->kind == KVD_FEW_STORE || is_gated(c->kind);
     const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;
     const size_t rows = is_gated(c->kind) ? 2 * c->out : c->out, n_y = c->n * c->out;
@@ -211,10 +206,7 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
     return 0;
 }
 
-/*
- * Compares logits from 4-bit weights with logits from equal 16-bit weights. *same: true if prompts
- * give equal bits. *most: largest distance in decode steps.
- */
+/* Compares 4-bit with equal 16-bit weights. *same: prompts give equal bits. *most: distance. */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {
     static const uint32_t length[REQUESTS] = {40, 17};

@@ -5,15 +5,9 @@
 #include "gpu_forward_case.h"
 #include "model/checkpoint/shapes.h"
 
-/*
- * Accepted relative distance of activations. bf16 rounds by up to 2^-9; Transformers in bf16
- * differs by up to 4 % in logits.
- */
+/* bf16 rounds by up to 2^-9; Transformers in bf16 differs by up to 4 %. */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
-/*
- * Accepted distance in bf16 for models with routed experts, because rounding may choose other
- * experts.
- */
+/* accepted distance with routed experts, as rounding may choose other experts */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
@@ -108,10 +102,7 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/*
- * Makes a batch of sequences up to the model's largest number of positions. Returns the number of
- * tokens.
- */
+/* Makes sequences of up to the model's largest length. Returns the number of all tokens. */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;
@@ -290,10 +281,7 @@ static void test_logits_in_pieces(void)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Shape of a model with latent attention whose rows are multiples of 16 bytes, so that one cuBLAS
- * call multiplies all heads.
- */
+/* a DeepSeek model with rows of 16-byte multiples, so that one cuBLAS call takes all heads */
 static const kvd_shape latent = {
     "latent", "latent", "made up",
     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\","

@@ -1,4 +1,4 @@
-/* Tests that the forward pass on one GPU fails with the same error messages as on the CPU. */
+/* The forward pass on a GPU must fail with the CPU's messages. */
 #include <math.h>
 #include <unistd.h>
 
@@ -149,10 +149,7 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
     }
 }
 
-/*
- * Attention hook that makes one element of `out` not finite. No later matrix product reads this
- * element.
- */
+/* Makes an element not finite that no later matrix product reads. */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     (void)self;

@@ -3,15 +3,12 @@
 
 #include "gpu_forward_case.h"
 
-/*
- * Accepted relative distance. Several GPUs add in another order, which may change how a number is
- * rounded to bf16.
- */
+/* accepted distances; several GPUs add in another order, which may change a rounding to bf16 */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int compared;
 
-/* Numbers of tokens of the small and the large batch, and of sequences of the large batch. */
+/* number of tokens of the small and the large batch, and of sequences of the latter */
 enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
 static const size_t few_offset[] = {0, 9, 59, N_FEW};
 static size_t many_offset[SEQUENCES + 1];
@@ -87,7 +84,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
 }
 
 typedef struct {
-    /* Must be the first member, so that a pointer to the hook points to the struct. */
+    /* must be the first member */
     kvd_gpu_attention hook;
     kvd_gpu_attention *dense;
     int layer; /* first layer at which the hook fails */
@@ -101,10 +98,7 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
                : kvd_fail(err, "share %d of layer %d is refused", in->share->index, in->layer);
 }
 
-/*
- * Tests a failure of the attention hook on one GPU: this run and all later runs must fail on all
- * GPUs.
- */
+/* Tests that after a failure on one GPU, all later runs fail on all. */
 static void test_failure(const char *family, int n_gpus, int many)
 {
     kvd_err err = {""}, again = {""};
@@ -128,7 +122,7 @@ static void test_failure(const char *family, int n_gpus, int many)
 }
 
 typedef struct {
-    /* Must be the first member, so that a pointer to the hook points to the struct. */
+    /* must be the first member */
     kvd_gpu_attention hook;
     size_t row;
 } spoiling;

@@ -1,7 +1,4 @@
-/*
- * Tests kernels for caches of low-rank latent vectors against double precision. Memory that must
- * not be read holds NaN.
- */
+/* Tests kernels for low-rank latents in double precision. Memory not to be read holds NaN. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -34,7 +31,7 @@ typedef struct {
     uint16_t *latents, *matrix;
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
-    /* Host copies of kernel arguments, which only test_finished sets. */
+    /* host copies of arguments, only set by test_finished */
     const int32_t *position;
     const float *bias, *gain;
     bool stored; /* the positions in the pages are used */
@@ -287,7 +284,7 @@ static void test_restored(const problem *p, const kvd_latent_restore_args *a, co
     free(got);
 }
 
-/* Tests that `from`, whose result is in p->pages, can leave out the newest tokens. */
+/* Tests that `from` can leave out the newest tokens. */
 static void test_newest(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;
@@ -386,7 +383,7 @@ static void test_restore(const problem *p)
     test_tables(p, &a);
 }
 
-/* Copies B^T of the heads that share latents with head g, and columns of NaN, to the device. */
+/* Copies B^T of the heads that share latents with head g, and columns of NaN. */
 static uint16_t *shared_matrix(const problem *p, size_t slot, int g, int side, size_t columns)
 {
     const latent_case *const c = p->c;
@@ -407,7 +404,7 @@ static bool joins(const problem *p)
     return !p->c->direct && kvd_latent_joins(p->c->group, p->c->d);
 }
 
-/* Tests that V is not written for keys alone, and K is that of `from`, whose result is in pages. */
+/* Tests that V is not written if only keys are wanted. */
 static void test_joint_keys(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;
@@ -436,7 +433,7 @@ typedef struct {
     kvd_latent_head *head;
 } joint_matrices;
 
-/* Replaces the matrices of `a` by joint ones, which the caller must free. */
+/* Sets joint matrices, which the caller must free. */
 static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
 {
     const latent_case *const c = p->c;
@@ -469,7 +466,7 @@ static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
     return (joint_matrices){matrix, device_head};
 }
 
-/* Tests products of all heads that share latents. */
+/* Tests all heads that share latents at once. */
 static void test_joint(const problem *p)
 {
     kvd_latent_restore_args a = restored(p);
@@ -481,7 +478,7 @@ static void test_joint(const problem *p)
     device_free(m.matrix, m.head);
 }
 
-/* Tests the biases and norms in `a`, which the caller has set, for all heads together. */
+/* Tests biases and norms of `a`, for all heads together. */
 static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
 {
     const joint_matrices m = use_joint(p, &a);
@@ -490,10 +487,7 @@ static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
     device_free(m.matrix, m.head);
 }
 
-/*
- * Tests restoring with given positions, biases and norms. Rows with negative positions must not
- * change.
- */
+/* Rows with negative positions must not change. */
 static void test_finished(problem *p)
 {
     const latent_case *const c = p->c;
@@ -556,7 +550,7 @@ static void test_stored(problem *p)
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    /* True if the latent vectors of a row are not adjacent, but at the positions in `source`. */
+    /* true if latents of a row are at the positions in `source` */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
               groups = c->kv / c->group;

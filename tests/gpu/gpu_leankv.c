@@ -1,4 +1,4 @@
-/* Tests LeanKV's kernels against double precision and the CPU method. */
+/* Tests LeanKV's kernels in double precision and against the CPU. */
 #include <math.h>
 
 #include "leankv_case.h"
@@ -27,10 +27,7 @@ static void check_masses(fixture *f)
 }
 
 typedef struct {
-    /*
-     * Numbers of tokens with wrong quantised values, of tokens with wrong precision levels, and of
-     * wrong thresholds or token counts.
-     */
+    /* number of wrong quantised tokens, of wrong precision levels, of wrong thresholds or counts */
     int codes, levels, counts;
     double score;
     int64_t n[KVD_LEANKV_LEVELS];
@@ -97,9 +94,7 @@ static void check_prompts(fixture *f, char *page)
         for (int g = 0; g < f->s->kv; g++)
             check_prompt_head(f, row, g, page, &r);
     to_host(&state, f->pool.state, sizeof state);
-    /*
-     * Accepts a few wrong precision levels, because rounding may move a token across a threshold.
-     */
+    /* Up to two levels may differ, because rounding moves tokens across a threshold. */
     test_result(
         !r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
             state.entries[1] == r.n[1] && !state.wanted,
@@ -110,10 +105,7 @@ static void check_prompts(fixture *f, char *page)
 
 typedef struct {
     double out, lse, score;
-    /*
-     * Numbers of tokens at a wrong precision level, of tokens with wrong quantised values, and of
-     * heads with wrong counts.
-     */
+    /* number of tokens at a wrong level, of wrong quantised tokens, of heads with wrong counts */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
@@ -153,10 +145,7 @@ static void attend_in_double(const fixture *f, head_step *h, int g, int j, doubl
     free(p);
 }
 
-/*
- * Reference: runs LeanKV's Algorithm 1 for one KV head. to [n + 1] receives the expected precision
- * level of each token, 0 if any level is right.
- */
+/* Computes LeanKV's Algorithm 1 for a KV head. to [n + 1]: level of each token, 0 if any fits. */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
     const int n = h->x.n, window = f->s->window;
@@ -374,10 +363,7 @@ static void check_steps(fixture *f, char *page)
             n[1] += x.head.n[1];
             free(x.item);
         }
-    /*
-     * Accepts score errors of about 1e-4, which come from subtracting the offset 1024 of key codes
-     * in float16.
-     */
+    /* The limit of lse allows for subtracting 1024 in float16, which gives errors of about 1e-4. */
     test_result(
         r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
             r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&

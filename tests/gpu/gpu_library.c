@@ -23,10 +23,7 @@ static void get(void *to, const void *from, size_t bytes)
     to_host(to, from, bytes);
 }
 
-/*
- * Returns true if misaligned arrays are refused before a launch. A launch would make the CUDA
- * context unusable.
- */
+/* Returns true if misaligned arrays are refused. A launch would make the CUDA context unusable. */
 static bool refuses_misaligned(void)
 {
     static const int32_t width[] = {32}, length[] = {5};

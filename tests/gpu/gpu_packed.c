@@ -1,6 +1,4 @@
-/*
- * Tests quantised caches on the GPU against the CPU method, bit for bit or up to rounding by RoPE.
- */
+/* Tests quantised caches on the GPU against the CPU. */
 #include <math.h>
 
 #define CASE_MEMORY
@@ -20,17 +18,14 @@ typedef struct {
     const char *method;
     int d;
     int length[N], steps;
-    /* Accepted error of a number x, divided by 1 + |x|. */
+    /* accepted error of x, divided by 1 + |x| */
     double bar;
     int group;
-    /*
-     * True if token 0 has value 0 and gets almost all attention, so that the small probabilities of
-     * other tokens count.
-     */
+    /* true if token 0 gets almost all attention, so that small probabilities count */
     bool peak;
 } test_case;
 
-/* Lengths in tokens of the prompts of a test case. */
+/* lengths of prompts in tokens */
 #define LEN(...)                                                                                   \
     {                                                                                              \
         __VA_ARGS__                                                                                \
@@ -41,7 +36,7 @@ typedef struct {
     bool sinks; /* the layer has attention sinks */
 } layer_kind;
 
-/* Numbers of stored dimensions of K and of V of each KV head. */
+/* number of stored dimensions of K and of V of each KV head */
 typedef struct {
     int of[2][N_KV];
 } widths;
@@ -54,10 +49,7 @@ typedef struct {
     kvd_plan plan;
     kvd_packed_args a;
     int most, max_pages, rope;
-    /*
-     * Numbers in bf16: keys before RoPE [N][most tokens][N_KV][d] (pre), keys after RoPE (x[0]),
-     * values (x[1]).
-     */
+    /* keys before RoPE [N][most tokens][N_KV][d], keys after RoPE (x[0]), values (x[1]) */
     float *pre, *x[2];
     float *cosine, *sine;
     uint16_t *q; /* queries [N][heads][d] on the host */
@@ -66,16 +58,13 @@ typedef struct {
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
     float *sink; /* [heads] sink logits, or NULL */
-    /*
-     * `mass`: attention probabilities that each token received, [N][N_KV][most tokens]. `lse`:
-     * log-sum-exps, [N][heads].
-     */
+    /* attention of each token [N][N_KV][most tokens], and log-sum-exps [N][heads] */
     double *mass;
     float *lse;
     void *device_lse, *queries;
 } bench;
 
-/* Returns the first token that the newest of m tokens sees in its attention window. */
+/* Returns the first token in the window of the newest of m. */
 static int first_seen(const bench *w, int m)
 {
     return w->kind.window && m > w->kind.window ? m - w->kind.window : 0;
@@ -92,7 +81,7 @@ static int padded(const bench *w, int side, int g)
     return side ? w->a.map.d_v[g] : w->a.map.d_qk[g];
 }
 
-/* Returns the index within a page of element i in the K (side 0) or V (side 1) row of token t. */
+/* Returns the index within a page of element i of token t's K (side 0) or V (1). */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
     return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * (size_t)w->a.map.d_qk[g] : 0) +
@@ -185,10 +174,7 @@ static void make_rows(bench *w)
         w->x[0][i] = bf16_rounded(w->x[0][i]);
 }
 
-/*
- * Opens the quantisation method and allocates the memory of a test. `narrow`: dimensions that each
- * head keeps; NULL: all.
- */
+/* Opens the method. `narrow`: kept dimensions of each head; NULL: all. */
 static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
                       kvd_err *err)
 {
@@ -255,10 +241,7 @@ static void make_allot(bench *w)
                                         sizeof(float));
 }
 
-/*
- * Makes the inputs by which a method classifies tokens: probability sums of prompts, and queries
- * and softmax denominators of steps.
- */
+/* Makes the inputs by which methods classify tokens. */
 static void make_classes(bench *w, size_t slots)
 {
     kvd_packed_class_codes *const c = &w->a.classes;
@@ -522,10 +505,7 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
         memcpy(y + i * to, x + i * from, width * sizeof *y);
 }
 
-/*
- * Reference: quantises and restores n tokens x [n][b->d] of request `of`. The caller sets all other
- * inputs in b.
- */
+/* Quantises and restores n tokens of request `of`. The caller sets other inputs in b. */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
 {
@@ -556,10 +536,7 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     }
 }
 
-/*
- * Reference: quantises n tokens whose rows hold all KV heads. Writes the decoded rows [n][d] of
- * head g.
- */
+/* Quantises tokens over all KV heads. Writes decoded [n][d] of head g. */
 static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n, float *decoded)
 {
     const size_t d = (size_t)w->t->d, wide = N_KV * d;
@@ -571,10 +548,7 @@ static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n
     copy_rows(y + (size_t)g * d, wide, decoded, d, (size_t)n, d);
 }
 
-/*
- * Returns the expected rows [m][d] of a head. *coded receives how many of the tokens are stored as
- * codes.
- */
+/* Returns the expected tokens [m][d]. *coded: how many are quantised. */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
     const size_t d = (size_t)w->t->d, width = (size_t)w->width.of[side][g];
@@ -613,7 +587,7 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/* Returns the number of wrong elements in restored rows. Rows after the last token must be 0. */
+/* Returns how many restored elements are wrong. After the last token they must be 0. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -633,7 +607,7 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     return n;
 }
 
-/* Returns the relative error of output o of query head h, which attends to KV head g. */
+/* Returns the relative error of query head h's output, which attends to KV head g. */
 static double attention_off(const bench *w, int g, int h, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
 {
@@ -735,10 +709,7 @@ static void run_decoder(const bench *w, decoder *x, int step)
                (size_t)map->d_v[i % heads / (size_t)map->group] * sizeof *x->o);
 }
 
-/*
- * Returns the number of NaN left in ring buffers. Method gear marks outliers with NaN while it
- * quantises.
- */
+/* Returns how many NaN are left: gear marks outliers with NaN while it quantises. */
 static size_t marks_left(const bench *w)
 {
     const size_t n = (size_t)(2 * N * w->a.ring_pages) * (size_t)w->a.map.page_elements;
@@ -795,14 +766,11 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         r.bad, r.first_bad, r.worst, beyond,
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
-    /*
-     * True for methods with non-uniform quantisation levels or small floats: their kernels round
-     * probabilities to bf16.
-     */
+    /* true for kernels that round probabilities to bf16 */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
     /*
-     * Accepted number of wrong numbers. With fractional bits, turboquant rotates quantised vectors,
-     * so one quantised number that differs changes several numbers.
+     * accepted number of differences; turboquant rotates vectors, so one difference changes several
+     * numbers
      */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),

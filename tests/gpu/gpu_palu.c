@@ -1,7 +1,4 @@
-/*
- * usage: gpu_palu [CASE]; CASE: part of a name
- * Tests Palu's decode kernel against double precision.
- */
+/* usage: gpu_palu [CASE] Tests Palu's decode kernel in double precision. */
 #include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"
 #include "kernels/rivals/palu_layout.h"

@@ -1,7 +1,4 @@
-/*
- * Tests kernels for attention of prompts (prefill). Memory that must not be read holds NaN, other
- * memory must not change.
- */
+/* Tests attention of prompts. Memory not to be read holds NaN. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -215,8 +212,8 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 int main(int argc, char **argv)
 {
     /*
-     * Test cases. Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, fixed
-     * tiles per CTA, CTAs, sharpness, {new tokens, all tokens}.
+     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, fixed tiles per
+     * CTA, CTAs, sharpness, {new tokens, all tokens}.
      */
 #define LENGTHS(...)                                                                               \
     {                                                                                              \

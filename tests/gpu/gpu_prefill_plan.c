@@ -1,6 +1,7 @@
 /*
- * usage: gpu_prefill_plan [-t]; -t: times the division Tests that prefill attention puts each query
- * row into exactly one tile. With rule `ours`, tiles of a head must be in order of falling cost.
+ * usage: gpu_prefill_plan [-t]
+ * Each query must be in exactly one tile. With rule `ours`, a head's tiles are in order of falling
+ * cost. -t: times it.
  */
 
 #include "kernels/cuda/prefill_plan.h"
@@ -116,10 +117,7 @@ static int static_lists_whole(const layer *l, const lists *r)
     return ok;
 }
 
-/*
- * Returns true if the tiles of each head are in order of falling numbers of keys, up to rounding of
- * costs.
- */
+/* Checks that tiles of a head have falling numbers of keys, up to rounding. */
 static int ours_falls(const layer *l, const lists *r)
 {
     const size_t n_heads = (size_t)l->heads->n_heads;
@@ -163,10 +161,7 @@ static int by_place(const void *a, const void *b)
                                     : (x->row > y->row) - (x->row < y->row);
 }
 
-/*
- * Tests planning of all layers in one launch. It must give the same tiles as separate launches;
- * ties may be in any order.
- */
+/* Tests that one launch for all layers gives the tiles of separate launches. */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
 {
@@ -209,10 +204,7 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
     free(described);
 }
 
-/*
- * Returns the microseconds per launch in a series of launches, which hides the latency of a single
- * launch.
- */
+/* Returns microseconds per launch in a series, which hides the latency of one. */
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {
     enum { WARM = 300, RUNS = 200 };

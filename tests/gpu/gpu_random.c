@@ -1,4 +1,4 @@
-/* Tests that random weights are equal on GPU and CPU (model/checkpoint/random.h), bit for bit. */
+/* Random weights must be equal on GPU and CPU, bit for bit. */
 #include "gpu_case.h"
 #include "model/checkpoint/cuda/random.h"
 #include "model/checkpoint/random.h"
@@ -14,9 +14,7 @@ static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_
     free(row);
 }
 
-/*
- * Compares a random tensor made on the GPU with the CPU's. Memory around its rows must not change.
- */
+/* Compares a random tensor with the CPU's. Memory around it must not change. */
 static void compare(const char *name, kvd_dtype type, const kvd_random_tensor *t, size_t first,
                     size_t stride, size_t rows, size_t cols, size_t out_stride, size_t shift)
 {

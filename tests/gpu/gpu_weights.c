@@ -1,7 +1,4 @@
-/*
- * Tests the weights loaded to GPUs, whole or divided between two, against those on the host, bit
- * for bit.
- */
+/* Tests weights on one or two GPUs against those on the host, bit for bit. */
 
 #include "expected.h"
 #include "gpu_case.h"
@@ -13,10 +10,7 @@
 
 static int expert;
 
-/*
- * Returns n rows (or columns) of a weight from `first` on; 0 means all. *size becomes 0 if the
- * model does not have the weight.
- */
+/* Returns n rows or columns from `first` on; 0 means all. *size: 0 if the model lacks them. */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
 {
@@ -83,10 +77,7 @@ static void whole(comparison *to, const char *what, int layer, bool bias, kvd_pa
     compare(to, what, layer, bias, &(slice){part, 0, 0, 0}, 1, type, device);
 }
 
-/*
- * Compares the matrices of one expert: gate (`part`), up (part + 1) and down (part + 2). `first`
- * and `n` select rows, or columns of down.
- */
+/* Compares gate (`part`), up and down matrix of an expert. `first`, `n`: rows; down: columns. */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {

@@ -1,7 +1,4 @@
-/*
- * Tests kernels of method zdc, which store important tokens with more dimensions than others, and
- * kernels of method think.
- */
+/* Tests kernels of zdc, which store important tokens with more dimensions, and of think. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -9,10 +6,7 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/*
- * Draws new log-sum-exps of all tokens and heads: `alike` (0 to 1) times the old number plus 1 -
- * `alike` times a new random number. In cases with `equal` all become 1.5.
- */
+/* Draws new log-sum-exps: `alike` times the old one plus 1 - `alike` times a random number. */
 static void draw(const fixture *f, float *lse, double alike)
 {
     for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)
@@ -31,10 +25,7 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
     return x - (f->c->mean ? log((double)t + 1) : 0);
 }
 
-/*
- * Checks which tokens of a request were chosen as important. Among ties, earlier tokens must be
- * chosen.
- */
+/* Checks which tokens are important. Among ties, earlier ones must be. */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
     const int n = f->len[b], want = (int)lround(f->c->share * n);
@@ -52,10 +43,7 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
     return high == want && least > most - 1e-5 && (!f->c->equal || last < first);
 }
 
-/*
- * Returns true if the choices of two layers nearly agree, so that the later layer uses the choice
- * of the earlier one.
- */
+/* Returns true if two layers' choices nearly agree, so that the later one uses the earlier's. */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
     int in_a = 0, in_b = 0, both = 0;
@@ -122,8 +110,8 @@ static void test_choice(fixture *f)
 }
 
 /*
- * Returns the index of element i of the K or V of a token in the pages of important or other tokens
- * (`store`). The token is row `place`; the first page is page0.
+ * Returns the index of element i of a token's K or V in the pages of important or other tokens
+ * (`store`).
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -179,9 +167,7 @@ static void fill_store(fixture *f)
             }
 }
 
-/*
- * Returns arguments of kvd_zdc_move for the last layer. The caller must set the places and stores.
- */
+/* Returns arguments of kvd_zdc_move. The caller must set places and stores. */
 static kvd_zdc_move_args move_args(const fixture *f)
 {
     return (kvd_zdc_move_args){.pages = pages_of(f, LAYERS - 1),
@@ -414,7 +400,7 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
     check(cudaFree(a.workspace), "cudaFree");
 }
 
-/* Returns the largest error of a head's outputs, relative to the largest output of that head. */
+/* Returns the largest error relative to the head's largest output. */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {
     double worst = 0;
@@ -498,7 +484,7 @@ typedef struct {
     double p, window; /* parameters of method think */
 } channels_case;
 
-/* Prompt of one request, for method think, in slot 0 and layer 0. Its pages are in order. */
+/* a prompt for method think, in slot 0 and layer 0, with pages in order */
 typedef struct {
     const channels_case *c;
     kvd_attn_map map;
@@ -574,7 +560,7 @@ static int mark_kept(const channels *x, int g, int from, uint8_t *keep)
     return kvd_channels_think.prune(&v, &in, keep, &newest, NULL);
 }
 
-/* Returns how many of the first key columns belong to channels that the method drops. */
+/* Returns how many of the first key columns are dropped channels. */
 static int misplaced(const channels *x, const int16_t *order)
 {
     const channels_case *const c = x->c;

@@ -1,4 +1,4 @@
-/* Tests CPU attention for every instruction set of this processor and 1 to 5 threads. */
+/* Tests CPU attention for every instruction set and 1 to 5 threads. */
 #include <limits.h>
 #include <math.h>
 #include <string.h>
@@ -68,9 +68,7 @@ TEST(test_pytorch)
     for (int i = 0; i < n; i++) {
         attention_case c;
         case_next(f, &c);
-        /*
-         * Test cases from number 3 on have scores of large variance, so rounding errors are larger.
-         */
+        /* Later cases have scores of large variance and so larger rounding errors. */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
     }
     fclose(f);
@@ -107,10 +105,7 @@ TEST(test_long)
     against_reference(&c, 1e-6, "heads of 256");
 }
 
-/*
- * Tests attention with scores of some hundreds. The softmax weight of a score s then has a relative
- * error of a few |s| 2^-24.
- */
+/* With scores s of some hundreds, weights have an error of a few |s| 2^-24. */
 TEST(test_sharp)
 {
     attention_case c;
@@ -122,10 +117,7 @@ TEST(test_sharp)
         c.v[i] *= 1000;
     against_reference(&c, 1e-4, "sharp");
 
-    /*
-     * Softmax weights exp(-0.25 t) of token t fall from 1 through all exponents of float32 down to
-     * 0.
-     */
+    /* The N weights fall from 1 through all exponents of float32 to 0. */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);
     c.q[0] = 1;
@@ -140,10 +132,7 @@ TEST(test_sharp)
     against_reference(&c, 5e-6, "rising");
 }
 
-/*
- * Tests the exponential. Scores 0 and -x with values 0 and 1 give the output w / (1 + w), w =
- * exp(-x). Tolerance: 2.5 ulp (1 for w, 0.5 each for sum, reciprocal, product).
- */
+/* Scores 0 and -x with values 0 and 1 give w / (1 + w), w = exp(-x), within 2.5 ulp. */
 TEST(test_exponential)
 {
     enum { N = 5000 };
@@ -260,10 +249,7 @@ TEST(test_apart)
     }
 }
 
-/*
- * A prompt processed in chunks gives the same outputs as in one pass, up to rounding. Rounding
- * differs because blocks of keys begin at other tokens.
- */
+/* Chunks of a prompt give the same outputs, up to rounding. */
 TEST(test_chunks)
 {
     enum { N = 333, D_QK = 40, D_V = 24 };
@@ -330,7 +316,7 @@ TEST(test_infinite)
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 4) {
             set_threads(threads);
-            /* If all scores are -inf, softmax computes 0 / 0, so the output must be NaN. */
+            /* All scores are -inf, so the output is 0 / 0 = NaN. */
             float *out = run(&c, isa);
             for (size_t j = 0; j < 2 * D; j++)
                 assert_true(isnan(out[j]));
@@ -339,7 +325,7 @@ TEST(test_infinite)
         for (size_t i = 0; i < D; i++)
             c.k[t * D + i] = t == 150 && i == 0 ? INFINITY : 0.5f;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
-        /* If a score is +inf, softmax computes inf - inf, so the output must be NaN. */
+        /* A score is +inf, so the output is inf - inf = NaN. */
         float *out = run(&c, isa);
         for (size_t j = 0; j < 2 * D; j++)
             assert_true(isnan(out[j]));

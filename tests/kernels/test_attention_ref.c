@@ -69,10 +69,7 @@ TEST(test_convex)
                         (double)c.v[c.plain.v_at[h / 2] + (size_t)i]);
 }
 
-/*
- * Tests attention sinks. A sink acts like a key with value 0: it makes the output smaller and the
- * log-sum-exp larger.
- */
+/* A sink acts like a key with value 0. */
 TEST(test_sinks)
 {
     static const float sink[] = {0, 2, -3, 40, -400, 0.5f};
@@ -97,7 +94,7 @@ TEST(test_sinks)
         }
 }
 
-/* If n keys have equal scores, the log-sum-exp is the score + log n. */
+/* For n equal scores, the log-sum-exp is the score + log n. */
 TEST(test_equal_scores)
 {
     enum { N = 9, D_QK = 4, D_V = 3 };
@@ -272,7 +269,7 @@ TEST(test_refused)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* A score matrix of 2^31 rows and 2^31 columns overflows the size, which must be an error. */
+    /* 2^31 rows and columns overflow the size. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

@@ -18,7 +18,7 @@ typedef struct {
     kvd_attn_batch batch;
     kvd_attn_plain plain;
     float *q, *k, *v;
-    /* Expected output and log-sum-exp, NULL until they are computed. */
+    /* NULL until computed */
     double *out, *lse;
 } attention_case;
 
@@ -44,10 +44,7 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
         x[i] = (float)(factor * kvd_rng_normal(rng));
 }
 
-/*
- * Makes a case with random q (times `factor`), k and v. d_qk and d_v have n_kv_heads elements,
- * q_len and kv_len have `batch`.
- */
+/* Makes random q (times `factor`), k and v. d_qk, d_v: [n_kv_heads]; q_len, kv_len: [batch]. */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
                              const int32_t *kv_len, double factor, uint64_t seed)
@@ -111,7 +108,7 @@ static inline FILE *case_open(int32_t *n_cases)
     return f;
 }
 
-/* Returns the outputs of the float64 reference. lse receives the log-sum-exps, unless NULL. */
+/* Returns outputs in float64; lse receives log-sum-exps, unless NULL. */
 static inline double *case_reference(const attention_case *c, double *lse)
 {
     kvd_err err;
@@ -123,7 +120,7 @@ static inline double *case_reference(const attention_case *c, double *lse)
     return out;
 }
 
-/* Returns || x - y || / || y ||, or infinity if the quotient is NaN. */
+/* Returns ||x - y|| / ||y||, or infinity for NaN. */
 static inline double case_error(const double *x, const double *y, size_t n)
 {
     double e = 0, s = 0;

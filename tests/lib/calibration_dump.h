@@ -1,4 +1,4 @@
-/* A file of recorded Q, K and V with two layers, for tests' set-up and tear-down. */
+/* A file of Q, K and V with two layers, for tests' set-up. */
 #ifndef KVD_TESTS_CALIBRATION_DUMP_H
 #define KVD_TESTS_CALIBRATION_DUMP_H
 
@@ -7,7 +7,7 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/* Shape of the model: number of layers, of KV heads (HEADS), and dimensions of a head (D). */
+/* number of layers, of KV heads, and of dimensions of a head */
 enum { LAYERS = 2, HEADS = 2, D = 8 };
 
 static const kvd_config config = {.n_layers = LAYERS,
@@ -35,14 +35,14 @@ static int open_dump(size_t n_tokens)
     return write_dump(&p, path, &run, &err) || kvd_activations_open(&dump, path, &err) ? -1 : 0;
 }
 
-/* Reads n tokens of one head of tensor x to rows [n][D]. */
+/* Reads n tokens of a head of x to rows [n][D]. */
 static inline void head_rows(kvd_x x, int layer, int head, size_t n, float *rows)
 {
     kvd_err err;
     OK(kvd_activations_rows(&dump, x, layer, head, 0, n, rows, NULL, &err));
 }
 
-/* Reads n tokens of all heads of tensor x to rows [n][HEADS * D]. */
+/* Reads n tokens of all heads of x to rows [n][HEADS * D]. */
 static inline void rows_side_by_side(kvd_x x, int layer, size_t n, float *rows)
 {
     float *const one = malloc(n * D * sizeof *one);
@@ -63,7 +63,7 @@ static int close_dump(void **state)
     return 0;
 }
 
-/* Defines main(), which runs all tests with a file of n recorded tokens. */
+/* Runs all tests with a file of n tokens. */
 #define TEST_MAIN_WITH_DUMP(n)                                                                     \
     static int open_dump_of_tests(void **state)                                                    \
     {                                                                                              \

@@ -16,10 +16,7 @@ static inline kvd_method parsed(const char *text)
     return m;
 }
 
-/*
- * Opens the compression method that `text` describes, such as "kivi,bits=4". The caller must close
- * *p.
- */
+/* Opens a method such as "kivi,bits=4". The caller closes *p. */
 static inline void open_plan(kvd_plan *p, const char *text, size_t prompt,
                              const kvd_method_setup *setup)
 {
@@ -30,7 +27,7 @@ static inline void open_plan(kvd_plan *p, const char *text, size_t prompt,
         fail_msg("%s: %s", text, err.msg);
 }
 
-/* Checks that opening the compression method that `text` describes fails with `message`. */
+/* Checks that opening the method `text` fails with `message`. */
 static inline void refuse_plan(const char *text, size_t prompt, const kvd_method_setup *setup,
                                const char *message)
 {
@@ -42,7 +39,7 @@ static inline void refuse_plan(const char *text, size_t prompt, const kvd_method
         fail_msg("%s: %s", text, err.msg);
 }
 
-/* Returns the sum of the squares of a - b, or of a if b is NULL. */
+/* Returns the squares of a - b summed, or of a if b is NULL. */
 static inline double squares(const float *a, const float *b, size_t n)
 {
     double sum = 0;
@@ -51,10 +48,7 @@ static inline double squares(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/*
- * Quantises and restores the rows of b by the method `text`. If b.position is NULL, positions are
- * 0, 1, ... If b.level is NULL, all tokens have the higher precision.
- */
+/* Quantises and restores the tokens of b. NULL position: 0, 1, ...; NULL level: full precision. */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)
 {

@@ -58,10 +58,7 @@ static inline int fixture_stop(void **state)
     return system(command);
 }
 
-/*
- * Returns n normally distributed values, some of them 50 times as large. The memory lasts until the
- * end of the test.
- */
+/* Normally distributed values, some 50 times as large, until the end of the test. */
 static inline float *fixture_values(size_t n, uint64_t seed)
 {
     float *const x = unit_alloc(n * sizeof *x);

@@ -6,7 +6,7 @@
 #include "model/checkpoint/config.h"
 #include "unit.h"
 
-/* Parses `text` as a config.json. Its double quotes may be written as '. */
+/* Parses a config.json. ' is read as a double quote. */
 static inline int parse_config(const char *text, kvd_config *c, kvd_err *err)
 {
     const char *const json = double_quotes(text);
@@ -23,7 +23,7 @@ static inline kvd_config accept(const char *text)
     return c;
 }
 
-/* Checks that parsing `text` as a config.json fails with `message`. */
+/* Checks that parsing this config.json fails with `message`. */
 static inline void refuse(const char *text, const char *message)
 {
     kvd_config c;
@@ -33,8 +33,8 @@ static inline void refuse(const char *text, const char *message)
 }
 
 /*
- * Returns `text` with the first `from` replaced by `to`, or with `to` after the first character if
- * `from` is empty. The next call overwrites the result.
+ * Replaces the first `from` in a config.json by `to`, or inserts `to` after the first character.
+ * The next call overwrites the result.
  */
 static inline const char *edit_config(const char *text, const char *from, const char *to)
 {
@@ -46,7 +46,7 @@ static inline const char *edit_config(const char *text, const char *from, const 
     return result;
 }
 
-/* Checks that a config.json with `from` replaced by `to` fails with `message`. */
+/* Checks that a config.json fails with `from` replaced by `to`. */
 static inline void refuse_config(const char *text, const char *from, const char *to,
                                  const char *message)
 {

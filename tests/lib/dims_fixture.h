@@ -47,8 +47,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
 }
 
 /*
- * Makes two matrices with left right^T = I from the orthogonal U in left [n][d][d]: left = U
- * diag(s), right = U diag(1/s), with s in 0.5 .. 1.5.
+ * Makes left = U diag(s) and right = U diag(1/s) of the orthogonal U in left [n][d][d], with s in
+ * 0.5 .. 1.5.
  */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
@@ -93,10 +93,7 @@ static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_
     return 0;
 }
 
-/*
- * Function that returns how many dimensions head i, counted over all layers, keeps of Q and K (side
- * 0) or V (side 1).
- */
+/* Returns how many dimensions head i of all layers keeps: of Q and K (side 0) or V (1). */
 typedef int (*fixture_kept)(const kvd_config *c, int i, int side);
 
 static inline int fixture_uneven(const kvd_config *c, int i, int side)
@@ -105,8 +102,8 @@ static inline int fixture_uneven(const kvd_config *c, int i, int side)
 }
 
 /*
- * Makes projections of method m, with as many dimensions as the function `kept` says. The caller
- * calls kvd_dims_release, also after a failure.
+ * Makes projections of method m that keep kept() dimensions. Call kvd_dims_release, also after a
+ * failure.
  */
 static inline int fixture_dims(kvd_dims *d, const kvd_spectrum *s, const kvd_config *c,
                                const kvd_dims_method *m, fixture_kept kept, kvd_err *err)
@@ -121,7 +118,7 @@ static inline int fixture_dims(kvd_dims *d, const kvd_spectrum *s, const kvd_con
     return status ? -1 : 0;
 }
 
-/* Random Q, K and V of one layer. fixture_drop frees them. */
+/* random Q, K and V of one layer */
 typedef struct {
     kvd_attention_in in;
     size_t offset[8];

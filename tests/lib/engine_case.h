@@ -1,7 +1,4 @@
-/*
- * Compares logits of the CUDA engine with the forward pass over whole sequences.
- * Checks phase times and the bytes sent between GPUs.
- */
+/* Compares the CUDA engine with the forward pass. Checks phase times and bytes between GPUs. */
 #ifndef KVD_TESTS_ENGINE_CASE_H
 #define KVD_TESTS_ENGINE_CASE_H
 
@@ -22,16 +19,10 @@ static void use_gpus(int gpus)
 
 typedef struct {
     double worst;
-    /*
-     * Number of tokens that were compared, that decode steps computed, and that were emitted
-     * although another was most likely.
-     */
+    /* number of compared tokens, of those in decode steps, and of those not most likely */
     size_t rows, steps, other;
     double sent[2];
-    /*
-     * Shortest time of a phase in seconds, and largest fraction of an iteration's time that belongs
-     * to no phase.
-     */
+    /* shortest phase in seconds, and largest fraction of time that belongs to no phase */
     double least_part, residue;
     kvd_phase_times sum;
 } outcome;
@@ -94,20 +85,14 @@ static kvd_engine_spec spec_on_gpus(const setting *set, size_t max_len)
     return s;
 }
 
-/*
- * Returns the first prompt token that GPU `gpu` stores if GPUs divide the prompt in whole pages, or
- * len for gpu = n_gpus.
- */
+/* Returns the first prompt token of GPU `gpu`, in whole pages, or len for gpu = n_gpus. */
 static size_t slice_at(size_t len, int gpu)
 {
     const size_t first = (len + 63) / 64 * (size_t)gpu / (size_t)n_gpus * 64;
     return first < len ? first : len;
 }
 
-/*
- * Checks how many bytes of a prompt GPUs exchange: groups of 8 rows of Q, pages of K and V,
- * outputs.
- */
+/* Checks what GPUs exchange: groups of 8 tokens of Q, pages of K and V, and outputs. */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
     const kvd_dims *const dims = plan ? plan->dims : NULL;
@@ -169,9 +154,7 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
     engine_free(e);
 }
 
-/*
- * Serves the requests with each setting of the engine, and compares logits with the forward pass.
- */
+/* Serves the requests with each setting and compares logits. */
 static void test_requests(const kvd_checkpoint *c, const char *model, const request *r, size_t n,
                           uint64_t seed, const kvd_plan *plan, const char *method,
                           const setting *const *set)

@@ -1,7 +1,4 @@
-/*
- * Serving requests for tests of the inference engine: their tokens, and a simple scheduler that
- * chooses which requests each iteration runs.
- */
+/* Requests for tests of engines, and a simple scheduler of iterations. */
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
 #define KVD_TESTS_ENGINE_SCHEDULE_H
 
@@ -23,13 +20,13 @@ typedef struct {
     const kvd_checkpoint *c; /* owned by the caller */
     const request *r;        /* [n] requests, owned by the caller */
     size_t n, vocab, max_len, outputs;
-    /* Index in `id` of each request's first token. */
+    /* index in `id` of each request's first token */
     size_t offset[MOST + 1];
-    /* Index of each request's first output token among the output tokens of all requests. */
+    /* each request's first output token among all output tokens */
     size_t first[MOST + 1];
-    /* [offset[n]] Tokens of all requests: input, then output. */
+    /* [offset[n]] all requests' input, then output */
     uint32_t *id;
-    /* [offset[n]][vocab] Expected logits, or NULL. */
+    /* [offset[n]][vocab] expected logits, or NULL */
     float *want;
     double bar; /* largest accepted relative error of logits */
 } load;
@@ -54,7 +51,7 @@ static inline void load_release(load *l)
     free(l->want);
 }
 
-/* Returns the index of a slice's last token among the tokens of all requests. */
+/* Returns the index, among the tokens of all requests, of a slice's last token. */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
     return l->offset[s->request] + s->before + s->n - 1;
@@ -65,26 +62,17 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
     return l->first[s->request] + s->before + s->n - l->r[s->request].input;
 }
 
-/*
- * Rules by which the scheduler chooses the requests of an iteration. Requests enter in order as
- * other requests end.
- */
+/* Rules for the requests of an iteration. A request enters when another ends. */
 typedef struct {
-    /*
-     * Largest number of requests at once (slots), and of tokens in an iteration (chunk; 0 if
-     * prompts run whole).
-     */
+    /* largest number of requests at once, and of tokens in an iteration (0: prompts run whole) */
     size_t slots, chunk;
-    /*
-     * True if decode steps share iterations with prompts. If false and chunk is 0, prompts run
-     * first.
-     */
+    /* true if decode steps share iterations with prompts; otherwise prompts run first */
     bool beside;
     bool singly; /* at most one prompt per iteration */
 } serving_order;
 
 typedef struct {
-    /* Number of requests that have entered, and number of computed tokens of each. */
+    /* number of requests that have entered, and of computed tokens of each */
     size_t arrived, done[MOST];
     int slot[MOST]; /* slot of each request; -1 after the end */
     bool taken[MOST];
@@ -122,7 +110,7 @@ static inline void schedule_take(schedule *s, const load *l, size_t r, size_t n,
     s->done[r] = end;
 }
 
-/* Returns the next iteration, decode steps first, without slices after the last request. */
+/* Returns the next iteration, decode steps first, empty after the last request. */
 static inline kvd_iteration schedule_next(schedule *s, const load *l, const serving_order *o)
 {
     kvd_iteration it = {.slice = s->slice};
@@ -152,18 +140,11 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
     return it;
 }
 
-/* Setting with which a test runs an engine. */
 typedef struct {
     const char *name;
-    /*
-     * Largest number of requests, and largest number of tokens in an iteration if prompts run in
-     * chunks (otherwise 0).
-     */
+    /* largest number of requests, and of tokens in an iteration with chunks (else 0) */
     size_t max_batch, chunk;
-    /*
-     * `mixed`: prompts and decode steps share iterations; `sequence`: GPUs divide the tokens of a
-     * prompt.
-     */
+    /* mixed: prompts and steps share iterations; sequence: GPUs divide a prompt's tokens */
     bool mixed, graphs, phases, sequence;
     kvd_attention_choice attention;
 } setting;
@@ -202,7 +183,7 @@ static inline void engine_refused(const kvd_checkpoint *c, const kvd_plan *plan,
     engine_free(e);
 }
 
-/* Runs a decode step of two requests, after 999 and 500 tokens that were never computed. */
+/* Runs a step of two requests after 999 and 500 tokens that were never computed. */
 static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err)
 {
     static const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
@@ -212,10 +193,7 @@ static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err
     return e->step(e, &it, id, token, NULL, err);
 }
 
-/*
- * Tests that a decode step after uncomputed tokens gives the same tokens twice. If e is NULL,
- * reports *err.
- */
+/* Tests that a step after uncomputed tokens gives the same tokens twice. NULL e: reports *err. */
 static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err)
 {
     uint32_t first[2] = {0}, second[2] = {1};
@@ -224,7 +202,7 @@ static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err
                 status ? err->msg : "the same tokens twice");
 }
 
-/* Callback after each iteration. If it sets *err and returns -1, serve() fails. */
+/* Called after each iteration. If it returns -1, serve() fails. */
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
 
@@ -243,7 +221,7 @@ static inline int serve(kvd_engine *e, const load *l, const serving_order *o, be
     return status;
 }
 
-/* Recorded results of an engine. The caller frees `logits`. */
+/* results of an engine; the caller frees `logits` */
 typedef struct {
     float *logits;     /* logits of emitted tokens, [outputs][vocab] */
     double held[4096]; /* bytes after each iteration, if the engine counts them */
@@ -283,10 +261,7 @@ static inline int serve_recorded(kvd_engine *e, const load *l, const serving_ord
     return serve(e, l, o, record_iteration, &r, err);
 }
 
-/*
- * Returns the largest relative difference between the cache bytes of two runs, or infinity if their
- * iterations differ.
- */
+/* Returns the largest relative difference of cache bytes, or infinity if iterations differ. */
 static inline double held_off(const served *a, const served *b)
 {
     double most = a->n_held == b->n_held && a->n_held ? 0 : INFINITY;
@@ -295,10 +270,7 @@ static inline double held_off(const served *a, const served *b)
     return most;
 }
 
-/*
- * Returns the median, over output tokens, of the distance between logits a and b. *most receives
- * the largest distance.
- */
+/* Returns the median distance of logits a and b over output tokens. *most: largest distance. */
 static inline double logits_off(const load *l, const float *a, const float *b, double *most)
 {
     const size_t n = l->outputs;
@@ -313,8 +285,8 @@ static inline double logits_off(const load *l, const float *a, const float *b, d
 }
 
 /*
- * Returns the logits [offset[n]][vocab] of all tokens by the forward pass. The KV cache is
- * compressed by the methods of `plan`, or uncompressed if it is NULL.
+ * Computes logits [offset[n]][vocab] by the forward pass with the methods of `plan`, or
+ * uncompressed if NULL.
  */
 static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan,
                               kvd_dtype type, kvd_err *err)
@@ -348,8 +320,8 @@ static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_
 }
 
 /*
- * Computes the expected logits l->want in float32, and the accepted distance l->bar: twice the
- * distance of a bf16 pass from them (three times with routed experts; 1.64 was measured).
+ * Computes expected logits l->want, and the accepted distance l->bar: twice (experts: three times)
+ * that of a bf16 pass.
  */
 static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
 {
@@ -366,10 +338,7 @@ static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan,
         mean += off / (double)n;
     }
     free(narrow);
-    /*
-     * Fails if the bf16 pass is far from float32. The engine shares its kernels, so their errors
-     * would not show.
-     */
+    /* Fails, because the engine shares the bf16 pass's kernels and so its errors. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;

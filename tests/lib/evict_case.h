@@ -17,21 +17,15 @@ typedef struct {
     int len[BATCH], n_len;
     int width[4][2], n_width;
     kvd_evict_rule rule;
-    /* Budget of the eviction. `prompt` and `steps` are set anew for each request. */
+    /* `prompt` and `steps` are set anew for each request */
     kvd_evict_budget budget;
     int steps;
-    /*
-     * Number of dimensions that RoPE rotates (0: none), and layout: if interleaved, pairs are (2 i,
-     * 2 i + 1).
-     */
+    /* number of dimensions that RoPE rotates (0: none); 1 if it rotates neighbours */
     int rope_dims, interleaved;
     float factor; /* factor of RoPE's cosines and sines */
 } test_case;
 
-/*
- * Fields of a case: heads, prompt lengths, pairs (d_qk, d_v) that KV heads use in turn, rule,
- * budget.
- */
+/* fields of a case: heads, prompt lengths, (d_qk, d_v) that KV heads use in turn, rule, budget */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
 #define ONE_WIDTH(k, v)          {{k, v}}, 1
@@ -129,34 +123,28 @@ static const test_case cases[] = {
 
 static kvd_rng rng;
 
-/* One layer of a batch of requests. All 16-bit numbers are bf16. */
+/* one layer of a batch of requests, in bf16 */
 typedef struct {
     const test_case *c;
     kvd_attn_map map;
     int batch, max_pages, n_q8, room;
-    /*
-     * For each request: number of prompt tokens, first row in Q, slot of the batch, number of kept
-     * tokens.
-     */
+    /* per request: prompt tokens, first row in Q, slot of the batch, number of kept tokens */
     int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH];
     int32_t *table;
     size_t pool_n;
     uint16_t *pool; /* host copy of all cache pages */
     uint16_t *q;    /* Q of the prompts, in blocks of 8 rows */
-    /* Importance of the cached tokens. Tokens with the lowest scores are evicted. */
+    /* scores of tokens, of which the lowest are evicted */
     float *score;
     uint32_t *position;
     kvd_evict_budget budget[BATCH + 1];
     size_t state_n;
     double worst;
-    /* Number of evictions in which rounding decides between tokens. */
+    /* number of evictions that rounding decides */
     size_t near;
 } fixture;
 
-/*
- * Returns the address of element i in the K (side 0) or V (side 1) row of the token with index
- * `place` in the cache.
- */
+/* Returns the address of element i of K (side 0) or V (1) of the token at `place`. */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
 {
@@ -235,10 +223,7 @@ static inline size_t state_at(const fixture *f, int b, int g)
            (size_t)f->room;
 }
 
-/*
- * Computes the probabilities p of query t of head h. Returns the log-sum-exp of the scores without
- * noise.
- */
+/* Computes probabilities p of query t of head h. Returns the log-sum-exp without noise. */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
 {
@@ -265,7 +250,7 @@ static inline double row_of(const fixture *f, int b, int h, int t, const double 
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    /* The sum `plain` of exp(score - high) contains exp(0) = 1. fmax guards against rounding. */
+    /* The sum contains exp(0) = 1, so less is a rounding error. */
     return high + log(fmax(plain, 1));
 }
 
@@ -274,10 +259,7 @@ static inline void fetch(void *to, const void *from, size_t bytes)
     to_host(to, from, bytes);
 }
 
-/*
- * Computes scores x [n] of a query row of KV head g and the cached tokens at `place` (NULL: in
- * order). Returns the largest.
- */
+/* Computes scores x [n] of a query and tokens at `place` (NULL: in order). Returns the largest. */
 static inline double scores_of(const fixture *f, int b, int g, const uint16_t *q,
                                const int32_t *place, int n, double *x)
 {
@@ -310,10 +292,7 @@ static inline float *step_denominators(const fixture *f, const uint16_t *q, cons
     return lse;
 }
 
-/*
- * Writes K and V of the new tokens into pages. A row whose index is divisible by 8 sets the next 7
- * rows to 0.
- */
+/* Writes new tokens to pages. Every 8th one clears the next 7. */
 static inline void append(fixture *f)
 {
     for (int b = 0; b < f->batch; b++)
@@ -326,10 +305,7 @@ static inline void append(fixture *f)
                 }
 }
 
-/*
- * Copies prompts and log-sum-exps lse [n_heads][n_q8] to the device. The caller frees them with
- * free_prompts.
- */
+/* Copies prompts and lse [n_heads][n_q8] to the device. free_prompts frees them. */
 static inline kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule *rule,
                                                 int layer, const float *lse, uint16_t *pool)
 {
@@ -365,10 +341,7 @@ static inline void free_prompts(const kvd_evict_prompts_args *a)
                 a->score, a->kept);
 }
 
-/*
- * Copies budgets, page tables and a row without request to the device. The caller frees them with
- * free_steps.
- */
+/* Copies budgets, page tables and an unused row to the device. free_steps frees them. */
 static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
                                             const kvd_evict_state *state, uint16_t *pool)
 {
@@ -396,8 +369,8 @@ static inline void free_steps(const kvd_evict_steps_args *a)
 }
 
 /*
- * Makes the random input of a decode step: q [batch + 1][q_pitch]; kv_len, now [batch + 1]. The
- * caller frees the copies with free_step.
+ * Draws the input of a step: q [batch + 1][q_pitch]; kv_len, now [batch + 1]. free_step frees the
+ * copies.
  */
 static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len, uint32_t *now,
                              kvd_evict_steps_args *a)

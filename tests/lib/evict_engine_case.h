@@ -1,7 +1,4 @@
-/*
- * Runs a method that selects tokens in the CPU engine and in the CUDA engine, and records logits
- * and kept tokens.
- */
+/* Runs a method that selects tokens in both engines, and records logits and kept tokens. */
 #ifndef KVD_TESTS_EVICT_ENGINE_CASE_H
 #define KVD_TESTS_EVICT_ENGINE_CASE_H
 
@@ -15,24 +12,18 @@ enum { N_REQUESTS = 8, LONGEST = 512 };
 
 static kvd_activations calibration; /* random Q and K of the model's shape */
 
-/* Lengths of the requests: {input tokens, output tokens}. */
+/* requests {input tokens, output tokens} */
 
 static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
                                              {200, 40}, {63, 30}, {5, 100}, {440, 33}};
 
 typedef struct {
     float *logits; /* logits of emitted tokens, [outputs][vocab] */
-    /* [outputs] Number of cached tokens at each output, mean over KV heads. */
+    /* [outputs] number of cached tokens, mean over KV heads */
     double *entries;
-    /*
-     * [requests][KV heads of all layers][LONGEST] Positions of the tokens cached before the last
-     * decode step.
-     */
+    /* [requests][KV heads of all layers][LONGEST] positions cached before the last step */
     uint32_t *position;
-    /*
-     * [requests][heads of all layers] Number of tokens that were cached before the last step, or
-     * that it read.
-     */
+    /* [requests][heads of all layers] tokens cached before the last step, or read by it */
     size_t *kept;
 } result;
 
@@ -49,7 +40,7 @@ static size_t window_of(const kvd_config *c)
     return window;
 }
 
-/* Returns the number of KV heads in layers without a window. Methods act only in these layers. */
+/* Returns the KV heads in layers without a window, where methods act. */
 static size_t full_heads(const kvd_config *c)
 {
     size_t n = 0;
@@ -58,10 +49,7 @@ static size_t full_heads(const kvd_config *c)
     return n;
 }
 
-/*
- * Returns how many tokens the layers with a sliding window hold, over all KV heads. If `pages`,
- * counts whole pages.
- */
+/* Returns the tokens in layers with a window, over all KV heads; whole pages if `pages`. */
 static double near_entries(const kvd_config *c, size_t n, bool pages)
 {
     const size_t window = window_of(c), first = window && n + 1 > window ? n + 1 - window : 0,
@@ -84,7 +72,7 @@ static void result_release(result *r)
     host_free(r->logits, r->entries, r->position, r->kept);
 }
 
-/* Returns true if request r is at its last decode step, the only step that is compared. */
+/* Returns 1 in a request's last decode step, the only one that is compared. */
 static int compared(size_t r, size_t tokens)
 {
     return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
@@ -109,7 +97,7 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
 }
 
-/* Takes the place of the method's callback `step`, and records the kept tokens. */
+/* Replaces the method's `step`, and records the kept tokens. */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
 {
@@ -137,7 +125,7 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/* Takes the place of the method's callback `prompt`, and records how many tokens KV heads keep. */
+/* Replaces the method's `prompt`, and records how many tokens KV heads keep. */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -156,16 +144,13 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/* Returns true if the method drops prompt tokens, so that its clusters lack some tokens. */
+/* Returns true if the method drops prompt tokens, so that its clusters lack some. */
 static bool drops(const kvd_tokens_method *t)
 {
     return t->select && t->prompt_heads;
 }
 
-/*
- * Takes the place of the method's callback `select`, and records the tokens that the last layer
- * reads.
- */
+/* Replaces the method's `select`, and records what the last layer reads. */
 static int watch_select(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                         kvd_err *err)
 {
@@ -183,7 +168,7 @@ static int watch_select(const void *self, void *state, const kvd_read_choice *c,
     return 0;
 }
 
-/* Returns true if the number of kept tokens may differ between layers or KV heads. */
+/* Returns true if layers or KV heads may keep different numbers of tokens. */
 static bool is_uneven(const kvd_tokens_method *t)
 {
     return t && t->info.gpu == &kvd_gpu_uneven;
@@ -200,10 +185,7 @@ static bool notes(const kvd_tokens_method *t)
            t != &kvd_tokens_elasticcache && !t->select;
 }
 
-/*
- * Returns the bytes that are stored for each cached token in addition to K and V: score, position
- * and history.
- */
+/* Returns the bytes per token in addition to K and V: score, position and history. */
 static double noted_bytes(const kvd_tokens_method *t)
 {
     return !notes(t) ? 0 : t == &kvd_tokens_scissorhands ? 16 : 8;
@@ -290,10 +272,7 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
     return status;
 }
 
-/*
- * Reads which tokens the engine's heads keep. Returns the number of heads with a wrong number of
- * pages.
- */
+/* Reads which tokens heads keep. Returns the heads with a wrong number of pages. */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
     const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
@@ -311,18 +290,15 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
 typedef struct {
     const load *l;
     const kvd_config *config;
-    /* Expected number of cached tokens per KV head at every output token, or NULL. */
+    /* expected number of tokens per KV head at every output, or NULL */
     const double *want;
     double entry;
-    /*
-     * Number of cached tokens of each running request: `here` per KV head, `near` over all layers
-     * with a window.
-     */
+    /* number of cached tokens of each request: per KV head, and over all layers with a window */
     double here[MOST], near[MOST];
-    /* True if the engine stores a score and a position with every token. */
+    /* true if every token has a score and a position */
     bool steps;
     bool uneven;
-    /* Number of tokens of a page if steps choose which pages they read, otherwise 0. */
+    /* number of tokens of a page if steps choose pages to read, otherwise 0 */
     size_t page;
     result *to;
     size_t wrong;
@@ -405,10 +381,7 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         const double token = 4.0 * (double)config->d_head;
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
-        /*
-         * The engine stores 32 or 16 bits for each probability, where the CPU counts 16 bits or a
-         * code.
-         */
+        /* The engine stores 32 or 16 bits where the CPU counts 16 bits or a code. */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
                        (token + plan->tokens->select_bits(plan->tokens_self, NULL, NULL, 1,
@@ -421,7 +394,7 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     return status;
 }
 
-/* Returns the smallest overlap of two runs' sets of kept positions, relative to the larger set. */
+/* Returns the smallest overlap of kept positions, relative to the larger set. */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
 {
@@ -449,7 +422,7 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
 static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
     static kvd_method m; /* static, because the plan keeps pointers to its values */
-    /* locret draws its networks, which requires that there is no calibration. */
+    /* Without calibration, locret draws its networks. */
     const kvd_method_setup setup = {.config = c,
                                     .calibration = strstr(text, "locret") ? NULL : &calibration,
                                     .drawn = true,

@@ -1,6 +1,6 @@
 /*
- * Activations that Transformers computes for the checkpoints of tests/data
- * (tests/oracle/make_family_fixtures.py), and those of kvdim's forward pass on the CPU.
+ * Activations of test models by Transformers (tests/oracle/make_family_fixtures.py) and by the
+ * CPU's forward pass.
  */
 #ifndef KVD_TESTS_EXPECTED_H
 #define KVD_TESTS_EXPECTED_H
@@ -17,7 +17,7 @@
 enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
 
-/* Test models whose gradients both CPUs and GPUs compute. */
+/* Lists models with gradients on CPU and GPU. */
 #define GPU_FAMILIES(X)                                                                            \
     X("llama-biases"), X("mistral-window"), X("mistral-full"), X("qwen2-gqa"), X("qwen2-window"),  \
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
@@ -25,7 +25,7 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
         X("starcoder2-mha"), X("qwen3-yarn"), X("llama-yarn"), X("ministral"), X("seed-oss"),      \
         X("ernie"), X("internlm3"), X("mistral3"), X("arcee"), X("internlm2")
-/* Test models whose gradients only CPUs compute. */
+/* Lists models with gradients on the CPU only. */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("gemma3-mqa"), X("olmo2-gqa"), X("olmo2-mha"),     \
@@ -33,17 +33,17 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("glm-half"), X("phi3-partial"), X("phi3-partial-short"), X("phi3-partial-window"),       \
         X("smollm3"), X("exaone4"), X("granite"), X("minicpm"), X("cohere"), X("cohere2"),         \
         X("gpt-neox"), X("gpt-neox-serial"), X("stablelm"), X("stablelm-parallel"), X("nemotron")
-/* Test models without routed experts. */
+/* Lists models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
-/* Test models with routed experts, whose gradients GPUs do not compute. */
+/* Lists models with routed experts, without gradients on GPUs. */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("mixtral-mha"), X("qwen3-moe-norm"),                 \
         X("qwen3-moe-plain"), X("qwen3-moe-mqa"), X("qwen2-moe"), X("qwen2-moe-nobias"),           \
         X("gpt-oss"), X("gpt-oss-mxfp4"), X("gpt-oss-mha"), X("glm4-moe"), X("olmoe"), X("dots1"), \
         X("solar-open"), X("minimax-m2")
 
-/* Test models with latent attention, for which gradients are not computed. */
+/* Lists models with latent attention, without gradients. */
 #define LATENT(X)                                                                                  \
     X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v2-odd"), X("deepseek-v3"),               \
         X("deepseek-v3-plain"), X("deepseek-v3-odd"), X("glm4-moe-lite"), X("youtu")
@@ -62,15 +62,13 @@ static inline size_t width_of(const kvd_config *c, int kind)
     }
 }
 
-/* Expected activations of one sequence. The caller zeroes it before use. */
+/* expected activations of one sequence; must be zero before use */
 typedef struct {
     size_t n, n_rows, n_layers;
     uint32_t *id; /* token ids, [n] */
-    /*
-     * Tokens [n_rows] and layers [n_layers] whose activations the file has, as indices in float32.
-     */
+    /* indices of the tokens [n_rows] and layers [n_layers] in the file, as float32 */
     float *row, *layer;
-    /* Expected activations of each kind, [n_layers][n_rows][width]; logits [n_rows][vocab]. */
+    /* activations [n_layers][n_rows][width] of each kind; logits [n_rows][vocab] */
     float *want[N_KINDS];
 } expectation;
 
@@ -138,10 +136,7 @@ static inline size_t expected_layers(const expectation *e, int kind)
     return kind == LOGITS ? 1 : e->n_layers;
 }
 
-/*
- * Returns the relative Frobenius distance of x [layers][n][width] from the expected activations of
- * the l-th layer in the file, or infinity.
- */
+/* Returns the relative distance of x [layers][n][width] from the l-th layer of the file. */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)
 {
@@ -158,10 +153,7 @@ static inline double expected_error(const expectation *e, const kvd_config *c, i
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/*
- * Recorded activations x[kind] [n_layers][n][width_of(kind)]. They are 0 for layers that did not
- * run.
- */
+/* activations; x[kind] is [n_layers][n][width_of(kind)], 0 for layers that did not run */
 typedef struct {
     const kvd_config *c;
     size_t n;
@@ -212,10 +204,7 @@ static inline int output_cpu(void *ctx, const kvd_attention_in *in, const float 
     return 0;
 }
 
-/*
- * Runs the CPU's forward pass on a batch and records activations. last_layer < 0 means all layers
- * and logits. The caller frees them with recording_release.
- */
+/* Runs the CPU's forward pass. last_layer < 0: all layers and logits. Call recording_release. */
 static inline int run_cpu(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                           recording *to, kvd_err *err)
 {

@@ -17,7 +17,7 @@ static inline void end_forward(void *f)
     kvd_forward_free(f);
 }
 
-/* Returns a forward pass, which is closed at the end of the test. */
+/* Opens a forward pass until the end of the test. */
 static inline kvd_forward *open_forward(const kvd_checkpoint *c, size_t max_tokens, size_t max_len)
 {
     kvd_err err = {""};
@@ -33,7 +33,7 @@ static inline void end_dense(void *a)
     kvd_dense_attention_release(a);
 }
 
-/* Returns a hook for dense attention, which is freed at the end of the test. */
+/* Makes a hook for dense attention until the end of the test. */
 static inline kvd_dense_attention *dense_attention(void)
 {
     kvd_dense_attention *const a = unit_alloc(sizeof *a);
@@ -51,7 +51,7 @@ static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int 
     return status;
 }
 
-/* Returns n random token ids, which are freed at the end of the test. */
+/* Returns n random token ids, freed at the end of the test. */
 static inline uint32_t *token_ids(size_t n, size_t vocab, uint64_t seed)
 {
     uint32_t *const id = some_ids(n, vocab, seed);
@@ -77,7 +77,7 @@ static inline void end_checkpoint(void *c)
     kvd_checkpoint_close(c);
 }
 
-/* Returns an open checkpoint, which is closed at the end of the test. */
+/* Opens a checkpoint until the end of the test. */
 static inline kvd_checkpoint *open_checkpoint(const char *path)
 {
     kvd_err err = {""};
@@ -88,7 +88,7 @@ static inline kvd_checkpoint *open_checkpoint(const char *path)
     return checkpoint;
 }
 
-/* Opens the test model of this name in tests/data/families. */
+/* Opens the test model `name`, a folder of tests/data/families. */
 static inline kvd_checkpoint *open_family(const char *name)
 {
     char path[256];

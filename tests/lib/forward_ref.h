@@ -1,8 +1,6 @@
 /*
- * Reference of the forward pass in double precision, from the papers' definitions (Touvron et al.
- * 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer 2017, 2020; Ba et al. 2016; Hendrycks &
- * Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma Team 2024, 2025; DeepSeek-AI 2024, 2025).
- * No code is shared with src/model/pass.
+ * The forward pass in double precision, from the papers' definitions. No code is shared with
+ * src/model/pass.
  */
 #ifndef KVD_TESTS_FORWARD_REF_H
 #define KVD_TESTS_FORWARD_REF_H
@@ -16,21 +14,20 @@
 #include "unit.h"
 
 /*
- * Outputs of forward_ref for n tokens: logits [n][vocab_size] and, if not NULL,
- *   q_pre, q     queries before and after RoPE: [n_layers][n][n_heads][d_head],
- *   k_pre, k, v  keys before and after RoPE, values: [n_layers][n][n_kv_heads][d_head],
- *   o            attention output before W_O: [n_layers][n][n_heads][d_head].
+ * Outputs for n tokens: logits [n][vocab_size] and, if not NULL:
+ *
+ * q_pre, q     queries before and after RoPE, [n_layers][n][n_heads][d_head]
+ * k_pre, k, v  keys before and after RoPE, values, [n_layers][n][n_kv_heads][d_head]
+ * o            attention output before W_O, [n_layers][n][n_heads][d_head]
  */
 typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
-    /*
-     * Callback with which a test changes the keys before RoPE and the values of a layer, or NULL.
-     */
+    /* function that changes a layer's keys before RoPE and its values, or NULL */
     void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
     void *ctx;
 } forward_ref_out;
 
-/* State of the reference forward pass for one sequence of n tokens. */
+/* arrays of the pass over one sequence of n tokens */
 typedef struct {
     const kvd_checkpoint *checkpoint;
     const kvd_config *c;
@@ -38,7 +35,7 @@ typedef struct {
     size_t n, d_model, d_ffn, d_embed, d_head, heads, kv_heads;
     double *x;
     double *y;
-    /* Q, K, V and attention output of one layer, [n][heads or kv_heads][d_head]. */
+    /* Q, K, V and outputs of one layer, [n][heads or kv_heads][d_head] */
     double *q, *k, *v, *o;
     double *gate, *up;
     double *sum;
@@ -50,10 +47,7 @@ static inline double *ref_doubles(size_t n)
     return unit_alloc(n * sizeof(double));
 }
 
-/*
- * Returns a weight or bias of a layer as float64, which the caller frees, or NULL if the model does
- * not have it.
- */
+/* Returns a weight or bias as float64, which the caller frees, or NULL. */
 static inline double *ref_load(const ref_state *s, kvd_part part, bool bias, size_t layer)
 {
     kvd_weight w;
@@ -71,7 +65,7 @@ static inline double *ref_load(const ref_state *s, kvd_part part, bool bias, siz
     return wide;
 }
 
-/* Computes y [n][out] = x [n][in] W^T + b with the weight `part`; y must not be x. */
+/* Computes y [n][out] = x [n][in] W^T + b; y must not be x. */
 static inline void ref_project(const ref_state *s, kvd_part part, size_t layer, const double *x,
                                size_t in, size_t out, double *y)
 {
@@ -92,10 +86,7 @@ static inline double ref_cap(double x, double softcap)
     return softcap > 0 ? softcap * tanh(x / softcap) : x;
 }
 
-/*
- * Computes the norm y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless `rms`, first subtracts
- * mean(x).
- */
+/* Computes y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless `rms`, first subtracts mean(x). */
 static inline void ref_norm_eps(const ref_state *s, kvd_part part, size_t layer, bool rms,
                                 double eps, const double *x, size_t rows, size_t d, double *y)
 {
@@ -128,10 +119,7 @@ static inline void ref_model_norm(const ref_state *s, kvd_part part, size_t laye
     ref_norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y);
 }
 
-/*
- * Returns the index, as a real number, of the RoPE frequency that makes `turns` turns in the
- * original context.
- */
+/* Returns the index, as a real number, of the RoPE frequency with `turns` turns. */
 static inline double ref_yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /
@@ -163,10 +151,7 @@ static inline double ref_turn(const kvd_config *c, bool local, size_t n, size_t 
     if (c->rope_scaling == KVD_ROPE_LINEAR)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
-        /*
-         * Number of turns in the original context. Frequencies with few turns are divided by
-         * rope_factor, those with many are unchanged.
-         */
+        /* divides frequencies with few turns by rope_factor, and keeps those with many */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
                       (c->rope_high_freq_factor - c->rope_low_freq_factor);
@@ -179,10 +164,7 @@ static inline double ref_turn(const kvd_config *c, bool local, size_t n, size_t 
     return omega;
 }
 
-/*
- * Applies RoPE: pair i of dimensions, read as a complex number, is multiplied by exp(j m omega_i)
- * at position m.
- */
+/* Multiplies two dimensions, as a complex number, by exp(j m omega_i) at position m. */
 static inline void ref_rope(const ref_state *s, size_t layer, double *x, size_t heads)
 {
     const size_t half = (s->c->rope_dims ? (size_t)s->c->rope_dims : s->d_head) / 2;
@@ -209,8 +191,9 @@ static inline void ref_rope(const ref_state *s, size_t layer, double *x, size_t 
 }
 
 /*
- * Computes o_i = sum over t of softmax_t(s_it) v_t, with s_it = q_i . k_t / sqrt(d_head), over t <=
- * i or, with a window, i - window < t <= i. A softcap c replaces s by c tanh(s / c).
+ * Computes o_i = sum over t <= i of softmax_t(s_it) v_t, with s_it = q_i . k_t / sqrt(d_head).
+ *
+ * With a window, t > i - window. A softcap c replaces s by c tanh(s / c).
  */
 static inline void ref_attend(const ref_state *s, size_t layer)
 {
@@ -251,20 +234,14 @@ static inline void ref_hand_out(double *all, size_t layer, const double *one, si
         memcpy(all + layer * n, one, n * sizeof *one);
 }
 
-/*
- * Returns the matrix of head h that maps the latent vector to keys (W_UK) or, if `values`, to
- * values (W_UV).
- */
+/* Returns the matrix of head h from latent to keys (W_UK) or, if `values`, values (W_UV). */
 static inline const double *ref_expand(const ref_state *s, const double *up, size_t h, bool values)
 {
     const size_t nope = (size_t)s->c->d_nope, wide = (size_t)s->c->d_value;
     return up + (h * (nope + wide) + (values ? nope : 0)) * (size_t)s->c->latent;
 }
 
-/*
- * Computes the queries of latent attention: the rotated dimensions, then W_UK^T times the other
- * dimensions.
- */
+/* Computes the rotated dimensions of queries, then W_UK^T times the others. */
 static inline void ref_latent_queries(const ref_state *s, size_t layer, const double *y,
                                       const double *up)
 {
@@ -287,10 +264,7 @@ static inline void ref_latent_queries(const ref_state *s, size_t layer, const do
         }
 }
 
-/*
- * Computes keys (rotated dimensions, then the latent vector) and values (zeros, then the latent
- * vector).
- */
+/* Computes keys (rotated dimensions, then latent) and values (zeros, then latent). */
 static inline void ref_latent_keys(const ref_state *s, size_t layer, const double *y)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;
@@ -307,9 +281,7 @@ static inline void ref_latent_keys(const ref_state *s, size_t layer, const doubl
     }
 }
 
-/*
- * Computes s->sum [n][d_model], the sum over heads of W_O W_UV o, where o is the attention output.
- */
+/* Computes s->sum [n][d_model], the sum over heads of W_O W_UV o, with attention output o. */
 static inline void ref_latent_output(const ref_state *s, size_t layer)
 {
     const size_t wide = (size_t)s->c->d_value, latent = (size_t)s->c->latent;
@@ -329,7 +301,7 @@ static inline void ref_latent_output(const ref_state *s, size_t layer)
 static inline void ref_queries_keys_values(const ref_state *s, size_t layer, const double *y)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
-    /* Number of heads that one norm of Q, or of K, covers. */
+    /* number of heads that one norm of Q, or of K, covers */
     const size_t at_once_q = s->c->qk_norm_whole ? s->heads : 1,
                  at_once_k = s->c->qk_norm_whole ? s->kv_heads : 1;
     if (s->c->latent) {
@@ -385,10 +357,7 @@ static inline double ref_activate(kvd_activation a, double gate, double up)
     return NAN;
 }
 
-/*
- * Adds s->sum, the output of a block, to the residual stream x, in some models after a norm,
- * `part`.
- */
+/* Adds a block's output s->sum to x, in some models after the norm `part`. */
 static inline void ref_add_block(const ref_state *s, kvd_part part, size_t layer)
 {
     if (s->c->order == KVD_ORDER_AROUND || s->c->order == KVD_ORDER_BRANCH)
@@ -413,7 +382,7 @@ static inline double ref_clamped(const kvd_config *c, double gate, double up)
     return g / (1 + exp(-c->expert_alpha * g)) * (u + 1);
 }
 
-/* Computes s->sum [n][d_model], the output of a feed-forward block that begins at `gate`. */
+/* Computes s->sum [n][d_model], the output of the feed-forward block that begins at `gate`. */
 static inline void ref_feed_forward(const ref_state *s, size_t layer, kvd_part gate,
                                     const double *y, size_t width)
 {
@@ -428,10 +397,7 @@ static inline void ref_feed_forward(const ref_state *s, size_t layer, kvd_part g
     ref_project(s, down, layer, s->up, width, s->d_model, s->sum);
 }
 
-/*
- * Returns the rank of x[i] in x [n]: the number of larger values and of equal values at lower
- * indices.
- */
+/* Returns how many values are larger than x[i], or equal at lower indices. */
 static inline size_t ref_rank_of(const double *x, size_t n, size_t i)
 {
     size_t before = 0;
@@ -440,10 +406,7 @@ static inline size_t ref_rank_of(const double *x, size_t n, size_t i)
     return before;
 }
 
-/*
- * Computes the factors p [n_experts] of one token's experts, for a router with groups, from logits
- * z and biases b.
- */
+/* Computes the factors p [n_experts] of a token's experts from logits z, biases b, and groups. */
 static inline void ref_route_groups(const kvd_config *c, const double *z, const double *b,
                                     double *p)
 {
@@ -469,10 +432,7 @@ static inline void ref_route_groups(const kvd_config *c, const double *z, const 
         p[e] *= c->expert_scale / (c->chosen_add_up ? sum : 1);
 }
 
-/*
- * Computes the factors p [n][n_experts] on the outputs of experts. They are 0 for experts that are
- * not chosen.
- */
+/* Computes the factors p [n][n_experts] of experts, 0 if not chosen. */
 static inline void ref_route(const ref_state *s, size_t layer, const double *y, double *p)
 {
     const size_t experts = (size_t)s->c->n_experts;
@@ -570,10 +530,7 @@ static inline void ref_run_layer(const ref_state *s, size_t layer, const forward
     }
 }
 
-/*
- * Computes the residual stream x = W_in e(id) + p(position + 2), with embeddings e and learned
- * positions p.
- */
+/* Computes x = W_in e(id) + p(position + 2), with embeddings e and learned positions p. */
 static inline void ref_embed(const ref_state *s, const uint32_t *id)
 {
     double *const table = ref_load(s, KVD_PART_EMBEDDING, false, 0), *const positions = ref_load(

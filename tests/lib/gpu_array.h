@@ -1,7 +1,4 @@
-/*
- * Arrays on host and GPU with guard elements around them, and the printing of one result line per
- * kernel.
- */
+/* Arrays on host and GPU with guard elements around them, and one result line per kernel. */
 #ifndef GPU_ARRAY_H
 #define GPU_ARRAY_H
 
@@ -12,19 +9,13 @@
 
 #include "gpu_case.h"
 
-/*
- * GUARD is the number of guard elements on each side of an array. POISON is a byte that makes a NaN
- * in all number types.
- */
+/* GUARD: elements before and after an array. POISON: byte that makes a NaN in all types. */
 enum { GUARD = 64, POISON = 0xff };
 
 static int failed;
 static kvd_rng rng;
 
-/*
- * Array on the host and the device. On the device it begins `shift` elements after an aligned
- * address.
- */
+/* array on host and device, there `shift` elements after an aligned address */
 typedef struct {
     kvd_dtype type;
     size_t n, shift;
@@ -69,7 +60,7 @@ static inline void send(array *a)
     to_device(a->dev, a->raw, a->n * e);
 }
 
-/* Returns an array of random normal values, one in fifty of which is much larger. */
+/* Returns an array of random normal values, one in fifty of them 8 times as large. */
 static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
 {
     array a = array_new(type, n, shift);
@@ -79,7 +70,7 @@ static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
     return a;
 }
 
-/* Copies the device's values to the host. Returns true if the guard elements are unchanged. */
+/* Copies the device's values to the host. Returns true if the guards are unchanged. */
 static inline bool fetch(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type), all = (a->shift + a->n + GUARD) * e;
@@ -106,10 +97,7 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
     return b;
 }
 
-/*
- * Returns the largest error of an array, beyond rounding to its type, relative to scale[i] or, if
- * NULL, to |want[i]|.
- */
+/* Returns the largest error beyond rounding, relative to scale[i] or, if NULL, |want[i]|. */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
     double most = 0;
@@ -121,7 +109,7 @@ static inline double distance(const array *got, const float *want, const float *
             continue;
         double e = fabs(g - w);
         if (got->type != KVD_F32)
-            /* Subtracts what rounding to bf16 can change, at most 2^-8 of the value. */
+            /* Subtracts the error of rounding to bf16, at most 2^-8 of the value. */
             e -= fabs(w) * ldexp(1, -8);
         const double s = fabs(scale ? (double)scale[i] : w);
         e = e <= 0 ? 0 : e / (s > 0 ? s : 1e-30);
@@ -132,10 +120,7 @@ static inline double distance(const array *got, const float *want, const float *
     return most;
 }
 
-/*
- * Records the result of a test case called "kernel, case". When the kernel changes or name is "",
- * prints the summary of the previous kernel.
- */
+/* Counts a comparison named "kernel, case". After a kernel's last one, prints its result. */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {
     static char block[32];

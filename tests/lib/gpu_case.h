@@ -1,4 +1,4 @@
-/* Helpers of GPU tests. A CUDA error ends the program with a failed test. */
+/* Helpers of GPU tests. A CUDA error ends the program. */
 #ifndef GPU_CASE_H
 #define GPU_CASE_H
 
@@ -15,14 +15,13 @@
 #include "common/half.h"
 #include "common/rng.h"
 
-/* Subject of the program's tests as printed, and number of failed tests. */
+/* subject of the tests, as printed */
 static const char *test_subject = "";
 static int failures;
 
 /*
- * Starts a test program again with OpenMP threads that sleep while they wait. On shared cores,
- * threads that wait in a loop make CPU references 100 times as slow. libgomp reads the variable
- * before main.
+ * Starts the program again with OpenMP threads that sleep while they wait, as waiting in a loop
+ * slows shared cores.
  */
 __attribute__((constructor)) static void wait_asleep(int argc, char **argv)
 {
@@ -45,17 +44,14 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
     failures += !ok;
 }
 
-/* Like test_result(), but prints "not ok" with the error's message if `status` is not 0. */
+/* Like test_result(), but prints an error's message if `status` is not 0. */
 #define test_after(status, err, ok, name, ...)                                                     \
     ((status) ? test_result(0, name, "%s", (err)->msg) : test_result(ok, name, __VA_ARGS__))
 
-/*
- * The program runs every `case_parts`-th test case, from number `case_part` (0 to case_parts - 1)
- * on.
- */
+/* Every `case_parts`-th case is run, from `case_part` on. */
 static size_t case_part, case_parts = 1;
 
-/* Reads the argument "I/N": run part I of N, counted from 1. Returns false for other arguments. */
+/* Reads "I/N": part I of N, from 1 on. Returns false for other arguments. */
 static inline int read_part(const char *arg)
 {
     size_t i, n;
@@ -71,10 +67,7 @@ static inline int in_this_part(size_t number)
     return number % case_parts == case_part;
 }
 
-/*
- * Returns the number of GPUs; below `needed`, prints a skip line and returns 0. Makes output
- * unbuffered.
- */
+/* Returns the number of GPUs, or 0 and a skip line if fewer than `needed`. */
 static inline int gpu_devices(const char *subject, int needed)
 {
     int n = 0;
@@ -86,7 +79,6 @@ static inline int gpu_devices(const char *subject, int needed)
     return 0;
 }
 
-/* Returns `p`, or ends the program if it is NULL. */
 static inline void *or_out_of_memory(void *p)
 {
     if (!p) {
@@ -97,7 +89,7 @@ static inline void *or_out_of_memory(void *p)
 }
 
 #ifdef CASE_MEMORY
-/* Memory of the host and of the device since the last end_case(), [blocks]. */
+/* blocks of host and device memory since the last end_case() */
 static struct {
     void *at;
     int device;
@@ -113,10 +105,7 @@ static inline void *until_end_case(void *p, int device)
     return p;
 }
 
-/*
- * Frees what need(), on_device() and functions that call them have returned since the last call. A
- * program that defines CASE_MEMORY calls it at the end of each case, instead of free and cudaFree.
- */
+/* Frees memory of need() and on_device() since the last call, in programs with CASE_MEMORY. */
 static inline void end_case(void)
 {
     while (case_blocks)
@@ -166,7 +155,7 @@ static inline void timer_start(cudaStream_t stream)
     check(cudaEventRecord(timer_event(0), stream), "event");
 }
 
-/* Returns milliseconds on the GPU since timer_start(). */
+/* Returns the milliseconds on the GPU since timer_start(). */
 static inline double timer_ms(cudaStream_t stream)
 {
     float ms;
@@ -176,7 +165,7 @@ static inline double timer_ms(cudaStream_t stream)
     return (double)ms;
 }
 
-/* Ends a benchmark with the error's message if `status` is not 0. */
+/* Ends a benchmark with the message if `status` is not 0. */
 static inline void end_on(int status, const kvd_err *err)
 {
     if (status) {
@@ -185,17 +174,14 @@ static inline void end_on(int status, const kvd_err *err)
     }
 }
 
-/*
- * Fills device memory with a byte and waits for the end, because non-blocking streams do not wait
- * for cudaMemset.
- */
+/* Fills device memory and waits, because non-blocking streams do not wait for cudaMemset. */
 static inline void fill_bytes(void *p, int byte, size_t bytes)
 {
     check(cudaMemset(p, byte, bytes), "fill");
     check(cudaStreamSynchronize(NULL), "fill");
 }
 
-/* Returns new device memory with a copy of `from` or, if that is NULL, filled with 0xff (NaN). */
+/* Returns new device memory with a copy of `from` or, if NULL, 0xff (NaN). */
 static inline void *on_device(const void *from, size_t bytes)
 {
     void *p = NULL;
@@ -216,7 +202,7 @@ static inline void *zeros(size_t bytes)
     return p;
 }
 
-/* Returns a host copy of device memory, which the caller frees. */
+/* Returns a copy of device memory, which the caller frees. */
 static inline void *from_device(const void *p, size_t bytes)
 {
     void *const x = need(bytes);
@@ -244,7 +230,7 @@ static inline void free_all(const void *const *array, size_t n)
         check(cudaFree((void *)array[i]), "cudaFree");
 }
 
-/* Frees any number of device arrays. They may be NULL. */
+/* Frees device arrays, which may be NULL. */
 #define device_free(...)                                                                           \
     free_all((const void *const[]){__VA_ARGS__},                                                   \
              sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *))
@@ -259,15 +245,12 @@ static inline void free_all_host(void *const *x, size_t n)
 #endif
 }
 
-/* Frees any number of host arrays. They may be NULL. With CASE_MEMORY, end_case() frees them. */
+/* Frees host arrays, which may be NULL. With CASE_MEMORY, end_case() does. */
 #define host_free(...)                                                                             \
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 
-/*
- * Rounds x [n] to a number type. Also returns the rounded numbers in that type, which the caller
- * frees.
- */
+/* Rounds x [n]. Also returns it in the type, which the caller frees. */
 static inline void *round_to(kvd_dtype type, float *x, size_t n)
 {
     void *const narrow = need(n * sizeof *x);
@@ -276,10 +259,7 @@ static inline void *round_to(kvd_dtype type, float *x, size_t n)
     return narrow;
 }
 
-/*
- * Returns n random normal numbers of standard deviation `size`, rounded to a number type but stored
- * as float32.
- */
+/* Returns normal numbers of standard deviation `size`, rounded to `type`, as float32. */
 static inline float *rounded_numbers(kvd_rng *r, kvd_dtype type, size_t n, double size)
 {
     float *const x = need(n * sizeof *x);
@@ -294,7 +274,7 @@ static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
     return rounded_numbers(r, KVD_BF16, n, size);
 }
 
-/* Returns the numbers 0 .. n - 1 in random order. */
+/* Returns 0 .. n - 1 in random order. */
 static inline int32_t *shuffled(kvd_rng *r, int n)
 {
     int32_t *const x = need((size_t)n * sizeof *x);
@@ -306,10 +286,7 @@ static inline int32_t *shuffled(kvd_rng *r, int n)
     return x;
 }
 
-/*
- * Returns random logits of attention sinks: some far above or below all scores, others within their
- * range.
- */
+/* Returns random sink logits: some far above or below all scores, others among them. */
 static inline float *some_sinks(kvd_rng *r, int n_heads, double scale)
 {
     float *const sink = need((size_t)n_heads * sizeof *sink);
@@ -318,7 +295,7 @@ static inline float *some_sinks(kvd_rng *r, int n_heads, double scale)
     return sink;
 }
 
-/* Fills the RoPE tables cosine and sine [positions][dims / 2], with base 10000. */
+/* Fills RoPE tables [positions][dims / 2], with base 10000. */
 static inline void rope_tables(size_t positions, size_t dims, float *cosine, float *sine)
 {
     const size_t half = dims / 2;

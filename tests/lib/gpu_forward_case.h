@@ -27,10 +27,7 @@ static inline kvd_checkpoint *shape_or_end(const kvd_shape *s, uint64_t seed)
     return opened_or_end(kvd_checkpoint_of_shape(s, seed, &err), &err);
 }
 
-/*
- * Writes a made-up model to folder `name` of the temporary folder, or ends the program. path [128]
- * receives its path.
- */
+/* Writes a made-up model to a temporary folder, or ends the program. path [128]: its path. */
 static inline void made_or_end(const char *name, const made_spec *s, char *path)
 {
     kvd_err err = {""};
@@ -39,7 +36,7 @@ static inline void made_or_end(const char *name, const made_spec *s, char *path)
         (void)opened_or_end(NULL, &err);
 }
 
-/* Opens the test model of this name, written by make_family_fixtures.py, or ends the program. */
+/* Opens a model of make_family_fixtures.py, or ends the program. */
 static inline kvd_checkpoint *family_or_end(const char *name)
 {
     char path[256];
@@ -47,9 +44,7 @@ static inline kvd_checkpoint *family_or_end(const char *name)
     return checkpoint_or_end(path);
 }
 
-/*
- * Copies one kind of activation of a layer to the recording. Rows of `from` are ld elements apart.
- */
+/* Copies a layer's activations of one kind. Rows of `from` are ld elements apart. */
 static inline int fetch(recording *to, const kvd_gpu_attention_in *in, int kind, int first,
                         int heads, const void *from, size_t ld, kvd_err *err)
 {
@@ -107,7 +102,7 @@ static inline void captures_init(captures *t, kvd_gpu_forward *f, int n_gpus, re
     }
 }
 
-/* Opens a forward pass on GPUs for batches of up to n tokens, or ends the program. */
+/* Opens a forward pass for up to n tokens, or ends the program. */
 static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type, int n_gpus,
                                          size_t n)
 {
@@ -120,10 +115,7 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
     return f;
 }
 
-/*
- * Runs the GPU forward pass on a batch and records activations. last_layer < 0 means all layers and
- * logits. The caller frees them with recording_release.
- */
+/* Runs the GPU forward pass. last_layer < 0: all layers and logits. Call recording_release. */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
 {
@@ -157,10 +149,7 @@ static inline int run_gpu(const kvd_checkpoint *c, kvd_dtype type, const kvd_bat
     return status;
 }
 
-/*
- * Returns the relative Frobenius distance of x from y. It is infinity if y is 0 or a value is not
- * finite.
- */
+/* Returns the relative distance of x from y; infinity if y is 0 or a value is not finite. */
 static inline double distance(const float *x, const float *y, size_t n)
 {
     double error = 0, square = 0;
@@ -172,10 +161,7 @@ static inline double distance(const float *x, const float *y, size_t n)
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/*
- * Returns the largest distance between activations of x, from token `first` on, and those of y.
- * *kind receives the name of the activation.
- */
+/* Returns the largest distance of x, from token `first` on, from y. *kind: the activation. */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)
 {

@@ -1,4 +1,4 @@
-/* A small HDF5 file and checks of error messages, used by several tests. */
+/* A small HDF5 file, and checks of error messages. */
 #ifndef KVD_TESTS_H5_CASE_H
 #define KVD_TESTS_H5_CASE_H
 
@@ -43,7 +43,7 @@ static inline void ok(int rc)
         fail_msg("%s", err.msg);
 }
 
-/* Checks that the error message is `fmt`, with %s replaced by the file's path. */
+/* The message must be `fmt`, with %s for the file's path. */
 static inline void says(const char *fmt)
 {
     char want[600];

@@ -1,4 +1,4 @@
-/* Writes a file of kvdim-jct with times of iterations and requests that the test chooses. */
+/* Writes a file of kvdim-jct with given times. */
 #ifndef KVD_TESTS_JCT_FIXTURE_H
 #define KVD_TESTS_JCT_FIXTURE_H
 
@@ -40,7 +40,7 @@ static inline int jct_fixture_piece(jct_fixture *x, size_t piece, size_t before,
     return kvd_jct_add_iteration(x->rows, &x->setting, piece, before, 1, 0, &seconds, 1, err);
 }
 
-/* Adds the time of an iteration that consists of n whole prompts of `piece` tokens each. */
+/* Adds an iteration of n whole prompts of `piece` tokens. */
 static inline int jct_fixture_prompts(jct_fixture *x, size_t n, size_t piece, double seconds,
                                       kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Records which tokens a method keeps after the prompt and after every decode step. */
+/* Records which tokens a method keeps after prompt and decode steps. */
 #ifndef KVD_TESTS_KEPT_TOKENS_H
 #define KVD_TESTS_KEPT_TOKENS_H
 
@@ -8,8 +8,8 @@
 enum { KEPT_HEADS = 8 };
 
 /*
- * Runs n tokens through a method's cache. kept [n_kv_heads][1 + n - prompt][n] receives 1 for each
- * token stored (or read) after the prompt and in each step.
+ * Runs n tokens through a method. kept [n_kv_heads][1 + n - prompt][n]: 1 for tokens stored (or
+ * read) after prompt and steps.
  */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)

@@ -1,4 +1,4 @@
-/* Test cases of gpu_leankv.c: prompts on the host, cache pages on the device. */
+/* Cases of gpu_leankv.c: prompts on the host, cache pages on the device. */
 #ifndef KVD_TESTS_LEANKV_CASE_H
 #define KVD_TESTS_LEANKV_CASE_H
 
@@ -10,10 +10,7 @@
 #include "kernels/attention_ref.h"
 #include "methods/tokens/cuda/leankv.h"
 
-/*
- * Sizes of the test: ROWS requests, layer LAYER of LAYERS layers, heads of at most D_MAX
- * dimensions, at most GROUP_MAX query heads per KV head.
- */
+/* requests, layers, tested layer, largest dimensions, largest query heads per KV head */
 enum { ROWS = 3, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
 
 typedef struct {
@@ -40,9 +37,9 @@ typedef struct {
     kvd_attn_map map;
     int32_t kv_len[ROWS], q_start[ROWS], slot[ROWS + 1];
     int max_pages, n_q8;
-    /* Q, K and V of the prompts. The vectors of a head are contiguous. */
+    /* Q, K and V; vectors of a head are contiguous */
     float *q, *k, *v;
-    /* [n_heads][tokens] Attention that each token received from later tokens. */
+    /* [n_heads][tokens] attention from later tokens */
     double *mass;
     kvd_leankv_pool pool;
     size_t bytes_of_pages;
@@ -53,9 +50,7 @@ typedef struct {
     float sinks[KVD_HEADS_MAX];
 } fixture;
 
-/*
- * Returns random numbers whose mean differs from channel to channel, as in keys of trained models.
- */
+/* Returns random numbers. The mean differs between channels, as in keys of trained models. */
 static float *numbers(fixture *f, size_t n, double spread)
 {
     float *const x = need(n * sizeof *x);
@@ -195,7 +190,7 @@ typedef struct {
 typedef struct {
     kvd_leankv_head head;
     int n;
-    /* Tokens of a head: those at high precision first, then those at low precision. */
+    /* tokens of a head, high precision first */
     item *item;
 } section;
 
@@ -254,7 +249,7 @@ static const item *at_position(const section *x, int position)
     return NULL;
 }
 
-/* Returns how many codes of a token differ from those of the reference quantiser. */
+/* Returns how many quantised numbers of a token differ from the reference's. */
 static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
 {
     const size_t d = (size_t)f->s->d;

@@ -1,7 +1,4 @@
-/*
- * Compares the public library (include/kvdim/attention.h) with reference code, for a prompt and
- * decode steps.
- */
+/* Compares the public library (include/kvdim/attention.h) with reference code. */
 #ifndef KVD_TESTS_LIBRARY_CASE_H
 #define KVD_TESTS_LIBRARY_CASE_H
 
@@ -15,13 +12,13 @@
 #include "kernels/attention_ref.h"
 #include "kvdim/attention.h"
 
-/* Memory functions of the device on which the library runs. A failure ends the test. */
+/* Memory functions of the device. A failure ends the test. */
 typedef struct {
     int device;
     void *(*take)(size_t bytes);
     void (*release)(void *p);
     void (*put)(void *to, const void *from, size_t bytes);
-    /* Waits for the device, then copies from its memory. */
+    /* Waits for the device, then copies from it. */
     void (*get)(void *to, const void *from, size_t bytes);
 } case_memory;
 
@@ -37,7 +34,7 @@ typedef struct {
     int64_t o_stride;
 } library_case;
 
-/* Returns n nearly normal random numbers in a 16-bit type. *f receives them as float32. */
+/* Returns n random numbers in a 16-bit type, and in *f as float32. */
 static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, float **f)
 {
     uint16_t *const p = malloc(n * sizeof *p);
@@ -66,8 +63,8 @@ static void case_free(void *const *p, size_t n)
 }
 
 /*
- * Runs a case. Returns the largest ||o - ref|| / ||ref|| over outputs o, or a negative number if a
- * call fails or unused memory changes.
+ * Returns the largest ||o - ref|| / ||ref||, or a negative number if a call fails or unused memory
+ * changes.
  */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {
@@ -145,10 +142,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvd_attn_batch batch = {c->n_requests, q_len, kv_len};
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
-        /*
-         * Divides the attention among processors: for the prompt in step 0, and for decode in step
-         * 1, which later steps update.
-         */
+        /* Divides the work for the prompt, and for decode, which later steps update. */
         if (step < 2) {
             size_t bytes = 0;
             kvdim_plan_destroy(plan);

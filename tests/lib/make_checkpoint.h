@@ -1,7 +1,4 @@
-/*
- * Writes small Llama checkpoints with random weights, as a Hugging Face folder or a llama2.c file.
- * A tensor depends only on seed, name and shape.
- */
+/* Writes small Llama checkpoints with random weights, which depend on seed, name and shape. */
 #ifndef KVD_TESTS_MAKE_CHECKPOINT_H
 #define KVD_TESTS_MAKE_CHECKPOINT_H
 
@@ -24,9 +21,7 @@ typedef struct {
     kvd_dtype dtype;
     uint64_t seed;
     double theta;
-    /*
-     * Kind of RoPE: "default", "linear" (factor 4) or "llama3" (original context: positions / 4).
-     */
+    /* RoPE: "default", "linear" (factor 4), or "llama3" (original context: positions / 4) */
     const char *rope;
 } made_spec;
 
@@ -58,16 +53,11 @@ static inline void made_put(made_tensor *t, const char *name, int rows, int cols
     (void)snprintf(t->name, sizeof t->name, "%s", name);
 }
 
-/*
- * Lists all tensors of the checkpoint and returns their number. An output head that equals the
- * embedding is left out.
- */
+/* Lists all tensors and returns their number. A tied output head is left out. */
 static inline size_t made_list(const made_spec *s, made_tensor *t)
 {
     const int q = s->heads * s->d_head, kv = s->kv_heads * s->d_head, d = s->d_model;
-    /*
-     * Scale of the random weights W_O and W_down, whose outputs are added to the residual stream.
-     */
+    /* factor of W_O and W_down, whose outputs add up in the residual stream */
     const double back = 1 / sqrt(2.0 * s->layers);
     const struct {
         const char *name;
@@ -97,7 +87,7 @@ static inline size_t made_list(const made_spec *s, made_tensor *t)
 
 static inline void made_fill(const made_spec *s, const made_tensor *t, float *x)
 {
-    /* Seed of a tensor's random numbers: the FNV-1a hash of its name. */
+    /* FNV-1a hash of the name */
     uint64_t stream = 14695981039346656037u;
     for (const char *p = t->name; *p; p++)
         stream = (stream ^ (unsigned char)*p) * 1099511628211u;
@@ -220,7 +210,7 @@ static inline int made_config(const char *path, const made_spec *s, kvd_err *err
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/* Writes a tokenizer.json with one token per byte, in GPT-2's order of byte characters. */
+/* Writes a tokenizer.json with one token per byte, in GPT-2's order. */
 static inline int made_tokenizer(const char *path, kvd_err *err)
 {
     FILE *f = fopen(path, "w");
@@ -284,10 +274,7 @@ static inline int made_check(const made_spec *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes a checkpoint into a folder, which may exist, and a tokenizer if the vocabulary has room
- * for it.
- */
+/* Writes a checkpoint, and a tokenizer if the vocabulary has room. */
 static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_err *err)
 {
     static made_tensor t[MADE_MAX_LAYERS * MADE_PER_LAYER + 3];
@@ -321,10 +308,7 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
     return made_index(path, t, n, s, err);
 }
 
-/*
- * Writes a llama2.c tokenizer: 3 special tokens, 256 bytes, then ASCII characters and pairs of
- * letters.
- */
+/* Writes 3 special tokens, 256 bytes, then ASCII characters and pairs of letters. */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {
     static const char *const special[] = {"<unk>", "\n<s>\n", "\n</s>\n"};
@@ -355,7 +339,7 @@ static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *e
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/* Writes a llama2.c file NAME.bin and, if the vocabulary is large enough, NAME.tok.bin. */
+/* Writes NAME.bin and, if the vocabulary is large enough, NAME.tok.bin. */
 static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *err)
 {
     static const char *const order[] = {
@@ -409,7 +393,7 @@ static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *er
     return made_llama2c_tokenizer(tokenizer, s->vocab, err);
 }
 
-/* Overwrites element i of a float32 tensor in a safetensors file. */
+/* Overwrites element i of a float32 tensor. */
 static inline int made_poke(const char *path, const char *tensor, size_t i, float value,
                             kvd_err *err)
 {

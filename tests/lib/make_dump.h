@@ -1,4 +1,4 @@
-/* Writes small files of Q, K and V, and of second moments. All files have the same W_O and W_V. */
+/* Writes small files of Q, K and V, and of second moments, all with equal W_O and W_V. */
 #ifndef KVD_TESTS_MAKE_DUMP_H
 #define KVD_TESTS_MAKE_DUMP_H
 
@@ -12,11 +12,11 @@
 #include "model/model_info.h"
 
 typedef struct {
-    /* Model, label, sizes and number type of the file, set by the caller. */
+    /* header of the file: model, label, sizes and type, set by the caller */
     kvd_activations a;
     uint64_t seed;
     int nan; /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
-    /* Number of distinct tokens, which later tokens repeat. 0 means that all tokens differ. */
+    /* number of distinct tokens, which later ones repeat; 0: all differ */
     size_t distinct;
 } dump_plan;
 
@@ -81,7 +81,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
         if (!w)
             return kvd_no_memory(err, "weights", 0);
         for (int h = 0; h < m->n_heads + m->n_kv_heads; h++) {
-            /* Random weights of a head, [d_model][d_head]. The file stores their transpose. */
+            /* [d_model][d_head], stored transposed */
             float *r = dump_rows(&fixed, 40, l, h, width);
             for (size_t i = 0; i < width; i++)
                 for (size_t j = 0; j < d; j++)
@@ -110,7 +110,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
     return status ? -1 : kvd_activations_finish(a, err);
 }
 
-/* Writes the second moments of the file `dump` as kvdim-spectrum does. */
+/* Writes second moments of the file `dump`. */
 static inline int write_moments(const char *dump, const char *path, const kvd_run *run,
                                 kvd_err *err)
 {
@@ -151,10 +151,7 @@ static inline int write_moments(const char *dump, const char *path, const kvd_ru
     return status ? -1 : 0;
 }
 
-/*
- * Describes the file to write: float32, two layers, four query heads, two KV heads, d_head 8,
- * d_model 32.
- */
+/* Sets float32, two layers, four query heads, two KV heads, d_head 8, d_model 32. */
 static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
 {
     *p = (dump_plan){.seed = seed};
@@ -181,7 +178,7 @@ static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
     a->dtype = KVD_F32;
 }
 
-/* Writes a file of 300 tokens for a model, with Q and K before RoPE as well, and opens it. */
+/* Writes and opens a file of 300 tokens, also with Q and K before RoPE. */
 static inline int open_made_dump(const kvd_config *c, const char *path, kvd_activations *to,
                                  kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* A random attention problem, computed token by token through a cache and by dense attention. */
+/* A random attention problem, token by token through a cache and by dense attention. */
 #ifndef KVD_TESTS_STEPWISE_CASE_H
 #define KVD_TESTS_STEPWISE_CASE_H
 
@@ -84,7 +84,7 @@ static double worst(const float *a, const float *b)
 
 static float want[TOKENS * HEADS * D], got[TOKENS * HEADS * D];
 
-/* Function state_bytes of a kvd_tokens_method that has no state. */
+/* Function state_bytes of methods without state. */
 static inline size_t no_state(const void *self, size_t n)
 {
     (void)self, (void)n;

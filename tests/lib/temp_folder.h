@@ -1,4 +1,4 @@
-/* A temporary folder in /tmp, which is removed when the program ends. */
+/* A temporary folder, removed when the program ends. */
 #ifndef KVD_TESTS_TEMP_FOLDER_H
 #define KVD_TESTS_TEMP_FOLDER_H
 
@@ -8,10 +8,7 @@
 #include <unistd.h>
 
 static char temp_folder_path[] =
-    /*
-     * Pattern of the folder's path. It is short, because paths in the folder must fit into small
-     * arrays.
-     */
+    /* Short, because paths in the folder must fit into small arrays. */
     "/tmp/kvdim-test.XXXXXX";
 static pid_t temp_folder_owner;
 
@@ -22,16 +19,14 @@ static inline int temp_folder_remove_one(const char *path, const struct stat *s,
     return remove(path);
 }
 
-/*
- * Removes the folder, but only in the process that made it, because forked children call exit too.
- */
+/* Forked children call exit too, so only the maker removes the folder. */
 static inline void temp_folder_remove(void)
 {
     if (getpid() == temp_folder_owner)
         (void)nftw(temp_folder_path, temp_folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Returns the path of the temporary folder. The first call makes it. A failure ends the program. */
+/* The first call makes the folder. A failure ends the program. */
 static inline const char *temp_folder(void)
 {
     if (temp_folder_owner)

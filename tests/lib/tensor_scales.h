@@ -1,4 +1,4 @@
-/* Made-up scales of K and V for fp8 and nvfp4, instead of calibrated ones. */
+/* Made-up scales of K and V for fp8 and nvfp4. */
 #ifndef TENSOR_SCALES_H
 #define TENSOR_SCALES_H
 
@@ -8,18 +8,12 @@
 #include "methods/bits/bits.h"
 #include "methods/plan.h"
 
-/*
- * Opens method fp8 or nvfp4 in *plan with made-up scales for each layer (scale=1) or each head
- * (scale=2).
- */
+/* Opens fp8 or nvfp4 with scales per layer (scale=1) or per head (scale=2). */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
-    /*
-     * First of the scales. With it, the largest value is 448 * 0.031 = 14 in fp8, and 448 * 6 *
-     * 0.0031 = 8 in nvfp4.
-     */
+    /* The largest value is then 14 in fp8 and 8 in nvfp4. */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)

@@ -1,5 +1,5 @@
 /*
- * Q, K and V of a layer, and the tokens that public reference implementations keep
+ * Q, K and V of a layer, and tokens that public implementations keep
  * (tests/data/token_methods.safetensors).
  */
 #ifndef KVD_TESTS_TOKEN_ROWS_H
@@ -52,16 +52,13 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/* Returns a set of tokens from the test file: n numbers in float16, 1 for members. */
+/* Returns n float16 numbers of the test file: 1 for members of the set, else 0. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor(name, n);
 }
 
-/*
- * Checks the tokens that a method keeps at each step against the set `name` [KV heads][STEPS][N] of
- * the test file.
- */
+/* Checks the kept tokens at each step against `name` [KV heads][STEPS][N]. */
 static inline void same_steps(const char *text, const char *name)
 {
     const uint16_t *const want = set(name, KV * STEPS * N);
@@ -71,10 +68,7 @@ static inline void same_steps(const char *text, const char *name)
                      i / N % STEPS, i % N, kept[i]);
 }
 
-/*
- * Runs a method and checks its outputs after the prompt against the outputs `name` of the test
- * file.
- */
+/* Checks outputs after the prompt against `name`. */
 static inline kvd_stepwise_account same_outputs(const char *text, const char *name)
 {
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
@@ -87,10 +81,7 @@ static inline kvd_stepwise_account same_outputs(const char *text, const char *na
     return a;
 }
 
-/*
- * Checks which prompt tokens a method keeps in a layer. want [KV heads][PROMPT] is 1 for tokens
- * that must be kept.
- */
+/* Checks the kept prompt tokens of a layer: want [KV heads][PROMPT] is 1 for these. */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {
     run(text, layer, PROMPT);
@@ -106,8 +97,8 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Checks a method that chooses tokens after `times` copies of the prompt ran through all layers.
- * Expected: set `name` [LAYERS][KV heads][prompt]. Queries of layer l are multiplied by 2^(l - 1).
+ * Checks methods that choose after `times` copies of the prompt against `name` [LAYERS][KV
+ * heads][prompt]. Queries of layer l are multiplied by 2^(l - 1).
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {
@@ -150,7 +141,7 @@ static inline size_t stored(size_t g, size_t step)
     return n;
 }
 
-/* Checks that a method drops no token and that its outputs equal those of dense attention. */
+/* Checks that no token is dropped and that outputs equal dense attention. */
 static inline void same_as_dense(const char *text)
 {
     static float want[N * HEADS * D];

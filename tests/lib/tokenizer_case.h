@@ -16,7 +16,7 @@ static inline void end_json(void *j)
     json_decref(j);
 }
 
-/* Returns the JSON value of a file, which is freed at the end of the test. */
+/* Reads JSON, freed at the end of the test. */
 static inline json_t *load_json(const char *path)
 {
     json_error_t why;
@@ -32,10 +32,7 @@ static inline void end_tokenizer(void *t)
     kvd_tokenizer_free(t);
 }
 
-/*
- * Returns `text` as a JSON value, which is freed at the end of the test. Double quotes may be
- * written as '.
- */
+/* Parses JSON, with ' read as a double quote; freed at the end of the test. */
 static inline json_t *json_of(const char *text)
 {
     json_error_t why;
@@ -46,7 +43,7 @@ static inline json_t *json_of(const char *text)
     return j;
 }
 
-/* Returns the tokenizer, which is freed at the end of the test. Fails the test if it is NULL. */
+/* Keeps the tokenizer until the end of the test, which fails if it is NULL. */
 static inline kvd_tokenizer *keep_tokenizer(kvd_tokenizer *t, const kvd_err *err)
 {
     if (!t)
@@ -93,7 +90,7 @@ static inline void expect_decoded(const char *what, const kvd_tokenizer *t, cons
     free(back);
 }
 
-/* Loads the tokenizer `base` with some top-level JSON fields replaced by those of `patch`. */
+/* Loads `base` with some top-level JSON fields replaced by `patch`. */
 static inline kvd_tokenizer *variant(const char *base, json_t *patch)
 {
     char path[200];

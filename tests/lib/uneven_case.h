@@ -1,7 +1,4 @@
-/*
- * Prompts of one layer, for tests of eviction that keeps different numbers of tokens per layer or
- * KV head.
- */
+/* Prompts of one layer, for eviction that keeps different numbers of tokens per head. */
 #ifndef KVD_TESTS_UNEVEN_CASE_H
 #define KVD_TESTS_UNEVEN_CASE_H
 
@@ -27,8 +24,8 @@ typedef struct {
     }
 
 /*
- * Reference: computes attention of a prompt: probabilities recent [n_heads][n], summed over the
- * last `window` queries, and log-sum-exps lse [n_heads][n_q8].
+ * Computes probabilities recent [n_heads][n], summed over the last `window` queries, and lse
+ * [n_heads][n_q8].
  */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
@@ -59,7 +56,7 @@ static void attend(const fixture *f, int b, int window, double *recent, float *l
 }
 
 typedef struct {
-    /* [n_heads][n] Attention probabilities, summed over the last `window` queries. */
+    /* [n_heads][n] probabilities, summed over the last `window` queries */
     double *recent;
     kvd_prompt_attention *p;
     uint8_t **level;
@@ -72,10 +69,7 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
 }
 
-/*
- * Compares the kept tokens with the expected ones, except in near ties before token `old`. Returns
- * the number of errors.
- */
+/* Compares kept tokens, except near ties before token `old`. Returns how many differ. */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
 {
@@ -110,10 +104,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
     return wrong;
 }
 
-/*
- * Returns the address of dimension i in the K (side 0) or V (side 1) row of the kept token with
- * index `place`.
- */
+/* Returns the address of dimension i of K (side 0) or V (1) of the kept token `place`. */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
 {
@@ -125,10 +116,7 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/*
- * Checks the rows of a KV head: m tokens, token 0 if `step`, then zeros up to 8 rows. Returns the
- * number of wrong elements.
- */
+/* Checks m tokens of a head (token 0 if `step`), then zeros. Returns how many are wrong. */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {

@@ -1,6 +1,5 @@
 /*
- * Unit tests with cmocka. TEST(name) { ... } defines a test; TEST_MAIN(set_up, tear_down) runs all
- * tests in order.
+ * Unit tests with cmocka: TEST(name) { ... } defines a test, TEST_MAIN(set_up, tear_down) runs all.
  */
 #ifndef KVD_TESTS_UNIT_H
 #define KVD_TESTS_UNIT_H
@@ -16,41 +15,35 @@
 
 #include <cmocka.h>
 
-/*
- * Requires that a call succeeds. If it fails, the test prints the message in the caller's variable
- * `err`.
- */
+/* Checks that the call succeeds. Otherwise prints the message in `err`. */
 #define OK(call)                                                                                   \
     do {                                                                                           \
         if (call)                                                                                  \
             fail_msg("%s", err.msg);                                                               \
     } while (0)
 
-/* Requires that a call returns -1 and puts `message` into the caller's variable `err`. */
+/* Checks that the call returns -1 and puts `message` into `err`. */
 #define FAILS(call, message)                                                                       \
     do {                                                                                           \
         assert_int_equal(call, -1);                                                                \
         assert_string_equal(err.msg, message);                                                     \
     } while (0)
 
-/* Requires that the message in the caller's variable `err` contains `text`. */
+/* Checks that the message in `err` contains `text`. */
 #define SAYS(text)                                                                                 \
     do {                                                                                           \
         if (!strstr(err.msg, text))                                                                \
             fail_msg("'%s' lacks '%s'", err.msg, text);                                            \
     } while (0)
 
-/*
- * Requires that a call returns -1 and puts a message that contains `part` into the caller's
- * variable `err`.
- */
+/* Checks that the call returns -1 with a message in `err` that contains `part`. */
 #define FAILS_WITH(call, part)                                                                     \
     do {                                                                                           \
         assert_int_equal(call, -1);                                                                \
         SAYS(part);                                                                                \
     } while (0)
 
-/* Resources that are released at the end of the current test, the latest first. */
+/* objects to release at the end of the test, the latest first */
 static struct unit_end {
     struct unit_end *earlier;
     void (*release)(void *);
@@ -66,7 +59,7 @@ static inline void unit_at_end(void (*release)(void *), void *what)
     unit_ends = e;
 }
 
-/* Returns zeroed memory that lasts until the end of the test. */
+/* Returns zeroed memory, which is freed at the end of the test. */
 static inline void *unit_alloc(size_t bytes)
 {
     void *const p = calloc(1, bytes ? bytes : 1);
@@ -83,7 +76,7 @@ static inline void unit_write(const char *path, const void *bytes, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Returns a copy of `text` with double quotes for the single ones. */
+/* Replaces single by double quotes. */
 static inline char *double_quotes(const char *text)
 {
     char *const s = strcpy(unit_alloc(strlen(text) + 1), text);
@@ -104,14 +97,14 @@ static inline int unit_end_test(void **state)
     return 0;
 }
 
-/* All tests of the program, ordered by `place`. */
+/* all tests, ordered by `place` */
 static struct {
     struct CMUnitTest test[192];
     int place[192]; /* __COUNTER__ where each test is defined */
     size_t n;
 } unit_tests;
 
-/* Adds a test to the list. Constructors call this function before main, in any order. */
+/* Adds a test. Constructors call this before main, in any order. */
 static inline void unit_add(struct CMUnitTest added, int place)
 {
     size_t i = unit_tests.n++;
@@ -136,9 +129,7 @@ static inline void unit_add(struct CMUnitTest added, int place)
     }                                                                                              \
     static void name(void **unused_state __attribute__((unused)))
 
-/*
- * Adds a test with a parameter, which it gets as *state. It runs after the tests defined by TEST.
- */
+/* Adds a test that gets its parameter as *state and runs after those of TEST. */
 static inline void unit_with(const char *name, CMUnitTestFunction test, const char *parameter)
 {
     unit_add((struct CMUnitTest){name, test, NULL, NULL, (void *)(uintptr_t)parameter}, INT_MAX);
@@ -146,7 +137,7 @@ static inline void unit_with(const char *name, CMUnitTestFunction test, const ch
 
 #define TEST_WITH(parameter, test) unit_with(#test " " parameter, test, parameter)
 
-/* Runs all tests and returns the number of failed ones. set_up and tear_down may be NULL. */
+/* Runs all tests and returns how many failed. set_up and tear_down may be NULL. */
 static inline int unit_run(CMFixtureFunction set_up, CMFixtureFunction tear_down)
 {
     return _cmocka_run_group_tests("tests", unit_tests.test, unit_tests.n, set_up, tear_down);

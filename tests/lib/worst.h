@@ -1,4 +1,4 @@
-/* Maximum of two numbers that, unlike fmax, is NaN if one of them is NaN. */
+/* Maximum that, unlike fmax, is NaN if one number is. */
 #ifndef WORST_H
 #define WORST_H
 

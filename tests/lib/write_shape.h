@@ -1,7 +1,4 @@
-/*
- * Writes a model shape with random weights as a Hugging Face folder. Weights lose no accuracy
- * except in f16, which rounds them.
- */
+/* Writes a model shape with random weights as a Hugging Face folder. */
 #ifndef KVD_TESTS_WRITE_SHAPE_H
 #define KVD_TESTS_WRITE_SHAPE_H
 
@@ -28,10 +25,7 @@ typedef struct {
     size_t n, n_shards, bytes;
 } written_shape;
 
-/*
- * Adds a weight or bias to the list of tensors to write, unless it is listed already or the model
- * does not have it.
- */
+/* Lists a weight or bias, unless listed already or absent. */
 static inline int written_add(written_shape *w, const kvd_checkpoint *c, kvd_part part, bool bias,
                               int layer, int expert, kvd_err *err)
 {
@@ -194,10 +188,7 @@ static inline int written_folder(const char *folder, kvd_err *err)
                                                   : 0;
 }
 
-/*
- * Writes the folder of a model. A file (shard) has at most shard_bytes bytes, or holds one larger
- * tensor.
- */
+/* Writes a model's folder. A file has at most shard_bytes bytes, or one larger tensor. */
 static inline int write_shape(const char *folder, const kvd_shape *s, uint64_t seed,
                               kvd_dtype dtype, size_t shard_bytes, kvd_err *err)
 {

@@ -1,7 +1,4 @@
-/*
- * Test cases of gpu_zdc.c: important tokens keep more dimensions (high) than unimportant ones
- * (low).
- */
+/* Cases of gpu_zdc.c: important tokens keep more dimensions (high) than others (low). */
 #ifndef KVD_TESTS_ZDC_CASE_H
 #define KVD_TESTS_ZDC_CASE_H
 
@@ -15,10 +12,7 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    /*
-     * Value of `overlap` that no two layers reach, so that each layer uses its own set of important
-     * tokens.
-     */
+    /* agreement that no two layers reach */
     NEVER_LENT = 2
 };
 
@@ -26,19 +20,12 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    /*
-     * HIGH and LOW: stored dimensions [KV head][K or V] of important and of other tokens. KEPT:
-     * dimensions that the method keeps.
-     */
+    /* HIGH and LOW: stored dimensions [KV head][K or V]; KEPT: those that the method keeps */
     const int (*dims)[KV_MOST][2];
-    /*
-     * Fraction of important tokens, and agreement of two layers' choices above which the later
-     * layer uses the earlier choice.
-     */
+    /* fraction of important tokens, and agreement from which a layer uses an earlier choice */
     double share, overlap;
     /*
-     * `mean` is 1 if softmax denominators are divided by the number of keys; `equal` is 1 if all
-     * tokens are equally important.
+     * 1: sums of attention are divided by the number of keys; 1: all tokens are equally important
      */
     int mean, equal;
 } test_case;
@@ -77,22 +64,16 @@ static uint16_t some(double scale)
     return bf16_of(scale * kvd_rng_normal(&rng));
 }
 
-/* Cache pages, page tables and important tokens of one layer. */
+/* pages, page tables and important tokens of one layer */
 typedef struct {
     const test_case *c;
-    /*
-     * Layouts of heads: for important tokens (high), for unimportant ones (low), and `high`
-     * followed by `low` (both).
-     */
+    /* layout of important tokens, of others, and of both one after the other */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /*
-     * Pages in device memory: `scratch` has all tokens in order, `store` first the important
-     * tokens, then the others.
-     */
+    /* pages on the device: all tokens in order, and important ones before others */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
@@ -115,7 +96,7 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/* Returns a layout that joins two others. Heads h of `high` and of `low` read the same query. */
+/* Returns a layout in which heads h of `high` and of `low` read the same query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;

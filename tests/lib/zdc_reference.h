@@ -1,7 +1,4 @@
-/*
- * CPU reference of method zdc: important tokens keep more dimensions (high) than unimportant ones
- * (low).
- */
+/* CPU reference of zdc: important tokens keep more dimensions (high) than others (low). */
 #ifndef KVD_TESTS_ZDC_REFERENCE_H
 #define KVD_TESTS_ZDC_REFERENCE_H
 
@@ -14,7 +11,7 @@
 #include "methods/cache.h"
 #include "methods/method.h"
 
-/* Attention hook that projects Q, K and V to the high dimensions and back, then calls `inner`. */
+/* attention that projects Q, K and V to the high dimensions and back, then calls `inner` */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;
@@ -22,7 +19,7 @@ typedef struct {
     float *q, *k, *v, *work; /* copies of Q, K and V, and scratch [rows][d_head] */
 } cutter;
 
-/* Projects x and back: x a b^T with b [d][width] if `transposed`, else x a b with b [width][d]. */
+/* Computes x a b^T with b [d][width] if `transposed`, else x a b with b [width][d]. */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
 {
@@ -142,7 +139,7 @@ static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd
     return NULL;
 }
 
-/* A model and requests, with projections for important tokens (high) and unimportant ones (low). */
+/* a model and requests, with projections for important tokens (high) and others (low) */
 typedef struct {
     kvd_checkpoint *c;
     const kvd_config *config;
@@ -180,7 +177,7 @@ static inline void model_close(model *m)
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
 {
-    /* The method is static, because an open plan (kvd_plan) keeps pointers into it. */
+    /* static, as an open kvd_plan keeps pointers into it */
     static kvd_method method;
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))

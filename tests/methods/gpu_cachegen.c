@@ -1,7 +1,4 @@
-/*
- * Tests the GPU kernels that code and restore cache pages of method cachegen against the CPU
- * method.
- */
+/* Tests cachegen's kernels that code and restore pages against the CPU. */
 #include <string.h>
 
 #include "gpu_case.h"
@@ -17,10 +14,7 @@ enum {
 };
 static kvd_rng rng;
 
-/*
- * Returns how many bytes of shared memory lookup tables may take: `room`, or the device's maximum
- * if that is 0.
- */
+/* Returns the bytes of lookup tables: `room`, or the device's maximum if 0. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -52,10 +46,7 @@ typedef struct {
     float *x;               /* [N][kv][2][MOST][d] rounded to bf16 */
 } cachegen_problem;
 
-/*
- * Opens method cachegen with tables for normal numbers of variance 1, and copies the tables of
- * layer 1 to the device.
- */
+/* Opens cachegen for normal numbers of variance 1, with layer 1's tables on the device. */
 static void open_cachegen(cachegen_problem *p)
 {
     const cachegen_case *const c = p->c;
@@ -157,7 +148,7 @@ static const float *vector(const cachegen_problem *p, int b, int g, int side, in
     return p->x + (row + (size_t)t) * (size_t)p->c->d;
 }
 
-/* Returns the index of dimension i of token t in the bf16 rows. page: number of earlier pages. */
+/* Returns the index of dimension i of token t. page: number of earlier pages. */
 static size_t row_index(const cachegen_problem *p, size_t page, int g, int side, int t, int i)
 {
     const size_t d = (size_t)p->c->d;
@@ -165,9 +156,7 @@ static size_t row_index(const cachegen_problem *p, size_t page, int g, int side,
            (size_t)side * PAGE * d + kvd_blocked_index((size_t)(t % PAGE), (size_t)i, d);
 }
 
-/*
- * Stores prompts in pages, or the last token of each request in a ring buffer, as kvd_append does.
- */
+/* Stores prompts in pages, or last tokens in a ring buffer, as kvd_append does. */
 static void append_tokens(const cachegen_problem *p, bool prompts)
 {
     const size_t page = (size_t)p->layer.map.page_elements, n = prompts ? PAGES * page : N * page;
@@ -211,10 +200,7 @@ static void run_cachegen(cachegen_problem *p)
     }
 }
 
-/*
- * Compares the rows of a head after a step with the CPU's. Returns the number of wrong elements,
- * and adds the CPU's 16-bit units to *units.
- */
+/* Compares a head with the CPU after a step. Returns how many elements are wrong. */
 static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b, int h,
                          uint32_t *units)
 {

@@ -1,7 +1,4 @@
-/*
- * Tests kernels for layers that share stored data: merging (minicache) against double precision,
- * and leading singular vectors of prompts against LAPACK.
- */
+/* Tests kernels for layers that share data: merging, and singular vectors of prompts. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -17,16 +14,14 @@
 
 enum { MOST = 5, MAX_PAGES = 10, PAGES = MOST * MAX_PAGES };
 
-/*
- * Accepted relative error: direction, length and their product are each rounded to bf16, by 2^-9.
- */
+/* largest error: direction, length and product are each rounded to bf16 */
 #define BOUND 0x3p-9
 
 static kvd_rng rng;
 
 typedef struct {
     int d, kv, n;
-    /* Number of tokens of each request: its prompt and the token of one step. */
+    /* number of tokens of each request: its prompt and one step's token */
     int32_t kv_len[MOST];
 } layers_case;
 
@@ -44,10 +39,7 @@ static size_t page_elements(const layers_case *c)
     return (size_t)(2 * c->kv * KVD_PAGE_TOKENS * c->d);
 }
 
-/*
- * Returns the index of element i of token t in the pages. v selects the vector: 2 g for K, 2 g + 1
- * for V of KV head g.
- */
+/* Returns the index of element i of token t; v is 2 g for K, 2 g + 1 for V of KV head g. */
 static size_t at_of(const layers_case *c, int b, int t, int v, int i)
 {
     return (size_t)table[b * MAX_PAGES + t / KVD_PAGE_TOKENS] * page_elements(c) +
@@ -66,7 +58,7 @@ static void shuffle_pages(void)
     }
 }
 
-/* Fills two layers with vectors whose angle grows with the token index, and with special pairs. */
+/* Makes two layers whose vectors differ by an angle that grows with the token. */
 static void make_layers(const layers_case *c, uint16_t *const layer[2])
 {
     for (int b = 0; b < c->n; b++)
@@ -143,7 +135,7 @@ static void copy_rows(uint16_t *to, const uint16_t *from, const layers_case *c)
               "copy");
 }
 
-/* Merges the prompts of two layers on the GPU. Returns how many vectors are not merged. */
+/* Merges two layers' prompts on the GPU. Returns how many vectors are not merged. */
 static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], double t,
                     double gamma)
 {
@@ -162,9 +154,7 @@ static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], d
     return sum;
 }
 
-/*
- * Stores each request's newest token in layer l, and writes that layer's restored K and V to `got`.
- */
+/* Stores the newest tokens in layer l, and writes its restored K and V to `got`. */
 static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *layer, uint16_t *got)
 {
     copy_pages(got, g->stored[l], c);
@@ -325,9 +315,7 @@ static void test_later(const layers_case *c)
     free(got);
 }
 
-/*
- * Kinds of test matrices by their singular values, which fall with the index i in different ways.
- */
+/* how singular values fall with the index */
 typedef enum { FLAT, ROOT, INVERSE, FLOOR, OUTLIERS } spectrum;
 
 static double value_of(spectrum s, size_t i, size_t most)
@@ -345,10 +333,7 @@ typedef struct {
     size_t n, wide, width, batch;
 } span_case;
 
-/*
- * Fills rows x in bf16: random numbers, or a diagonal matrix of singular values between two
- * reflections.
- */
+/* Makes random numbers, or a diagonal matrix of singular values between two reflections. */
 static void fill_span(const span_case *c, uint16_t *x)
 {
     const size_t n = c->n, wide = c->wide, most = n < wide ? n : wide;
@@ -364,10 +349,7 @@ static void fill_span(const span_case *c, uint16_t *x)
     }
     for (size_t i = 0; i < most; i++)
         uv += value_of(c->spectrum, i, most) * u[i] * v[i];
-    /*
-     * Computes (I - 2 u u^T / uu) diagonal (I - 2 v v^T / vv), a matrix with the singular values of
-     * the diagonal.
-     */
+    /* x = (I - 2 u u^T / uu) diagonal (I - 2 v v^T / vv) has the diagonal's singular values. */
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < wide; j++) {
             const double a = i < most ? value_of(c->spectrum, i, most) : 0,
@@ -381,7 +363,7 @@ static void fill_span(const span_case *c, uint16_t *x)
     host_free(u, v);
 }
 
-/* Returns the sum of squares of x [n][wide] outside of the span of b's orthonormal columns. */
+/* Returns the sum of squares of x [n][wide] outside of the span of b's columns. */
 static double outside(const uint16_t *x, const span_case *c, const uint16_t *b, size_t rank,
                       double *all)
 {
@@ -412,10 +394,7 @@ static double outside(const uint16_t *x, const span_case *c, const uint16_t *b, 
     return rest;
 }
 
-/*
- * Returns the least sum of squares of x [n][wide] that any span of `width` vectors leaves out, by
- * LAPACK.
- */
+/* Returns the least squares that a span of `width` vectors leaves out, by LAPACK. */
 static double least_outside(const uint16_t *x, const span_case *c)
 {
     const size_t wide = c->wide;
@@ -437,8 +416,8 @@ static double least_outside(const uint16_t *x, const span_case *c)
 }
 
 /*
- * The squares outside may exceed the least by 0.5 %, and by 3e-4 of all squares. `captured` is that
- * of a basis rounded to bf16, whose products of two vectors are off by up to 2^-7.
+ * Checks that the squares outside exceed the least by at most 0.5 %, and 3e-4 of all. `captured`:
+ * of a basis in bf16.
  */
 static void check_span(const span_case *c, const uint16_t *x, const uint16_t *basis, size_t rank,
                        float captured)

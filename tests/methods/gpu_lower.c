@@ -1,6 +1,4 @@
-/*
- * Tests kernels of the combined methods lower+hetero against the CPU's codes and double precision.
- */
+/* Tests kernels of lower+hetero against the CPU and double precision. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -30,7 +28,7 @@ static const lower_case cases[] = {
 
 static const int32_t slot[MOST] = {2, 0, 3, 1};
 
-/* One KV head of a request, as computed on the CPU. */
+/* a KV head of a request on the CPU */
 typedef struct {
     float x[2][TOKENS][KVD_WIDTH_MAX];
     uint8_t level[TOKENS];
@@ -130,7 +128,7 @@ static head *head_of(const problem *p, int b, int g)
     return &p->head[b * p->c->kv + g];
 }
 
-/* Fills K and V of token t of request b with random numbers, on the device and on the CPU. */
+/* Draws random K and V of token t, on device and CPU. */
 static void draw_token(problem *p, int b, int t)
 {
     for (int h = 0; h < 2 * p->c->kv; h++)
@@ -141,10 +139,7 @@ static void draw_token(problem *p, int b, int t)
         }
 }
 
-/*
- * Replaces K and V of a token by the numbers to which method hetero quantises and restores them at
- * precision `level`.
- */
+/* Quantises a token as hetero does at precision `level`. */
 static void code_token(const problem *p, head *h, int t, uint8_t level)
 {
     kvd_err err = {""};
@@ -169,10 +164,7 @@ static void code_token(const problem *p, head *h, int t, uint8_t level)
     }
 }
 
-/*
- * Quantises all tokens at low precision except the recent ones and the `heavy` older ones with the
- * highest scores.
- */
+/* Lowers the precision of all tokens but recent ones and the `heavy` best older ones. */
 static void choose(const problem *p, head *h, int n)
 {
     for (int t = 0; t < n; t++) {
@@ -247,10 +239,7 @@ static void run_prompts(problem *p)
     free(q);
 }
 
-/*
- * Compares the restored rows of K and V with the CPU's. The newest token is not quantised and must
- * be equal bit for bit.
- */
+/* Compares K and V. The newest token is not quantised and must be equal bit for bit. */
 static void compare(problem *p, int step)
 {
     double off = 0, rest = 0;
@@ -271,7 +260,7 @@ static void compare(problem *p, int step)
                 "step %d, rows off by %.3g of %.3g, other rows by %.3g", step, off, 0x1p-7, rest);
 }
 
-/* Computes a decode step on the CPU. q [n][q_pitch]: queries; lse [n][n_heads]: log-sum-exps. */
+/* Computes a decode step on the CPU: queries q [n][q_pitch], lse [n][n_heads]. */
 static void step_on_cpu(problem *p, const float *q, float *lse)
 {
     const lower_case *const c = p->c;

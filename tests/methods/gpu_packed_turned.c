@@ -1,7 +1,4 @@
-/*
- * Tests methods turboquant and xquant on the GPU. Numbers near the border between two codes may get
- * either code.
- */
+/* Tests turboquant and xquant on the GPU. Numbers near a border may be quantised either way. */
 #include <math.h>
 #include <string.h>
 
@@ -33,7 +30,7 @@ typedef struct {
     uint16_t *q;  /* queries [N requests][heads][d] */
     double *y[2]; /* K and V decoded from the device's codes, [N][most][N_KV][d] */
     size_t n_pages;
-    /* Number of compared vectors, and of those whose codes differ from the CPU's. */
+    /* number of compared vectors, and of those that differ from the CPU's */
     size_t rows, other;
     double worst, attention;
     void *device[24];
@@ -226,7 +223,7 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Writes to want [d] the vector at w->x[side] + from after the CPU has coded and decoded it. */
+/* Writes to want [d] the vector at w->x[side] + from, quantised and restored on the CPU. */
 static void code_on_host(const bench *w, int side, int t, int g, size_t from, float *want)
 {
     const uint8_t level = KVD_LEVEL_HIGH;
@@ -259,10 +256,7 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /*
-         * Counts vectors whose relative error is 2e-4 or more. A wrong code causes an error of at
-         * least 1e-3.
-         */
+        /* Counts the compared vector. A wrong number gives an error of at least 1e-3. */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -284,10 +278,7 @@ static void compare_codes(bench *w, int step)
     free(codes);
 }
 
-/*
- * Compares outputs of a decode step with double precision. The newest token is read from bf16,
- * others from codes.
- */
+/* Compares outputs. The newest token is read from bf16, others are quantised. */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
     const int d = w->t->d;
@@ -416,10 +407,7 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
-/*
- * Compares the vectors that are stored without codes. Returns how many are wrong, and counts
- * unequal codes in w->other.
- */
+/* Compares vectors that are not quantised. Returns how many are wrong. */
 static size_t compare_restored(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
@@ -483,13 +471,11 @@ static void test_restored(const test_case *t)
     close_bench(&w);
 }
 
-/* ---- Tests of method xquant ---- */
-
 typedef struct {
     int rank, bits, group, channels, prompt, steps;
 } vector_case;
 
-/* Vectors of one request: inputs x [tokens][pitch], and expected numbers want [tokens][pitch]. */
+/* inputs x [tokens][pitch] of a request, and expected want [tokens][pitch] */
 typedef struct {
     const vector_case *c;
     int pitch, tokens, pages;
@@ -523,7 +509,7 @@ static void decode_vectors(const vectors *v, int m)
         }
 }
 
-/* Stores token m - 1 in the ring buffer of slot 1, as the engine does before a step. */
+/* Stores token m - 1 in slot 1's ring buffer, as before a step. */
 static void put_newest(const vectors *v, int m)
 {
     const int pages = v->a.form.ring_pages, t = m - 1;
@@ -613,7 +599,7 @@ static void test_vectors(const vector_case *c)
     free(v.table);
 }
 
-/* Attention of `heads` query heads to the vectors of a vector_case with `channels`. */
+/* attention of `heads` query heads to the vectors of a vector_case */
 typedef struct {
     vector_case v;
     int heads, kv, parts, sinks;
@@ -621,7 +607,7 @@ typedef struct {
 
 enum { DIMS = 128 };
 
-/* Returns the largest error of o [heads][rank], of m tokens, as a fraction of the largest |V|. */
+/* Returns the largest error of o [heads][rank], as a fraction of the largest |V|. */
 static double attend_error(const attend_case *c, const vectors *v, int m, const float *q,
                            const float *k, const float *sinks, double scale, const uint16_t *o)
 {
@@ -652,7 +638,7 @@ static double attend_error(const attend_case *c, const vectors *v, int m, const 
     return worst / most;
 }
 
-/* Returns the pages of keys k [tokens][kv][DIMS] on the device. Other numbers are NaN. */
+/* Writes keys k [tokens][kv][DIMS] to pages. Other numbers of the pages are NaN. */
 static uint16_t *key_pages(const vectors *v, int kv, const float *k)
 {
     const size_t page = (size_t)(kv * 2 * KVD_PAGE_TOKENS * DIMS), n = (size_t)v->pages * page;

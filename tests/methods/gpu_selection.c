@@ -1,7 +1,4 @@
-/*
- * Tests on the GPU which pages a step reads, against the CPU code of methods quest, alisa, a2ats
- * and mpcache.
- */
+/* Tests which pages a step reads, against the CPU's quest, alisa, a2ats and mpcache. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -75,10 +72,7 @@ static uint16_t *cell(const fixture *f, int b, int g, int side, int t, int i)
            kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)d);
 }
 
-/*
- * Makes a fixture whose pages are in random order. Unused elements are NaN, or 0 up to the next
- * multiple of 8 tokens. The last row of the batch is padding.
- */
+/* Makes pages in random order; unused elements are NaN. The batch's last row is padding. */
 static fixture fixture_make(const selection_case *c, size_t page)
 {
     fixture f = {.c = c, .page = page};
@@ -131,10 +125,7 @@ static fixture fixture_make(const selection_case *c, size_t page)
     return f;
 }
 
-/*
- * Writes probabilities p [n] of query q [d_k] over n tokens, or over those in `read`. Returns the
- * log-sum-exp.
- */
+/* Computes probabilities p [n] of query q over n tokens, or `read`. Returns the log-sum-exp. */
 static double attend(const fixture *f, int b, int g, const uint16_t *q, int n, const uint8_t *read,
                      double *p)
 {
@@ -158,10 +149,7 @@ static const uint16_t *row_of(const fixture *f, int b, int t, int h)
     return f->rows[b] + (size_t)((t * f->c->n_heads + h) * f->c->d_k);
 }
 
-/*
- * Returns the position t < n that is stored in row `row` of the history (t % history = row), the
- * newest one. Negative if there is none.
- */
+/* Returns the newest position t < n with t % history = row; negative if there is none. */
 static int position_of(int n, int row, int history)
 {
     int t = n - 1;
@@ -170,10 +158,7 @@ static int position_of(int n, int row, int history)
     return t;
 }
 
-/*
- * Runs the kernel that stores the probabilities of recent queries (`recent`), for queries from[b]
- * .. to[b] - 1 of each request b.
- */
+/* Stores the probabilities of queries from[b] .. to[b] - 1 of each request. */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
 {
@@ -213,7 +198,7 @@ static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t
     check(cudaDeviceSynchronize(), "rows of prompts");
 }
 
-/* Runs all tokens of every request but the last one, as prompts in two chunks. */
+/* Runs all tokens but the last of each request, in two chunks. */
 static void run_prompts(const fixture *f, const kvd_selection *s)
 {
     int32_t at[3][BATCH + 1] = {{0}};
@@ -225,7 +210,7 @@ static void run_prompts(const fixture *f, const kvd_selection *s)
     recall_rows(f, s, at[1], at[2]);
 }
 
-/* Returns the probability of token t that the device stored in row `row` of `recent`. */
+/* Returns the stored probability of token t in row `row` of `recent`. */
 static float recent_of(const fixture *f, const float *recent, int history, int b, int g, int t,
                        int row)
 {
@@ -235,10 +220,7 @@ static float recent_of(const fixture *f, const float *recent, int history, int b
                   (size_t)(t % KVD_PAGE_TOKENS)];
 }
 
-/*
- * Compares the probabilities in `recent` with a reference and returns how many are wrong. `read`:
- * tokens that the last step read, or NULL.
- */
+/* Returns how many probabilities in `recent` are wrong. `read`: the last step's, or NULL. */
 static size_t check_recent(const fixture *f, const float *recent, int history, int b, int g,
                            const uint8_t *read)
 {
@@ -265,9 +247,7 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
     return wrong;
 }
 
-/*
- * Computes codes of keys or, if `codes` is NULL, bounds of pages, in two prompt chunks and a step.
- */
+/* Computes codes of keys or, if `codes` is NULL, bounds of pages, in two chunks and a step. */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
     const selection_case *const c = f->c;
@@ -289,10 +269,7 @@ static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selec
     }
 }
 
-/*
- * Compares the bounds (largest and smallest key of each page and channel) with a reference, and
- * returns how many are wrong.
- */
+/* Returns how many bounds (largest and smallest key of page and channel) are wrong. */
 static size_t check_bounds(const fixture *f, const kvd_selection *on)
 {
     const selection_case *const c = f->c;
@@ -319,7 +296,7 @@ static size_t check_bounds(const fixture *f, const kvd_selection *on)
     return wrong;
 }
 
-/* One KV head for the CPU methods: K in float32, and the queries of its group. */
+/* a KV head on the CPU: K in float32, and its queries */
 typedef struct {
     float *k, *q;
     uint32_t *position;
@@ -361,7 +338,7 @@ static double bound(const fixture *f, const head *h, int n, size_t page)
 typedef struct {
     const kvd_tokens_method *method;
     void *self;
-    /* Probabilities of the recent queries' rows, or NULL. */
+    /* probabilities of recent queries, or NULL */
     float *recent;
     int history;
     uint16_t *code; /* codes of keys, or NULL */
@@ -374,7 +351,7 @@ typedef struct {
     uint16_t code[];
 } coded;
 
-/* Returns the state that a2ats.c would have, with the GPU's codes of the first n tokens. */
+/* Returns the state of a2ats.c, with the GPU's codes of n tokens. */
 static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t n)
 {
     coded *const x = need(sizeof *x + (size_t)f->c->len[b] * sizeof *x->code);
@@ -387,10 +364,7 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
     return x;
 }
 
-/*
- * Returns the state of the CPU method, filled with the GPU's numbers, or NULL. For alisa.c, it is
- * [len][history].
- */
+/* Returns the CPU method's state with the GPU's numbers, or NULL. alisa.c: [len][history]. */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
 {
     const int n = f->c->len[b];
@@ -419,7 +393,7 @@ typedef struct {
     size_t codes, other; /* number of codes, and of those that differ from the CPU */
 } found;
 
-/* Compares the chosen pages of a KV head with the CPU's choice. Sets h->read to the GPU's pages. */
+/* Compares the chosen pages with the CPU's. h->read receives the GPU's. */
 static void check_choice(const fixture *f, int b, int g, const chooser *m, head *h,
                          const int32_t *chosen, int32_t tokens, found *x)
 {
@@ -504,7 +478,7 @@ static void check_output(const fixture *f, int b, int g, const head *h, const ui
     }
 }
 
-/* Writes a calibration file of random Q and K of one layer, and opens it. */
+/* Writes and opens random Q and K of one layer as calibration data. */
 static int calibrate(chooser *by, const kvd_config *c, kvd_err *err)
 {
     static char path[160];

@@ -1,7 +1,4 @@
-/*
- * Tests the GPU kernels of the entropy coder against methods/bits/rans.h. Coded blocks must be
- * equal bit by bit.
- */
+/* Tests the entropy coder's kernels against methods/bits/rans.h, bit by bit. */
 #include <math.h>
 #include <string.h>
 
@@ -21,17 +18,14 @@ static kvd_rng rng;
 
 typedef struct {
     const char *name;
-    /*
-     * Number of coded components of K and of V, and largest number of different integers of a
-     * component.
-     */
+    /* number of coded components of K and V, and of different integers of a component at most */
     int kept[2], most_n;
     int n_sink, words;
-    /* Number of prompt tokens of each request, and number of decode steps. */
+    /* number of prompt tokens of each request, and of decode steps */
     int32_t prompt[N], steps;
-    /* Number of components that share a scale. 0: there are no scales but a fixed step. */
+    /* number of components that share a scale; 0: a fixed step */
     int group;
-    /* Bytes of lookup tables in shared memory. 0: the device's maximum. */
+    /* bytes of lookup tables; 0: the device's maximum */
     size_t room;
 } test_case;
 
@@ -39,7 +33,7 @@ typedef struct {
     kvd_stream_side side;
     kvd_stream_tables tables; /* on the host */
     float *y, *bias;          /* [N][MOST][kept], [kept] */
-    /* [N][MOST][kept] Integers to code. Some have no frequency. */
+    /* [N][MOST][kept] integers to code, some without frequency */
     int32_t *q;
     uint8_t *blocks; /* [PAGES][bytes] blocks written by the CPU */
     float *scale;    /* [N][MOST][groups][2] scales and zero points */
@@ -50,14 +44,11 @@ typedef struct {
     one_side of[2];
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
-    /*
-     * Number of 16-bit words of the compressed blocks of each running request (slot). The last
-     * element is the most words of a stream that did not fit.
-     */
+    /* number of 16-bit words of each slot's blocks; last: of the longest stream that did not fit */
     uint32_t units[N + 2], *device_units;
 } problem;
 
-/* Draws random frequencies for component j, which fall with the distance from 0. */
+/* Draws frequencies of component j, which fall with the distance from 0. */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)
 {
@@ -75,7 +66,7 @@ static int draw_component(const test_case *c, int j, int kept, kvd_stream_compon
     return n + 1;
 }
 
-/* Quantises all components to 2 bits in groups of c->group, which share a scale. */
+/* Quantises to 2 bits, in groups of c->group that share a scale. */
 static void draw_groups(const test_case *c, one_side *s)
 {
     enum { BITS = 2 };
@@ -108,10 +99,7 @@ static void draw_groups(const test_case *c, one_side *s)
     host_free(group, of, x, code);
 }
 
-/*
- * Returns how many bytes of shared memory lookup tables may take: `room`, or the device's maximum
- * if that is 0.
- */
+/* Returns the bytes of lookup tables: `room`, or the device's maximum if 0. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -219,10 +207,7 @@ static int32_t *integers(const one_side *s, int b, int t)
     return s->q + ((size_t)b * MOST + (size_t)t) * (size_t)s->tables.kept;
 }
 
-/*
- * Lists those integers of a token that have no frequency, in the order in which the kernel stores
- * them.
- */
+/* Lists a token's integers without frequency, in the kernel's order. */
 static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_t *counts,
                             kvd_stream_exception *to)
 {
@@ -241,7 +226,7 @@ static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_
             }
 }
 
-/* Encodes the tokens of a request on the CPU. Returns the number of 16-bit words. */
+/* Encodes a request on the CPU. Returns the 16-bit words. */
 static uint32_t code_request(const problem *p, one_side *s, int b)
 {
     const kvd_stream_parts parts = kvd_stream_parts_of(s->side.room);

@@ -1,7 +1,4 @@
-/*
- * Tests eviction that keeps different numbers of tokens per head, in one layer, on the GPU against
- * the CPU methods.
- */
+/* Tests eviction with different numbers of tokens per head against the CPU. */
 #include "uneven_case.h"
 
 static const uneven_case uneven_cases[] = {
@@ -97,7 +94,7 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     device_free(a.prompt.pool, a.least, a.count, a.table, a.heads, a.vector, a.is_whole);
 }
 
-/* Runs a decode step that appends each request's first K and V. The last row is padding. */
+/* Runs a step that appends each request's first K and V. The last row is padding. */
 static void run_step(const fixture *f, outputs *o)
 {
     const size_t kv = (size_t)f->map.n_kv_heads, pitch = (size_t)f->max_pages;
@@ -237,7 +234,7 @@ static void run_case(const uneven_case *u)
         free(all[i]);
 }
 
-/* Parameters of mpcache.c: fraction of last query rows, and threshold of the mean probability. */
+/* case of mpcache: fraction of last queries, and threshold of the mean probability */
 typedef struct {
     double rows, threshold;
     test_case shape;
@@ -252,10 +249,7 @@ static const marked_case marked_cases[] = {
     {0.3, 0.006, SHAPE(4, 2, 256, 208, 300, 33, 129)},
 };
 
-/*
- * Reference: writes for each token the largest over heads of its mean probability for the last
- * `rows` queries.
- */
+/* Finds per token the largest mean probability over heads, for the last `rows` queries. */
 static void mean_probabilities(const fixture *f, int b, int rows, double *best)
 {
     const int n = f->len[b], heads = f->map.n_heads;

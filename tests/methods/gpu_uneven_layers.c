@@ -1,4 +1,4 @@
-/* Tests eviction whose budgets depend on all layers, on the GPU against the CPU methods. */
+/* Tests eviction whose budgets depend on all layers against the CPU. */
 #include "uneven_case.h"
 
 enum { LAYERS_MOST = 4 };
@@ -26,8 +26,8 @@ static const uneven_case layer_cases[] = {
 };
 
 /*
- * Device memory of all layers. least: thresholds [batch][n_kv_heads + 1]; rank: scores
- * [layers][n_kv_heads][n_q8].
+ * arrays on the device: thresholds `least` [batch][n_kv_heads + 1], scores `rank`
+ * [layers][n_kv_heads][n_q8]
  */
 typedef struct {
     unsigned long long *least;
@@ -42,7 +42,7 @@ typedef struct {
     uint16_t *heads;
 } layer;
 
-/* Fills the fixture with random normal queries of standard deviation `sharp`. */
+/* Draws normal queries of standard deviation `sharp`. */
 static void draw_queries(fixture *f, double sharp)
 {
     for (int b = 0; b < f->batch; b++)
@@ -52,7 +52,7 @@ static void draw_queries(fixture *f, double sharp)
                     *(uint16_t *)query(f, b, h, t, i) = bf16_of(sharp * kvd_rng_normal(&rng));
 }
 
-/* Returns the keys (or the queries) of the first n tokens of prompt b. */
+/* Returns the keys (or queries) of the first n tokens of prompt b. */
 static float *rows_of(const fixture *f, int b, int n, bool keys)
 {
     const int heads = keys ? f->map.n_kv_heads : f->map.n_heads, d = f->map.d_qk[0];
@@ -115,10 +115,7 @@ static double score_of(const kvd_evict_rule *r, const layer *l, const found *x, 
     return t < r->sink ? INFINITY : o[r->review ? t / r->review : t];
 }
 
-/*
- * Compares the kept tokens of a layer and prompt with the CPU's. Returns how many are wrong. *off:
- * number of heads that keep one token more or less.
- */
+/* Returns how many kept tokens are wrong. *off: heads with one token more or less. */
 static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i, int b,
                        const int32_t *kept, const int32_t *count, int *off)
 {
@@ -160,10 +157,7 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
     return wrong;
 }
 
-/*
- * Makes layer i in memory that all layers share. Methods that read prompts twice need twice as many
- * rows.
- */
+/* Makes layer i in memory that all layers share. Some methods read prompts twice. */
 static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, scratch to)
 {
     layer l = {.lse = NULL};
@@ -227,10 +221,7 @@ static size_t heads_bytes(const fixture *f)
            (size_t)(KVD_PAGE_TOKENS * (f->map.d_qk[0] + f->map.d_v[0])) * 2;
 }
 
-/*
- * Checks the pages that hold the tokens `kept` (NULL: all) of a layer. Returns the number of wrong
- * elements.
- */
+/* Checks the pages of tokens `kept` (NULL: all). Returns how many elements are wrong. */
 static int check_layer_rows(layer *l, const int32_t *table, const int32_t *kept,
                             const int32_t *count)
 {
@@ -282,7 +273,7 @@ static void divide(const kvd_method *m, layer *l, int layers, kvd_err *err)
     }
 }
 
-/* Returns 1 if the number of tokens kept by all layers differs from the CPU's. */
+/* Returns 1 if the tokens of all layers differ in number from the CPU's. */
 static int check_total(const layer *l, int layers, int b, const found *x, const int32_t *count)
 {
     const size_t n = (size_t)l->f.len[b], kv = (size_t)l->f.map.n_kv_heads,

@@ -1,4 +1,4 @@
-/* Tests method a2ats, which stores keys as centroids, against k-means in double precision. */
+/* Tests a2ats, which stores keys as centroids, against k-means. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "model/pass/blocks.h"
@@ -12,7 +12,7 @@ static void rotate(uint32_t position, float *x)
     kvd_rope_apply(&config, cosine, sine, &position, 1, 1, x);
 }
 
-/* Runs a decode step with the query of the last token. Sets read [N] to 1 for tokens read. */
+/* Runs a step with the last token's query. read [N]: 1 for tokens read. */
 static void choose(const char *text, uint8_t *read)
 {
     static float k[N * D], q[KVD_CONFIG_WINDOW_LAYERS * D];
@@ -52,7 +52,7 @@ static void choose(const char *text, uint8_t *read)
     m.plan.tokens->close(self);
 }
 
-/* Reference: sets want [N] to 1 for tokens that a step must read. keys [N][D] are before RoPE. */
+/* Sets want [N] to 1 for tokens that a step must read. keys [N][D] are before RoPE. */
 static void expected(const double *keys, size_t budget, uint8_t *want)
 {
     const int group = config.n_heads / config.n_kv_heads;
@@ -103,10 +103,7 @@ TEST(centroids_of_all_keys_are_exact)
     compare(60, keys);
 }
 
-/*
- * With few centroids, these must minimise (k - c) H (k - c)^T summed over keys k, where H is the
- * second moment of the queries.
- */
+/* Centroids c minimise (k - c) H (k - c)^T over keys k, with the second moment H of queries. */
 TEST(few_centroids_are_those_of_queries)
 {
     enum { SIZE = 6 };
@@ -156,7 +153,7 @@ TEST(few_centroids_are_those_of_queries)
     compare(SIZE, keys);
 }
 
-/* Codebooks for timing are random vectors of length 1, and distances have no weights. */
+/* For timing, codebooks are random and distances unweighted. */
 TEST(timing_draws_codebooks)
 {
     const kvd_method_setup setup = {.config = &config, .drawn = true, .seed = 3};

@@ -1,4 +1,4 @@
-/* Tests method allot, which gives each dimension its own number of bits by water-filling. */
+/* Tests allot, which gives dimensions different bits by water-filling. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 
@@ -7,10 +7,7 @@ enum { N = 2000, PLACES = LAYERS * HEADS };
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/*
- * Makes projections of Q, K and V of every head by a [D][D]. `qk` and `v` select the singular
- * values that the method uses.
- */
+/* Projects Q, K and V by a [D][D]. `qk`, `v`: whose singular values give the bits. */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)
@@ -69,7 +66,7 @@ static size_t distinct(size_t j)
     return n;
 }
 
-/* Writes diag(1, ratio, ratio^2, ...) to a [D][D]. */
+/* Sets a [D][D] to diag(1, ratio, ratio^2, ...). */
 static void falling(float *a, double ratio)
 {
     memset(a, 0, D * D * sizeof *a);
@@ -131,10 +128,7 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/*
- * Squared singular values of method fisher are costs in nats. The bits of dimensions must follow
- * them, not the variances.
- */
+/* Bits must follow the squared singular values of fisher, which are costs in nats. */
 TEST(singular_values_decide)
 {
     float a[D * D];

@@ -1,4 +1,4 @@
-/* Tests quantisation methods: errors, bit counts and each method's defining property. */
+/* Tests quantisation methods: errors, bits and defining properties. */
 #include "code_rows.h"
 #include "common/quantise.h"
 #include "common/rng.h"
@@ -69,10 +69,7 @@ TEST(more_bits_lose_less)
                 count.payload == 16.0 * N * D);
 }
 
-/*
- * kivi quantises keys per channel and values per token, so a channel with large numbers spoils only
- * values.
- */
+/* kivi quantises keys per channel, so a channel of large numbers spoils only values. */
 TEST(channels)
 {
     kvd_bits_count count;
@@ -80,7 +77,7 @@ TEST(channels)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    /* Squared errors of keys (a) and of values (b), without channel 5. */
+    /* squared errors of keys and values without channel 5 */
     double a = 0, b = 0;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
@@ -89,10 +86,7 @@ TEST(channels)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /*
-     * kivi counts 32 bits per group of 32: 5 groups for each channel of 150 keys, and 2 for each
-     * value vector of 48.
-     */
+    /* 32 bits per group of 32: 5 groups per channel of 150 keys, 2 per value of 48 numbers */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -141,7 +135,7 @@ TEST(outliers_and_low_rank)
     assert_memory_equal(kept, x, sizeof x);
 }
 
-/* Method comet uses symmetric 4-bit codes. Errors are at most half of the step max |x| / 7. */
+/* comet has symmetric 4-bit quantisation, with errors up to half of max |x| / 7. */
 TEST(symmetric_channels)
 {
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -171,8 +165,8 @@ TEST(channels_of_two_bits_and_of_one)
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
     /*
-     * vidkv gives one half of the channels 2 bits, and 32 per group, the other half 1 bit, and 16
-     * per group. One more bit per channel tells which half it is in.
+     * Half of vidkv's channels have 2 bits, and 32 per group; the other half 1 bit, and 16. One
+     * more bit tells them apart.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
@@ -193,10 +187,7 @@ TEST(channels_of_two_bits_and_of_one)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /*
-     * Checks the sign of sums over 32 tokens: 1-bit channels store the signs of a Fourier
-     * transform, whose frequency 0 is the sum.
-     */
+    /* Channels with 1 bit keep signs of a Fourier transform, so the sign of their sum is right. */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;
@@ -220,10 +211,7 @@ TEST(channels_of_two_bits_and_of_one)
     assert_true(count.payload == 2.0 * N * D && two < one && count.side == 32.0 * 5 * D + D);
 }
 
-/*
- * vidkv codes values as s, 0 or -s, where s is the mean magnitude of a group. Five numbers take 8
- * bits.
- */
+/* Values become s, 0 or -s, with the mean magnitude s. Five numbers take 8 bits. */
 TEST(ternary_values)
 {
     kvd_bits_count count;
@@ -276,10 +264,7 @@ static double loss_of(const double *histogram, int bins, const double *found, in
     return sum;
 }
 
-/*
- * Reference: returns the least squared error over all divisions of bins `first` .. bins - 1 of a
- * histogram into n ranges.
- */
+/* Returns the least squared error of n ranges that divide bins `first` .. bins - 1. */
 static double least_of(const double *histogram, int bins, int first, int n)
 {
     double best = INFINITY, weight = 0, mean = 0, square = 0;

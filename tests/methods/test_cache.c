@@ -102,7 +102,7 @@ TEST(test_full_rank_is_dense)
     }
 }
 
-/* Reference in double precision: o = softmax(q A_q (k A_k)^T / sqrt(D)) v A_v B_v. */
+/* Computes o = softmax(q A_q (k A_k)^T / sqrt(D)) v A_v B_v in double precision. */
 static void plain(const kvd_dims *dims, float *to)
 {
     for (size_t s = 0; s < SEQUENCES; s++)
@@ -206,10 +206,7 @@ TEST(test_cut_is_zero_padding)
     kvd_dims_release(&full);
 }
 
-/*
- * Tests the product of W_O and the projection A_v^T: outputs with kept dimensions times A_v^T W_O
- * must equal full outputs times W_O.
- */
+/* Kept outputs times A_v^T W_O must equal full outputs times W_O. */
 TEST(test_ragged_output_product)
 {
     enum { M = 32 };
@@ -300,10 +297,7 @@ TEST(test_rounded_store)
         const double error = distance(out, dense, TOKENS * HEADS * D);
         assert_true(error > unit[i] / 10 && error < 4 * unit[i]);
     }
-    /*
-     * The first token of a sequence sees only itself, so its output is V, rounded to the type of
-     * the cache.
-     */
+    /* The first token sees only itself, so its output is V. */
     uint16_t half[D];
     kvd_from_f32(KVD_F16, data.v + data.offset[1] * KV * D, half, D);
     kvd_to_f32(KVD_F16, half, v, D);

@@ -1,6 +1,4 @@
-/*
- * Tests method cachegen, which entropy-codes the differences from a group's first token (anchor).
- */
+/* Tests cachegen, which entropy-codes differences from a group's first token (anchor). */
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "methods/bits/rans.h"
@@ -34,8 +32,8 @@ static double spread_of(size_t j)
 }
 
 /*
- * The quantisation step is half of the standard deviation in layer 0 (3.047 bits) and the whole in
- * layer 1 (2.047 bits). Anchors take 8 bits.
+ * The quantisation step is half of the standard deviation in layer 0 (3.047 bits), the whole in
+ * layer 1 (2.047).
  */
 TEST(steps_and_bits)
 {
@@ -100,10 +98,7 @@ TEST(lanes_decode_the_same)
     refuse_plan("cachegen,own=1,lanes=1", 0, setup(), "use lanes=0");
 }
 
-/*
- * With own=1, a block has one frequency table for all channels. These channels have equal
- * distributions, so codes become only a little longer.
- */
+/* With equal distributions, one table per block makes the output little longer. */
 TEST(blocks_with_tables_of_their_own)
 {
     kvd_bits_count count, own;

@@ -1,4 +1,4 @@
-/* Tests method kvquant with calibration data, and with squared gradients as weights. */
+/* Tests kvquant with calibration data and squared gradients. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -27,10 +27,7 @@ static int by_size(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/*
- * Without outliers, a channel of keys has at most 2^bits different numbers, and each key must
- * become the nearest of them.
- */
+/* A channel of keys has at most 2^bits numbers; each key becomes the nearest. */
 TEST(keys_have_levels)
 {
     for (int bits = 1; bits <= 4; bits++)
@@ -48,10 +45,7 @@ TEST(keys_have_levels)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /*
-                 * Expected outliers are the keys outside of the quantiles 0.02 and 0.98, computed
-                 * like numpy.quantile.
-                 */
+                /* Outliers are beyond the quantiles 0.02 and 0.98, as of numpy.quantile. */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -183,7 +177,7 @@ TEST(qnorm_keeps_moments)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
-/* Writes a file of the squared gradients that the function `of` returns for each element. */
+/* Writes a file of squared gradients; of() gives that of each element. */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
 {
@@ -269,7 +263,7 @@ TEST(fisher_file_is_read_as_written)
     kvd_fisher_close(&f);
 }
 
-/* Quantises K and V of layer 1. If `use`, errors are weighted by the squared gradients f. */
+/* Quantises K and V. `use`: errors are weighted by the squared gradients f. */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];
@@ -302,7 +296,7 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     m.plan.bits->close(self);
 }
 
-/* Sums squared errors of keys with squared gradient 1e-3 (error[0]) and 1e-9 (error[1]). */
+/* Computes the errors of keys with squared gradient 1e-3 (error[0]) and 1e-9 (error[1]). */
 static void errors_of_keys(const float *all, double error[2])
 {
     error[0] = error[1] = 0;

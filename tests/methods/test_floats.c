@@ -1,6 +1,5 @@
 /*
- * Tests the formats of methods fp8, mxfp4, nvfp4, comet and vidkv against PyTorch and torchao
- * (tests/oracle/make_floats.py).
+ * Tests fp8, mxfp4, nvfp4, comet, vidkv against PyTorch and torchao (tests/oracle/make_floats.py).
  */
 #include "calibration_dump.h"
 #include "code_rows.h"
@@ -86,7 +85,7 @@ TEST(blocks_of_torchao)
 {
     const struct {
         const char *method, *input, *output;
-        /* Bits of scales per vector of 96 numbers. */
+        /* number of bits of scales per vector of 96 numbers */
         double side;
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
@@ -104,10 +103,7 @@ TEST(blocks_of_torchao)
     }
 }
 
-/*
- * Rows of 40 dimensions are padded: to 64 codes and 2 scales in mxfp4, to 48 codes and 3 scales in
- * nvfp4.
- */
+/* 40 dimensions are padded: to 64 numbers and 2 scales (mxfp4), 48 and 3 (nvfp4). */
 TEST(ends_of_rows)
 {
     static float x[3 * 40], y[3 * 40];
@@ -118,12 +114,12 @@ TEST(ends_of_rows)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* In mxfp4, 448 = 7 * 64 becomes 6 * 64: the largest 4-bit number times a power of two. */
+    /* In mxfp4, 448 = 7 * 64 becomes 6 * 64. */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* In nvfp4, the scale 448 / 6 = 74.7 is rounded to 72, a number of E4M3. */
+    /* In nvfp4, the scale 448 / 6 = 74.7 becomes 72. */
     assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
@@ -151,7 +147,7 @@ TEST(codes_per_channel)
     }
 }
 
-/* Returns the largest magnitude in a layer's calibration data of one head, or of all heads (-1). */
+/* Returns the largest magnitude in a layer's calibration data of one head, or all (-1). */
 static float largest_of(kvd_x what, int layer, int head)
 {
     static float rows[N * D];

@@ -1,7 +1,4 @@
-/*
- * Tests option --method (lists, combinations, refused texts), and the parameter that trades a
- * method's bytes for quality.
- */
+/* Tests option --method, and the parameter that trades bytes for quality. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,10 +50,7 @@ TEST(test_registry)
 TEST(test_which)
 {
     const struct {
-        /*
-         * Method, parameter that the caller names (or NULL), and expected parameter (NULL: the call
-         * fails).
-         */
+        /* method, parameter asked for (or NULL), expected parameter (NULL: failure) */
         const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},
                {"zack+h2o", NULL, "h2o.heavy"},

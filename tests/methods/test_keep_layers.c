@@ -1,7 +1,4 @@
-/*
- * Tests parameter keep_layers: first and last layers stay uncompressed, and layers between are
- * compressed as without the parameter.
- */
+/* Tests keep_layers: first and last layers stay uncompressed. */
 #include "code_rows.h"
 #include "common/rng.h"
 #include "methods/cache.h"
@@ -29,7 +26,7 @@ static void fill(void)
     }
 }
 
-/* Runs a method on layers that all have the same Q, K and V. Writes the outputs [LAYERS][OUT]. */
+/* Runs a method on layers with equal Q, K and V. Writes outputs [LAYERS][OUT]. */
 static kvd_cache_account run(const char *text, float *out)
 {
     const kvd_method_setup setup = {.config = &config, .seed = 1};

@@ -1,4 +1,4 @@
-/* Tests method kvtc, which quantises principal components of all heads and applies DEFLATE. */
+/* Tests kvtc, which quantises principal components of all heads and applies DEFLATE. */
 #include <unistd.h>
 #include <zlib.h>
 
@@ -13,7 +13,7 @@ enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE];
 static const uint32_t *position; /* NULL: 0, 1, ... */
 
-/* Encodes the array x as K or V of all heads of layer 1. Returns the mean squared error. */
+/* Encodes x as K or V of layer 1. Returns the mean squared error. */
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -106,10 +106,7 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/*
- * Writes the bits of division i of 16 components into groups: two groups of 8, or a single group if
- * bits[1] is -1.
- */
+/* Writes the bits of division i of 16 components: two groups of 8, or one if bits[1] is -1. */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};
@@ -171,10 +168,7 @@ static void measure_ways(kvd_x what, int layer, double *error)
     }
 }
 
-/*
- * The method's division of bits must be the best: none with at most as many bits may have an error,
- * measured on all tokens, that is 2 % smaller.
- */
+/* No division with as many bits may have an error 2 % smaller. */
 TEST(divisions_are_the_best)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -224,7 +218,7 @@ TEST(divisions_are_the_best)
     assert_true(divisions > 0);
 }
 
-/* Packs n rows of layer 1 in the order of the kernel in cuda/streams.cu. Returns the bytes. */
+/* Packs n tokens of layer 1 in the kernel's order. Returns the size in bytes. */
 static size_t pack(const void *self, kvd_side side, size_t n, uint8_t *to)
 {
     const kvd_kvtc_group *g;
@@ -272,10 +266,7 @@ static void check_stream(const uint8_t *from, size_t n)
     free(back);
 }
 
-/*
- * Computes components and packs their codes as the GPU does. Their bits must be those that the
- * method counts.
- */
+/* Packs quantised components as the GPU does. Their bits must be those that the method counts. */
 TEST(deflates_packed_codes)
 {
     static const char *const text[] = {"kvtc,bits=1.5,sink=0", "kvtc,bits=4,sink=0"};
@@ -295,7 +286,7 @@ TEST(deflates_packed_codes)
         assert_true(pack(self, side, N, packed) <= N * WIDE);
         assert_int_equal(kvd_kvtc_count(self, 1, side, packed, N, &bits, &err), 0);
         check_stream(packed, pack(self, side, N, packed));
-        /* Accepts a small difference of bits, because sums in float32 may change a few codes. */
+        /* Float32 sums may change a few quantised numbers. */
         assert_true(fabs(bits - count.payload - count.side) <= 0.002 * bits);
         m.plan.bits->close(self);
     }

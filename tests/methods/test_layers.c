@@ -1,4 +1,4 @@
-/* Tests methods minicache (merges two layers) and xkv (decomposes several layers together). */
+/* Tests minicache (merges two layers) and xkv (decomposes several layers together). */
 #include <lapacke.h>
 #include <math.h>
 #include <stdlib.h>
@@ -59,10 +59,7 @@ static double turn(const float *x, const float *y)
     return most;
 }
 
-/*
- * minicache merges the directions of two layers' vectors and keeps their lengths. With gamma = 0,
- * it merges all.
- */
+/* minicache merges directions and keeps lengths. gamma = 0 merges all. */
 TEST(lengths_are_kept)
 {
     for (int i = 0; i <= 10; i++) {
@@ -131,7 +128,7 @@ TEST(the_widest_angles_stay)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* With gamma = g / 4 = 1, only the two vectors with the smallest angle may be merged. */
+        /* With gamma = 1, only the two vectors of smallest angle may be merged. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -153,10 +150,7 @@ TEST(groups_of_layers)
     assert_int_equal(kvd_layers_xkv.group(&four, &c, 4), 3);
 }
 
-/*
- * Computes falling singular values of the matrix of all tokens (rows) and dimensions of all heads
- * and layers (columns).
- */
+/* Computes singular values of the matrix of tokens by all heads' and layers' dimensions. */
 static void singular_values(size_t n, double *sigma)
 {
     double x[N * WIDE], superb[WIDE];
@@ -178,10 +172,7 @@ static double error2(size_t n)
     return sum;
 }
 
-/*
- * The squared error of xkv at rank r must be the sum of the squared singular values after the first
- * r (Eckart, Young).
- */
+/* The error at rank r is the sum of later squared singular values (Eckart, Young). */
 TEST(the_tail_is_lost)
 {
     for (size_t n = 10; n <= N; n += 30) {
@@ -213,10 +204,7 @@ TEST(full_rank_is_the_identity)
     assert_true(error2(N) < 1e-8 * N * WIDE);
 }
 
-/*
- * With one layer the matrix has more rows than columns, so xkv uses eigenvectors of X^T X instead
- * of X X^T.
- */
+/* With one layer, xkv uses X^T X instead of X X^T. */
 TEST(one_narrow_layer)
 {
     const kvd_parameter_values v = {.value = {1, 5, 5}};

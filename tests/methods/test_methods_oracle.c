@@ -160,9 +160,7 @@ TEST(palu)
     kvd_plan_close(&plan);
 }
 
-/*
- * Codes head h of rows [ROWS][WIDE]. x [ROWS][D] receives the head's numbers, y the decoded ones.
- */
+/* Quantises head h of rows [ROWS][WIDE]. x, y [ROWS][D]: its numbers, and the decoded ones. */
 static kvd_bits_count code_head(const char *text, const kvd_method_setup *s, int side, int h,
                                 const float *rows, float *x, float *y)
 {
@@ -175,7 +173,7 @@ static kvd_bits_count code_head(const char *text, const kvd_method_setup *s, int
     return count;
 }
 
-/* K-means has local optima, so the errors of kvquant may differ from SciPy's by 2 %. */
+/* K-means has local optima, so errors may differ by 2 %. */
 TEST(kvquant)
 {
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -245,9 +243,7 @@ TEST(weighted)
                            *const weight = tensor(names[side][1], ROWS * WIDE),
                            *const apart = tensor(names[side][2], ROWS * WIDE),
                            *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
-        /*
-         * Weighted squared errors: of kvquant with and without weights, and of SciPy with weights.
-         */
+        /* errors of kvquant with and without weights, and of SciPy with weights */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
@@ -259,10 +255,7 @@ TEST(weighted)
             for (int h = 0; h < KV; h++) {
                 float x[ROWS * D], y[ROWS * D], half[ROWS * D];
                 (void)code_head(text, &with, side, h, rows, x, y);
-                /*
-                 * Finds the largest possible error: half of the range of a key channel or value
-                 * vector, without outliers.
-                 */
+                /* half of the range of a key channel or of a value, without outliers */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {
@@ -276,10 +269,7 @@ TEST(weighted)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /*
-                     * Weight of a number: the squared gradient, for numbers that are divided by
-                     * half of their range.
-                     */
+                    /* squared gradient, for numbers divided by half of their range */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)

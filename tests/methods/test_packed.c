@@ -1,4 +1,4 @@
-/* Tests the layout of codes in 32-bit words for the GPU (methods/bits/packed_layout.h). */
+/* Tests how quantised numbers are packed in 32-bit words for the GPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,10 +52,7 @@ TEST(every_number_has_its_bits)
         }
 }
 
-/*
- * Numbers 2 p and 2 p + 1 of a lane must be 16 bits apart in a word, so that one mask extracts
- * both.
- */
+/* Numbers 2 p and 2 p + 1 of a lane are 16 bits apart, so one mask extracts both. */
 TEST(pairs_stand_in_halves)
 {
     for (int w = 1; w <= 8; w *= 2)
@@ -81,10 +78,7 @@ TEST(levels_are_a_stream)
         }
 }
 
-/*
- * Operand A of the instruction mma.m16n8k16 must hold code 8 k + 2 r + e in operand k, register r,
- * half e.
- */
+/* Code 8 k + 2 r + e of a lane must be in operand k, register r, half e of mma.m16n8k16. */
 TEST(numbers_are_fragments)
 {
     for (int t = 0; t < TOKENS; t++)
@@ -191,7 +185,7 @@ static kvd_packed_args describe(const char *method)
     return a;
 }
 
-/* Marks bytes of a gear page as used. The bytes must be unused before. */
+/* Marks bytes as used, which must be unused before. */
 static void use(uint8_t *page, size_t size, int at, int bytes, const char *method)
 {
     if (at < 0 || (size_t)(at + bytes) > size)
@@ -201,9 +195,7 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/*
- * Marks the bytes of page p that m tokens use. The first `prompt` tokens were quantised together.
- */
+/* Marks the bytes of page p for m tokens, of which `prompt` were quantised together. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -252,10 +244,7 @@ TEST(pages_of_gear_have_room)
     }
 }
 
-/*
- * Marks the bytes used in a request's first pages [12]. The `prompt` tokens of the prompt are
- * quantised as one block.
- */
+/* Marks the bytes in a request's first pages [12]. The prompt is one block. */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
     const kvd_packed_classes *const c = &a->classes.of;

@@ -1,4 +1,4 @@
-/* Tests method palu, which stores low-rank latent vectors of groups of heads. */
+/* Tests palu, which stores low-rank latents of groups of heads. */
 #include <lapacke.h>
 
 #include "calibration_dump.h"
@@ -17,7 +17,7 @@ static void singular_values(const float *rows, size_t width, double *sigma)
                      0);
 }
 
-/* Returns the sum of squared singular values after the first r. *all receives the sum of all. */
+/* Returns the sum of squared singular values after the first r. *all: of all. */
 static double tail_of(const float *rows, size_t width, size_t r, double *all)
 {
     double sigma[WIDE], tail = 0;
@@ -52,10 +52,7 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
     return sum;
 }
 
-/*
- * The squared error of palu at rank r must be the least possible: the sum of squared singular
- * values from r on (Eckart and Young).
- */
+/* The error at rank r is the sum of later squared singular values (Eckart and Young). */
 TEST(palu_is_the_best_of_its_rank)
 {
     const char *const text[] = {"palu,p=0.5", "palu,p=0.25", "palu,p=0.75,heads=2", "palu,p=0"};
@@ -64,7 +61,7 @@ TEST(palu_is_the_best_of_its_rank)
     for (size_t i = 0; i < 4; i++) {
         kvd_plan plan;
         open_plan(&plan, text[i], 0, &setup);
-        /* By default palu groups four heads, but the model has only two. */
+        /* Palu groups four heads, but the model has only two. */
         assert_int_equal(plan.dims->heads, HEADS);
         for (int l = 0; l < LAYERS; l++)
             for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -119,10 +116,7 @@ TEST(palu_after_dropped_tokens)
     }
 }
 
-/*
- * Returns the sum of the ranks of all groups. `drawn` has singular values for random projections,
- * or is NULL for calibrated ones.
- */
+/* Returns the sum of all ranks. `drawn`: singular values for random projections, or NULL. */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
 {
@@ -154,17 +148,11 @@ TEST(palu_gives_ranks_by_information)
                      4 * LAYERS * HEADS * 2);
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
-    /*
-     * Eight matrices share 32 ranks in proportion to their Fisher information (sum 16): a matrix
-     * with information 1 gets rank 2.
-     */
+    /* Eight matrices share 32 ranks by information (sum 16): information 1 gets rank 2. */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /*
-     * Five matrices with information 1 get 5 x 2 ranks in total, and 2 ranks by which the last V
-     * would exceed its dimension.
-     */
+    /* Five matrices with information 1 get 5 x 2 ranks, and 2 that V had too many. */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);
@@ -188,10 +176,7 @@ TEST(palu_gives_ranks_by_information)
     }
 }
 
-/*
- * Reference: chooses ranks by ZACK, Eq. 6: the removed singular values of a head sum to at most r
- * times the sum of all.
- */
+/* Chooses ranks by ZACK, Eq. 6: removed singular values sum to at most r times all. */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
     const char *const text[] = {"palu,p=0.5,heads=1,search=3", "palu,p=0.25,heads=1,search=3",

@@ -1,4 +1,4 @@
-/* Tests the first pass, in which a method reads whole prompts before it chooses tokens. */
+/* Tests the first pass, which reads prompts before a method chooses tokens. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,10 +53,7 @@ static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
     OK(kvd_prompts_finish(p, whole, &err));
 }
 
-/*
- * Reference: returns the log-sum-exp of query t of sequence s in layer l, over all heads and
- * visible keys.
- */
+/* Returns the log-sum-exp of query t of sequence s in layer l, over all heads and visible keys. */
 static double denominator(int l, size_t s, size_t t, size_t window)
 {
     const size_t from = window && t + 1 > window ? t + 1 - window : 0;
@@ -104,10 +101,7 @@ TEST(denominators_of_all_layers)
         }
 }
 
-/*
- * Layers whose attention window is shorter than a sequence must be left out when its tokens are
- * ranked.
- */
+/* Layers with a window shorter than the sequence do not rank tokens. */
 TEST(layers_with_a_window)
 {
     const kvd_parameter_values values = {.value = {0.5, 0, 1, 0}};
@@ -121,7 +115,7 @@ TEST(layers_with_a_window)
     config.window_layers[0] = 1 << 1;
     first_pass(&p, &plan, 0);
     assert_null(kvd_prompts_levels(&p, 1, 0, 0));
-    /* The third sequence has 9 tokens, which the window holds. */
+    /* The third sequence has 9 tokens, which fit into the window. */
     assert_non_null(kvd_prompts_levels(&p, 1, 0, 2));
     for (size_t t = 0; t < length[0]; t++) {
         const double want = denominator(2, 0, t, 0);
@@ -131,7 +125,7 @@ TEST(layers_with_a_window)
     config = saved;
 }
 
-/* A sink s adds exp(s) to the softmax denominator Z: probabilities shrink by Z / (Z + exp(s)). */
+/* A sink of score s must shrink probabilities by Z / (Z + exp(s)), with the sum Z over keys. */
 TEST(probabilities_with_a_sink)
 {
     const size_t t = 40;
@@ -168,10 +162,7 @@ TEST(rows_of_all_layers)
         assert_true(kvd_prompts_share(&p, KVD_KEYS, 0, s) == 1);
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
-        /*
-         * After two layers are merged, their K and V take 16 (d + 2) + 1 bits per pair of vectors
-         * of d numbers, instead of 32 d.
-         */
+        /* Two merged vectors of d numbers take 16 (d + 2) + 1 bits instead of 32 d. */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

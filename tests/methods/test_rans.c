@@ -11,10 +11,7 @@ enum { N = 20000 };
 static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
-/*
- * Encodes and decodes n symbols with their own frequencies. Returns the bytes of the code. *entropy
- * receives the symbols' entropy in bits.
- */
+/* Encodes and decodes n symbols. Returns the size in bytes. *entropy: of the symbols, in bits. */
 static size_t round_trip(size_t n, double *entropy)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
@@ -232,10 +229,7 @@ TEST(streams_of_a_block)
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
-/*
- * Looks up all numbers below 2^14 in a decoding table. Each integer must be found as often as its
- * frequency says.
- */
+/* Checks that the table has each integer as often as its frequency says. */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
 {
@@ -252,10 +246,7 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
     }
 }
 
-/*
- * Draws random cumulative frequencies of n integers, up to 2^14 - escape. Most frequencies are
- * small, some are 0.
- */
+/* Draws cumulative frequencies of n integers, up to 2^14 - escape, some 0. */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};

@@ -1,13 +1,10 @@
-/* Tests method rotatekv against products with dense matrices. */
+/* Tests rotatekv against products with dense matrices. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 
 enum { N = 300, WIDE = HEADS * D };
 
-/*
- * Multiplies groups of `each` numbers by the Walsh-Hadamard matrix, whose elements are the signs
- * (-1)^popcount(i & j).
- */
+/* Multiplies groups of `each` numbers by signs (-1)^popcount(i & j) (Walsh-Hadamard). */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
     for (size_t i = 0; i < n; i++) {
@@ -71,16 +68,13 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        /* Counts tokens whose error is larger than that of rounding scales to 11 bits. */
+        /* Counts errors larger than rounding of scales to 11 bits gives. */
         apart += diff > 1e-5 * norm;
     }
     return apart;
 }
 
-/*
- * A number halfway between two codes may get either code, so a few tokens may differ from the
- * reference.
- */
+/* Numbers halfway between two levels may be rounded either way. */
 TEST(rotations)
 {
     kvd_bits_count count;

@@ -1,7 +1,4 @@
-/*
- * Tests method shadowkv (low-rank keys; a step reads only chunks with large scores) against double
- * precision, without RoPE.
- */
+/* Tests shadowkv (low-rank keys, a step reads only chunks with large scores), without RoPE. */
 #include "common/rng.h"
 #include "kept_tokens.h"
 
@@ -18,7 +15,7 @@ static float q[N * HEADS * D], k[N * KV * D], v[N * KV * D], out[N * HEADS * D],
     want[N * HEADS * D];
 static uint8_t kept[KV * STEPS * N];
 
-/* Draws keys whose matrix [tokens][all heads] has rank RANK. Neighbouring tokens are correlated. */
+/* Makes keys [tokens][all heads] of rank RANK, in which neighbours are correlated. */
 static int set_up(void **state)
 {
     static double left[N * RANK], right[RANK * KV * D];
@@ -56,10 +53,7 @@ static kvd_stepwise_account run(const char *text)
     return kept_tokens(text, &in, PROMPT, kept, out);
 }
 
-/*
- * Reference: computes the mean key of each chunk. outlier[c] is true for chunks that are always
- * read, because their keys are farthest from the mean.
- */
+/* Computes mean keys of chunks. outlier[c]: always read, because its keys are far from the mean. */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {
     double least[CHUNKS];
@@ -102,10 +96,7 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            /*
-             * Adds the weight of a chunk, with the score dot / sqrt(D), D = 16. Chunks whose keys
-             * are exact are not ranked.
-             */
+            /* Adds the weight of score dot / sqrt(16). Chunks with exact keys are not ranked. */
             sum += weight[c] = outlier[c] ? 0 : exp(dot / 4);
         }
         for (size_t c = 0; c < CHUNKS; c++)

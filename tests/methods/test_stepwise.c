@@ -1,7 +1,4 @@
-/*
- * Tests methods that run token by token: against dense attention, and against the same method run
- * on blocks of tokens.
- */
+/* Tests methods that run token by token, against dense attention and runs in blocks. */
 #include "model/pass/blocks.h"
 #include "stepwise_case.h"
 
@@ -29,7 +26,7 @@ TEST(identity_is_dense_attention)
     }
 }
 
-/* Made-up eviction method that keeps the last `keep` tokens. */
+/* Keeps the last `keep` tokens. */
 static int keep_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                        kvd_err *err)
 {
@@ -61,10 +58,7 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
     return 0;
 }
 
-/*
- * A layer with a window stores only visible tokens. Eviction acts in it only if it holds the whole
- * sequence.
- */
+/* A layer with a window stores only visible tokens. */
 TEST(a_window_is_all_that_is_held)
 {
     enum { WINDOW = 5 };
@@ -196,20 +190,14 @@ TEST(widths_are_those_of_the_cache)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /*
-         * Accepts one rounding error: rounding to 16 bits may go up in one result and down in the
-         * other.
-         */
+        /* The limit allows one rounding error of 16 bits. */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
     }
 }
 
-/*
- * Returns the largest difference between outputs computed by blocks and by tokens. *share receives
- * that of the stored bits.
- */
+/* Returns the largest difference of outputs by blocks and by tokens. *share: of stored bits. */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
     kvd_cache cache;
@@ -301,7 +289,7 @@ TEST(prompts_in_blocks_are_those_of_rows)
     }
 }
 
-/* Made-up method that stores tokens at odd positions at low precision (KVD_LEVEL_LOW). */
+/* Stores tokens at odd positions at low precision. */
 static int lower_half(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                       kvd_err *err)
 {
@@ -344,10 +332,7 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /*
-         * Compares even positions only: at odd ones, the newest token attends before its own K and
-         * V lose dimensions.
-         */
+        /* At odd positions, the newest token attends before it loses dimensions. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

@@ -1,7 +1,4 @@
-/*
- * Tests compression methods that quantise, prune or project K and V token by token, against dense
- * attention.
- */
+/* Tests methods that change K and V token by token, against dense attention. */
 #include "common/linalg.h"
 #include "stepwise_case.h"
 
@@ -23,14 +20,14 @@ TEST(coded_entries)
             const double e = worst(got, want);
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
-            /* Bits of method hetero with m = 1: 8 per number, and 32 for the scales of a vector. */
+            /* hetero with m = 1 stores 8 bits per number, and 32 for a vector's scales. */
             if (m)
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
             kvd_plan_close(&plan);
         }
 }
 
-/* Made-up method that quantises all heads of a token together. No tokens stay exact. */
+/* Quantises every token at once: no tokens stay exact. */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     (void)v, (void)side;
@@ -70,10 +67,7 @@ TEST(codes_of_all_heads)
     }
 }
 
-/*
- * Made-up lossless method. It quantises BLOCK keys at a time, leaves the NEWEST last values
- * unquantised, and counts one bit per number.
- */
+/* A lossless method: BLOCK keys at a time, NEWEST values unquantised, one bit per number. */
 enum { BLOCK = 8, NEWEST = 3 };
 static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,
                          size_t *block)
@@ -117,7 +111,7 @@ TEST(blocks_of_codes_in_a_window)
     }
 }
 
-/* Made-up method that stores prompts at low precision (KVD_LEVEL_LOW). */
+/* Stores prompts at low precision. */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
 {
@@ -161,7 +155,7 @@ TEST(balanced_channels)
     assert_true(fabs(side[1] - side[0] - 16 * D) < 1e-9);
 }
 
-/* The `heavy` + `recent` tokens must take 8 bits per number, all others 2. */
+/* The `heavy` + `recent` tokens take 8 bits per number, others 2. */
 TEST(levels_count_their_own_bits)
 {
     enum { PROMPT = 20, HIGH = 3 + 5 };
@@ -182,10 +176,7 @@ TEST(levels_count_their_own_bits)
     kvd_plan_close(&plan);
 }
 
-/*
- * Method think must prune the channels i of the prompt's keys with the smallest |Q_i| |K_i|, summed
- * over query heads.
- */
+/* think prunes the channels with the smallest |Q_i| |K_i|, summed over query heads. */
 TEST(pruned_channels)
 {
     enum { PROMPT = 30, WINDOW = 8, PRUNED = 6 };
@@ -246,10 +237,7 @@ TEST(pruned_channels)
     kvd_plan_close(&plan);
 }
 
-/*
- * Reference for strawman: multiplies by R_p R_p^T, where the columns of R_p are the first `width`
- * right singular vectors of the prompt.
- */
+/* Multiplies by R_p R_p^T, with the first `width` right singular vectors R_p of the prompt. */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)
 {

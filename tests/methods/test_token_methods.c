@@ -1,7 +1,4 @@
-/*
- * Compares the tokens that methods keep or read with those of public implementations
- * (tests/oracle/make_token_methods.py), and locret's with its scores in double precision.
- */
+/* Compares kept or read tokens with public implementations (tests/oracle/make_token_methods.py). */
 #include "formats/trained.h"
 #include "token_rows.h"
 #include "unit.h"
@@ -31,10 +28,7 @@ TEST(steps_of_public_code)
     }
 }
 
-/*
- * Returns the score that layer `layer` of locret's networks `r` gives token t in KV head g, in
- * double precision. q_pre and the test's k, whose RoPE is undone here, and v are the input.
- */
+/* Returns the score of token t in KV head g by locret's networks. RoPE of k is undone here. */
 static double retaining_score(const kvd_retaining_heads *r, int layer, size_t g, size_t t)
 {
     enum { INPUTS = (HEADS + 2 * KV) * D };
@@ -103,10 +97,7 @@ TEST(retaining_heads_refused)
     refuse_plan("locret", PROMPT, &with_latents, "but a deepseek model caches latents");
 }
 
-/*
- * Method quest reads only some pages per step. The authors' code supports one query head per KV
- * head, so the test model has as many of both.
- */
+/* The authors' quest supports one query head per KV head. */
 TEST(pages_that_are_read)
 {
     static float q[N * KV * D];
@@ -129,10 +120,7 @@ TEST(pages_that_are_read)
         if (i / N % STEPS)
             read += kept[i] * 2.0 * D * 32;
     for (size_t t = PROMPT; t < N; t++)
-        /*
-         * quest stores the smallest and the largest number of each key channel for every page of 8
-         * tokens.
-         */
+        /* Counts the least and greatest of each key channel for every page of 8 tokens. */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
@@ -214,10 +202,7 @@ TEST(budgets_fall_over_layers)
         sum += n;
     }
     assert_int_equal(sum, LAYERS * 20);
-    /*
-     * pyramidkv keeps 35 older tokens on average: 56 in layer 0, falling to 2 * 35 - 56 = 14 in the
-     * last layer.
-     */
+    /* Heads keep 35 older tokens on average: 56 in layer 0, falling to 14 in the last. */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", LAYERS - 1, PROMPT);
@@ -300,8 +285,8 @@ TEST(budgets_of_the_cuda_engine)
 }
 
 /*
- * Checks the token budgets of layers as an engine sets them. Queries of layer l are multiplied by
- * 2^(l - 1). `shorter`: number of tokens that a set may lack.
+ * Checks budgets of layers as an engine sets them. Queries of layer l are multiplied by 2^(l - 1).
+ * `shorter`: how many tokens a set may lack.
  */
 static void same_budgets(const char *text, size_t shorter)
 {
@@ -323,10 +308,7 @@ static void same_budgets(const char *text, size_t shorter)
         for (size_t j = 0; j < (size_t)PROMPT * HEADS * D; j++)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
-        /*
-         * cake's weight of a layer is entropy * variance if tau1 = tau2 = 1. The test passes this
-         * product as entropy, and 1 as variance.
-         */
+        /* cake's weight is entropy * variance, passed here as entropy with variance 1. */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;
     }

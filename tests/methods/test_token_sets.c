@@ -1,5 +1,5 @@
 /*
- * Compares methods that evict, merge or skip tokens with their authors' code or formulas
+ * Compares methods that evict, merge or skip tokens with public code
  * (tests/oracle/make_token_sets.py).
  */
 #include "token_rows.h"

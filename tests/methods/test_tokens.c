@@ -1,7 +1,4 @@
-/*
- * Compares eviction methods with their definitions, written as plain loops, on random attention
- * probabilities.
- */
+/* Compares eviction methods with plain loops on random attention. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +9,7 @@
 
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
-/*
- * row[t][j][i] is the probability that query t of head j gives to token i <= t. After tokens are
- * dropped, rows are scaled to sum 1.
- */
+/* Probability that query t of head j gives to token i <= t. After dropping, a query's sum is 1. */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
     denominator[ALL];
@@ -94,7 +88,7 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
     }
 }
 
-/* Added to the probability that a new token gives to its own key. */
+/* number that is added to the probability of a new token's own key */
 static float more_own;
 
 static void go(simulation *s, size_t t, size_t prompt)
@@ -147,10 +141,7 @@ TEST(h2o)
             n++;
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
-            /*
-             * Method h2o first drops tokens until 11 (its budget) are left, then one token per
-             * step.
-             */
+            /* Drops tokens as h2o does, to its budget of 11, then one per step. */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
                 for (size_t i = ALL; i-- > 0;)
@@ -198,7 +189,7 @@ TEST(keyformer)
     }
     end(&a);
     end(&b);
-    /* Checks the random Gumbel noise: its mean must be 0.5772, its variance pi^2 / 6. */
+    /* Gumbel noise must have mean 0.5772 and variance pi^2 / 6. */
     double sum = 0, square = 0;
     enum { DRAWS = 100000 };
     for (uint32_t i = 0; i < DRAWS; i++) {
@@ -277,8 +268,8 @@ TEST(leankv)
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
             /*
-             * The attention of dropped and of low-precision tokens must sum to less than the
-             * thresholds. With one more token, it would exceed them.
+             * attention of all, dropped and low-precision tokens; the latter two are below the
+             * thresholds, but one more token would exceed them
              */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
@@ -360,10 +351,7 @@ TEST(lower)
             high[t] = 1;
         }
         for (size_t t = prompt;; t++) {
-            /*
-             * The five newest tokens and the six older ones with the most attention must have high
-             * precision.
-             */
+            /* Keeps the five newest tokens and the best six older ones in high precision. */
             for (;;) {
                 size_t worst = ALL, n = 0;
                 for (size_t i = 0; i + 5 < t; i++)
@@ -455,10 +443,7 @@ TEST(importance)
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 4);
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
-    /*
-     * With mean = 1, scores are divided by the number of keys. All scores are then equal, so
-     * earlier tokens must win.
-     */
+    /* With mean = 1 all scores are equal, so earlier tokens win. */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);
     const kvd_parameter_values mean = {.value = {0.5, 0, 0.95, 1}};

@@ -1,4 +1,4 @@
-/* Tests the errors of method turboquant against Theorems 1 and 2 of arXiv 2504.19874. */
+/* Tests turboquant's errors against Theorems 1 and 2 of arXiv 2504.19874. */
 #include <stdio.h>
 
 #include "code_rows.h"
@@ -25,16 +25,10 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
     code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
-/*
- * For any x, the mean of |x - x^|^2 / |x|^2 must equal the error of optimal quantisation levels for
- * normal numbers (Theorem 1).
- */
+/* The mean of |x - x^|^2 / |x|^2 is the error of optimal levels for normal numbers. */
 TEST(distortions_of_the_paper)
 {
-    /*
-     * Expected errors of optimal quantisation levels with 1 to 4 bits (Max 1960). The paper prints
-     * 0.36, 0.117, 0.03, 0.009.
-     */
+    /* expected errors of 1 to 4 bits (Max 1960); the paper prints 0.36, 0.117, 0.03, 0.009 */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {
         char text[40];
@@ -52,10 +46,7 @@ TEST(distortions_of_the_paper)
     }
 }
 
-/*
- * Measures errors of q . x / (|q| |x|) after quantising x. *slope receives the slope of decoded
- * against exact products.
- */
+/* Computes errors of q . x / (|q| |x|). *slope: of decoded against exact products. */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
 {
@@ -82,10 +73,7 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
     *slope /= all;
 }
 
-/*
- * Theorem 2: mean square error with b bits <= pi / (2 d) times the squared error with b - 1 bits.
- * The paper prints 1.57, 0.56, 0.18, 0.047 (times d), the last from 0.03 in place of 0.0345.
- */
+/* Theorem 2: the mean square error with b bits is at most pi / (2 d) times that with b - 1. */
 TEST(inner_products)
 {
     enum { SEEDS = 60 };
@@ -165,10 +153,7 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
     return result;
 }
 
-/*
- * With 2.25 bits, the 32 largest of 128 channels have 3 bits and the others 2. Both parts are
- * quantised independently.
- */
+/* With 2.25 bits, 32 of 128 channels have 3 bits, quantised apart from the 2-bit ones. */
 TEST(outliers_are_a_code_of_their_own)
 {
     enum { ROWS = 40, OUTLIERS = 32 };
@@ -205,10 +190,7 @@ TEST(outliers_are_a_code_of_their_own)
     memcpy(x, kept, sizeof kept);
 }
 
-/*
- * With fractional bits, tokens are quantised in blocks of 32. 3.001 bits must give the same result
- * as 3 bits.
- */
+/* With fractional bits, blocks have 32 tokens. 3.001 bits give the result of 3. */
 TEST(fractions_lie_between)
 {
     static const char *const text[] = {"turboquant,bits=2,qjl=0", "turboquant,bits=2.5,qjl=0",

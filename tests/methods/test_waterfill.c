@@ -1,7 +1,4 @@
-/*
- * Tests method waterfill, which quantises principal components in steps that depend on squared
- * gradients.
- */
+/* Tests waterfill, which quantises principal components by squared gradients. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -15,7 +12,7 @@ static uint32_t position[N];
 static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
-/* Sums g g^T over random gradients g. Their WIDE numbers have unequal variances. */
+/* Sums g g^T over random gradients g of unequal variances. */
 static void draw_moments(void)
 {
     kvd_rng r;
@@ -43,10 +40,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/*
- * Encodes tokens and returns the mean of e F e^T, where e is a token's error and F the second
- * moment of gradients plus a ridge.
- */
+/* Returns the mean of e F e^T, with token error e and second moment F of gradients. */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -88,7 +82,7 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* With small steps, every principal component must lose step^2 / 12. */
+/* With small steps, every component loses step^2 / 12. */
 TEST(the_step_predicts_the_loss)
 {
     const double steps[] = {1e-3, 1e-2, 5e-2};
@@ -153,10 +147,7 @@ TEST(blocks_grow)
     }
 }
 
-/*
- * With tiny gradients, the step exceeds all numbers, so all tokens after the two sinks become the
- * mean.
- */
+/* With tiny gradients, all tokens after the two sinks become the mean. */
 TEST(sinks_and_no_rate)
 {
     kvd_bits_count count;
@@ -173,10 +164,7 @@ TEST(sinks_and_no_rate)
     assert_true(count.payload - 16.0 * 2 * WIDE < 0.01 * N * WIDE);
 }
 
-/*
- * The GPU adds up the bits of a code in sixteenths. The sum must be the length of the method's
- * stream.
- */
+/* The GPU counts bits in sixteenths. The sum must be the stream's length. */
 TEST(bits_of_one_stream)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -187,10 +175,7 @@ TEST(bits_of_one_stream)
         double bits = 32;
         const char *const text = i < 2 ? "waterfill,step=0.05,sink=0" : "waterfill,step=0.5,sink=0";
         read_rows((kvd_side)(i % 2));
-        /*
-         * Numbers whose variance is larger than in the calibration data need escapes in the entropy
-         * code.
-         */
+        /* Numbers that vary more than the calibration data need escapes. */
         for (size_t j = 0; j < (size_t)N * WIDE; j++)
             x[j] *= j / WIDE % 3 ? 1 : 4;
         (void)code(text, (kvd_side)(i % 2), N, y, &count);

@@ -1,4 +1,4 @@
-/* Tests quantised weights of a model, read at once and in parts, against double precision. */
+/* Tests a model's quantised weights, read at once and in parts. */
 #include <math.h>
 #include <stdio.h>
 
@@ -26,10 +26,7 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
     return w;
 }
 
-/*
- * Checks a quantised group: |y - x| is at most half a step plus rounding to 11 bits, and there are
- * at most 2^bits distinct values.
- */
+/* Checks that |y - x| is at most half a step plus rounding, with at most 2^bits distinct y. */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {
     const double top = ldexp(1, bits) - 1;

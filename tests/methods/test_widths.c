@@ -1,7 +1,4 @@
-/*
- * Tests how many dimensions heads keep. By ZACK's Eq. 6, all heads have one removal rate r of
- * singular values.
- */
+/* Tests how many dimensions heads keep (ZACK, Eq. 6: one removal rate r for all). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +10,13 @@ static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
 
 TEST(test_keep_by_hand)
 {
-    /*
-     * Expected tails, the sums from dimension j on divided by the sum of all: 1, 0.6, 0.3 and 0.1.
-     */
+    /* singular values, whose sums from dimension j on, relative to all, are 1, 0.6, 0.3, 0.1 */
     const double s[4] = {4, 3, 2, 1};
     const double r[] = {0, 0.09, 0.1, 0.11, 0.29, 0.31, 0.61, nextafter(1, 0), nextafter(0.1, 0)};
     const int kept[] = {4, 4, 3, 3, 3, 2, 1, 1, 4};
     for (int i = 0; i < 9; i++)
         assert_int_equal(kvd_keep(s, 4, r[i], false), kept[i]);
-    /* With `energy`, tails are of squared values: 1, 14/30, 5/30 and 1/30. */
+    /* The sums of squared values are 1, 14/30, 5/30, 1/30 of all. */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
@@ -36,10 +31,7 @@ TEST(test_keep_at_the_limits)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/*
- * Reference for ZACK, Eq. 6: removes the smallest singular values while their sum is at most r *
- * sum of all. Returns how many are kept.
- */
+/* Removes the smallest singular values while their sum is at most r * all. Returns the rest. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -113,7 +105,7 @@ TEST(test_table_is_exact)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            /* At a rate just below r[i], the fraction p[i - 1] must be removed. */
+            /* With a rate just below r[i], the fraction p[i - 1] is removed. */
             if (i > 0) {
                 OK(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err));
                 assert_true(kvd_widths_p(&w, 0) == p[i - 1]);
@@ -305,10 +297,7 @@ TEST(test_by_error_is_optimal_on_convex_curves)
 {
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
-    /*
-     * Errors of a head with 1 to 5 dimensions of Q-K, then of V. They are convex, so removing
-     * greedily is optimal.
-     */
+    /* errors with 1 to 5 dimensions of Q-K, then V; convex, so that greedy removal is optimal */
     double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
         .n_layers = 1, .n_kv_heads = 1, .d_head = 5, .n_widths = 5, .width = width, .error = error};
@@ -341,10 +330,7 @@ TEST(test_by_error_walks_the_hull)
 {
     kvd_err err;
     int32_t width[3] = {4, 8, 16};
-    /*
-     * Errors of a head with 4, 8 and 16 dimensions of Q-K, then of V. The line from 4 to 16
-     * dimensions has the slope 0.1.
-     */
+    /* errors with 4, 8 and 16 dimensions of Q-K, then of V; from 4 to 16 the slope is 0.1 */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
                          .n_kv_heads = 1,

@@ -1,7 +1,4 @@
-/*
- * Tests method xquant, which computes K and V from quantised layer inputs, against double
- * precision.
- */
+/* Tests xquant, which computes K and V from quantised layer inputs. */
 #include <lapacke.h>
 #include <stdio.h>
 
@@ -65,10 +62,7 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
     code_rows(text, &setup, b, y, count);
 }
 
-/*
- * Reference: quantises x[0], x[next], ... (n numbers) as in XQuant's paper, with scales and minima
- * in float16.
- */
+/* Quantises n numbers x[0], x[next], ... as in XQuant's paper. */
 static void quantise(double *x, size_t n, size_t next, int bits)
 {
     double lo = x[0], hi = x[0];
@@ -83,10 +77,7 @@ static void quantise(double *x, size_t n, size_t next, int bits)
             step * fmin(fmax(nearbyint((x[i * next] - zero) / step), 0), pow(2, bits) - 1) + zero;
 }
 
-/*
- * Returns |y - (x W^T + b)|^2 / |x W^T|^2, where y are the K or V that the method restores from
- * inputs x [N][d].
- */
+/* Returns |y - (x W^T + b)|^2 / |x W^T|^2 for K or V y that the method restores from x [N][d]. */
 static double error_of(const model *m, int side, const double *x)
 {
     double off = 0, all = 0;
@@ -154,9 +145,7 @@ TEST(an_input_is_quantised_once)
     close_model(m);
 }
 
-/*
- * With latent=1, keys must be Q(X U) U^T W_K^T, where W_K^T = U S B^T and Q quantises each channel.
- */
+/* latent=1: keys are Q(X U) U^T W_K^T, with W_K^T = U S B^T and Q per channel. */
 TEST(keys_are_read_from_a_latent)
 {
     static double a[MOST * MOST], u[MOST * MOST], sigma[MOST], vt[MOST * MOST], superb[MOST],

@@ -1,7 +1,4 @@
-/*
- * Tests mixture-of-experts models on a GPU.
- * Streaming experts from files must give the same bits as keeping experts in GPU memory.
- */
+/* Tests mixture-of-experts models on a GPU. Streaming experts must not change bits. */
 #include <math.h>
 #include <string.h>
 
@@ -25,10 +22,7 @@ typedef struct {
     double scale;
 } grouping;
 
-/*
- * Fills the router's logits with multiples of 1/64, so that many are equal. Every 50th token gets a
- * NaN.
- */
+/* Fills logits with multiples of 1/64, so that many are equal. Every 50th token gets a NaN. */
 static void make_logits(const grouping *g, float *logit, float *bias)
 {
     kvd_rng rng;
@@ -145,9 +139,7 @@ typedef struct {
     size_t groups;
 } few_case;
 
-/*
- * Weights of all experts: a copy on the device, and the same bf16 numbers in float32 on the host.
- */
+/* weights of all experts on the device, and as float32 on the host */
 typedef struct {
     float *gate_up, *down, *bias_gate_up, *bias_down;
     kvd_gpu_expert *device;
@@ -202,7 +194,7 @@ static double dot(const float *w, const double *x, size_t n)
     return s;
 }
 
-/* Adds `factor` times the output of expert x for the input vector `in` [d] to y [d]. */
+/* Adds factor times the output of expert x for `in` [d] to y [d]. */
 static void add_expert(const few_case *c, const few_weights *w, size_t x, const double *in,
                        double factor, double *y)
 {
@@ -225,10 +217,7 @@ static void add_expert(const few_case *c, const few_weights *w, size_t x, const 
     free(hidden);
 }
 
-/*
- * Tests the kernels for few tokens per expert against a computation in float64. Two runs must give
- * equal bits.
- */
+/* Compares kernels for few tokens per expert with float64. Two runs must give equal bits. */
 static void test_few(const few_case *c)
 {
     kvd_rng rng;
@@ -483,10 +472,7 @@ static void test_limits(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Shape of a model whose experts take 22 MB each in bf16, so that copying one fills several pinned
- * buffers.
- */
+/* large model, in which copying an expert of 22 MB fills several pinned buffers */
 static const kvd_shape large = {
     "large", "large", "made up",
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","
@@ -503,10 +489,7 @@ static size_t free_bytes(void)
     return left;
 }
 
-/*
- * Runs the forward pass twice and returns the device memory that it takes. *seconds receives the
- * time of the second run.
- */
+/* Runs twice. Returns the device memory; *seconds: the second run's. */
 static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
                           const kvd_batch *b, float *hidden, double *seconds, int *streamed,
                           kvd_err *err)
@@ -531,10 +514,7 @@ static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s
     return taken;
 }
 
-/*
- * kvd_gpu_forward_bytes must equal the memory taken, except for allocation granularity and CUDA
- * libraries.
- */
+/* Counted bytes must agree with the device's, but for allocation granularity and CUDA libraries. */
 static void test_memory(size_t n)
 {
     static const double slack = 100e6;
@@ -566,9 +546,7 @@ static void test_memory(size_t n)
     const kvd_batch b = batch_of(config, n, offset);
     float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
                  *const z = need(n * d * sizeof *z);
-    /*
-     * The first run's time is discarded, because it includes loading of kernels by CUDA libraries.
-     */
+    /* The first run loads kernels, so its time does not count. */
     (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);
@@ -591,7 +569,6 @@ static void test_memory(size_t n)
     kvd_checkpoint_close(made);
 }
 
-/* Argument `quick` tests only small models. */
 int main(int argc, char **argv)
 {
 #define NAME(name) name

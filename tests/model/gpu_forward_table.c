@@ -1,6 +1,6 @@
 /*
- * Compares the table of model families in docs/checkpoints.md with what the code accepts. A cell is
- * "yes", "no: WHY" or "yes, but WHY", where WHY must be part of the error message.
+ * Compares the table of families in docs/checkpoints.md with the code. A cell is "yes", "no: WHY"
+ * or "yes, but WHY", with WHY in the message.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static struct {
 } row[ROWS];
 static size_t n_rows;
 
-/* Copies the next cell of a table line to `cell`, and returns the rest. */
+/* Copies the next cell of a table line, and returns the rest. */
 static const char *next_cell(const char *line, char cell[CELL])
 {
     const char *const end = strchr(line, '|');
@@ -62,10 +62,7 @@ static void read_table(void)
     (void)fclose(f);
 }
 
-/*
- * Asks if the computation of table column `which` (such as GPU forward pass) supports a model.
- * Returns 0, or -1 with the reason in *err.
- */
+/* Asks if column `which` supports a model. Returns 0, or -1 with the reason. */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -96,9 +93,7 @@ static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
     }
 }
 
-/*
- * Returns true if kvdim-tasks would use the GPU engine, or if the engine refuses without a reason.
- */
+/* Returns true if kvdim-tasks would use the GPU engine. */
 static bool generates_in_engine(const kvd_config *c)
 {
     const kvd_generator_spec s = {.gpu = true, .compute = KVD_BF16, .max_tokens = 4, .max_len = 4};

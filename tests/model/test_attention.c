@@ -1,4 +1,4 @@
-/* Tests CPU attention against double precision, at lengths near the size of a block of queries. */
+/* Tests CPU attention at lengths near the size of a block of queries. */
 #include <math.h>
 #include <string.h>
 

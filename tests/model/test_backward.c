@@ -1,7 +1,4 @@
-/*
- * Tests CPU gradients against PyTorch in float64 (tests/oracle/make_gradients.py) and against
- * finite differences.
- */
+/* Tests CPU gradients against PyTorch (tests/oracle/make_gradients.py) and finite differences. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -12,7 +9,7 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/* Largest accepted relative Frobenius distance of gradients. */
+/* largest accepted distance of gradients */
 static const double gradient_bar = 1e-4;
 static kvd_safetensors *oracle;
 static double furthest;
@@ -117,10 +114,7 @@ static void compare_rows(const char *model, const gradients *g)
     }
 }
 
-/*
- * Returns the token ids of two sequences: the ids in expected.safetensors, then the first 20 of
- * them in reverse order.
- */
+/* Returns the ids in expected.safetensors, then the first 20 in reverse order. */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
 {
     kvd_err err = {""};
@@ -232,7 +226,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     forward_ref(checkpoint, id, n, &out);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
-        /* Ratio of the probability of all other tokens to that of the target token. */
+        /* probability of all other tokens, relative to the target's */
         double others = 0;
         for (size_t j = 0; j < vocab; j++)
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
@@ -241,10 +235,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     return sum;
 }
 
-/*
- * Compares the gradient g of a function f with finite differences: g . h must equal (f(x + h) - f(x
- * - h)) / 2 for small random h.
- */
+/* Compares g . h with (f(x + h) - f(x - h)) / 2 for small random h. */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};
@@ -301,10 +292,7 @@ TEST(test_longer_sequence)
     compare_with_differences("gqa bf16", path, 150);
 }
 
-/*
- * The last token predicts nothing and no later query reads it, so the gradients of its K and V must
- * be 0.
- */
+/* Tests that K and V of the last token, which predicts nothing, have gradient 0. */
 static void test_last_row_has_none(void **state)
 {
     kvd_err err = {""};

@@ -34,7 +34,7 @@ static double distance(const float *a, const double *b, size_t n)
     return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
-/* Returns the error of y in units in the last place of the float nearest to `exact`. */
+/* Returns the error of y in units in the last place of `exact`. */
 static double ulps(float y, double exact)
 {
     return fabs((double)y - exact) / ldexp(1.0, ilogb(exact) - 23);
@@ -47,9 +47,7 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
         y[i] = kvd_expf(x[i]);
 }
 
-/*
- * Compares the float32 exponential with exp in double precision at every 97th float of the range.
- */
+/* Compares exp with double precision at every 97th float of the range. */
 TEST(test_exponential_accuracy)
 {
     enum { N = 1024 };
@@ -220,7 +218,7 @@ static double dot(const float *a, const float *b, size_t n)
     return s;
 }
 
-/* The product q_m . k_n of vectors rotated by RoPE must depend on m - n alone. */
+/* q_m . k_n of rotated vectors must depend on m - n alone. */
 TEST(test_rope_is_relative)
 {
     for (int layout = 0; layout < 2; layout++)
@@ -248,10 +246,7 @@ TEST(test_rope_is_relative)
             }
 }
 
-/*
- * RoPE rotates either adjacent dimensions or dimensions i and i + d/2. Both layouts must agree
- * after the permutation 2i -> i, 2i+1 -> i + d/2.
- */
+/* Both layouts of RoPE agree after the permutation 2i -> i, 2i+1 -> i + d/2. */
 TEST(test_rope_layouts_agree)
 {
     for (int d = 2; d <= 128; d += 14) {
@@ -313,10 +308,7 @@ TEST(test_rope_frequencies)
     assert_true(blended >= 3);
 }
 
-/*
- * LongRoPE has one set of frequency divisors for short and one for long sequences. It also
- * multiplies cosines and sines by a factor, so scores grow by its square.
- */
+/* LongRoPE multiplies cosines and sines by a factor, so scores grow by its square. */
 TEST(test_longrope)
 {
     enum { D = 20, N = 300 };
@@ -355,7 +347,7 @@ TEST(test_swiglu)
         kvd_activate(KVD_SWIGLU, gate, up, n);
         assert_true(distance(gate, exact, n) < 2e-7);
     }
-    /* Without `up` the gate is multiplied by 1. */
+    /* Without weights `up` the factor is 1. */
     for (int kind = 0; kind < 2; kind++) {
         const kvd_activation a = kind ? KVD_GEGLU_TANH : KVD_SWIGLU;
         float x[40], gated[40], one[40];
@@ -460,9 +452,7 @@ TEST(test_softcap)
     kvd_softcap(edge, 5, 1, 30);
     assert_true(edge[0] == 30 && edge[1] == -30 && isnan(edge[2]) && edge[3] == 0);
     assert_true(fabsf(edge[4] / 1e-30f - 1) < 1e-6f);
-    /*
-     * Softmax with a softcap must equal plain softmax of scores to which kvd_softcap was applied.
-     */
+    /* Softmax with a softcap must equal plain softmax after kvd_softcap. */
     float row[20], capped[20];
     for (size_t j = 0; j < 20; j++)
         row[j] = capped[j] = (float)(40 * uniform());

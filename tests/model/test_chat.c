@@ -1,7 +1,4 @@
-/*
- * Tests that chat templates are recognised and format conversations as the models' published
- * templates do (tests/oracle/make_chat.py).
- */
+/* Tests chat formats against the models' templates (tests/oracle/make_chat.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -15,10 +15,7 @@
 #include "model/checkpoint/filemap.h"
 #include "temp_folder.h"
 
-/*
- * Returns the path of a file in the test's folder. A result is overwritten by the fourth call after
- * it.
- */
+/* Returns a path. The fourth later call overwrites the result. */
 static const char *in(const char *name)
 {
     static char path[4][512];
@@ -43,7 +40,7 @@ static void write_safetensors(const char *path, const char *header, const void *
     unit_write(path, all, 8 + len + n);
 }
 
-/* Writes a safetensors file with one float32 tensor per name. The value of tensor i is base + i. */
+/* Writes one float32 tensor per name; tensor i has the value base + i. */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
     char header[4096] = "{";
@@ -85,7 +82,7 @@ static void visit_one(const kvd_checkpoint *c, const char *name, size_t rows, si
         visit(ctx, &t);
 }
 
-/* Passes every tensor that the configuration requires to `visit`, which may be NULL. */
+/* Calls `visit`, which may be NULL, for every required tensor. */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
 {
@@ -348,10 +345,7 @@ TEST(test_index)
     static const char *const embed[] = {"model.embed_tokens.weight"}, *const norm[] = {
                                                                           "model.norm.weight"};
     static const struct {
-        /*
-         * `index`: contents of the index file; `message`: part of the expected error message, NULL
-         * if the checkpoint opens
-         */
+        /* contents of the index file, and expected part of the message or NULL */
         const char *index, *message;
     } cases[] = {
         {MAP(EMBED("a") "," NORM("b")), NULL},
@@ -502,10 +496,7 @@ static void *read_pages(void *at)
     return NULL;
 }
 
-/*
- * Reads a mapped file after it was truncated, so this process ends. If `foreign`, the file is
- * mapped by mmap instead of kvd_filemap_load.
- */
+/* Reads a mapped file that was truncated, so this process ends. `foreign`: mapped by mmap. */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
     kvd_filemap other, m, released;

@@ -5,17 +5,14 @@
 #include "config_case.h"
 #include "unit.h"
 
-/* Parts of the smallest valid configuration, without braces. */
+/* parts of the smallest valid configuration, without braces */
 static const char family[] = "'architectures':['LlamaForCausalLM'],'model_type':'llama'";
 static const char sizes[] =
     "'num_hidden_layers':3,'num_attention_heads':8,'hidden_size':64,'intermediate_size':100,"
     "'vocab_size':512,'max_position_embeddings':256";
 static const char eps[] = "'rms_norm_eps':1e-5";
 
-/*
- * Returns the JSON object { a, b, c }, where each argument is a list of entries. The next call
- * overwrites the result.
- */
+/* Returns { a, b, c } of lists of entries. The next call overwrites it. */
 static const char *object(const char *a, const char *b, const char *c)
 {
     static char text[4096];
@@ -23,7 +20,7 @@ static const char *object(const char *a, const char *b, const char *c)
     return text;
 }
 
-/* Returns the smallest valid configuration with the entries `more` added. */
+/* Returns the smallest valid configuration with the entries `more`. */
 static const char *with(const char *more)
 {
     char rest[2048];
@@ -91,10 +88,7 @@ TEST(test_rope)
     assert_int_equal(c.rope_scaling, KVD_ROPE_LINEAR);
     assert_true(c.rope_factor == 4);
     assert_true(c.rope_theta == 10000);
-    /*
-     * RoPE settings of Llama 3.2 1B as published, then in the form that newer versions of
-     * Transformers write.
-     */
+    /* Accepts Llama 3.2 1B as published, then as newer Transformers write it. */
     c = accept_with(
         "'rope_theta':500000.0,'rope_scaling':{'factor':32.0,'high_freq_factor':4.0,"
         "'low_freq_factor':1.0,'original_max_position_embeddings':8192,'rope_type':'llama3'}");
@@ -273,7 +267,7 @@ TEST(test_demo_file)
           "cannot open 'data/models/none.json': No such file or directory");
 }
 
-/* Entries of config.json of Mistral 7B 0.1 */
+/* config.json of Mistral 7B 0.1 */
 static const char mistral_01[] =
     "{'architectures':['MistralForCausalLM'],'model_type':'mistral','bos_token_id':1,"
     "'eos_token_id':2,'hidden_act':'silu','hidden_size':4096,'intermediate_size':14336,"
@@ -317,7 +311,7 @@ static const char opt_13b[] =
     "'do_layer_norm_before':true,'eos_token_id':2,'ffn_dim':20480,'hidden_size':5120,"
     "'max_position_embeddings':2048,'model_type':'opt','num_attention_heads':40,"
     "'num_hidden_layers':40,'vocab_size':50272,'word_embed_proj_dim':5120}";
-/* config.json of a small Phi-3 model. Its heads have 4 dimensions, so RoPE needs few divisors. */
+/* configuration of a small Phi-3, whose heads of 4 dimensions need few divisors */
 static const char phi3[] =
     "{'architectures':['Phi3ForCausalLM'],'model_type':'phi3','bos_token_id':1,'eos_token_id':[3,"
     "4],'hidden_act':'silu','hidden_size':16,'intermediate_size':32,"
@@ -335,10 +329,7 @@ TEST(test_mistral)
     for (int l = 0; l < 32; l++)
         assert_int_equal(kvd_config_window(&c, l), 4096);
     assert_int_equal(kvd_config_d_embed(&c), 4096);
-    /*
-     * Entries that are missing in config.json take the defaults of Transformers. If sliding_window
-     * is null, attention has no window.
-     */
+    /* Missing entries take Transformers' defaults. With null, attention has no window. */
     c = accept(edit_config(mistral_01, "'sliding_window':4096,", ""));
     assert_int_equal(kvd_config_window(&c, 31), 4096);
     c = accept(edit_config(mistral_01, "'sliding_window':4096,", "'sliding_window':null,"));
@@ -371,7 +362,7 @@ TEST(test_qwen)
     assert_int_equal(kvd_config_window(&c, 21), 32768);
     c = accept(edit_config(qwen3, "", "'rope_parameters':null,"));
     assert_true(c.qk_norm && !c.bias_qkv && !c.bias_o);
-    /* config.json states head_dim 128, which is twice hidden_size / num_attention_heads. */
+    /* d_head is twice hidden_size / num_attention_heads. */
     assert_int_equal(c.d_head, 128);
     c = accept(edit_config(qwen3, "'head_dim':128,", ""));
     assert_int_equal(c.d_head, 128);
@@ -403,7 +394,7 @@ TEST(test_phi3)
     assert_int_equal(c.n_kv_heads, 4);
     assert_int_equal(c.rope_original_positions, 4096);
     assert_true(c.rope_short[0] == 1 && c.rope_short[1] == 1.25 && c.rope_long[1] == 64.25);
-    /* Expected factor of cosines and sines in LongRoPE: sqrt(1 + ln 32 / ln 4096). */
+    /* The factor is sqrt(1 + ln 32 / ln 4096). */
     assert_true(fabs(c.rope_attention_factor - 1.1902380714238083) < 1e-15);
     assert_int_equal(c.eos_id, 3);
     c = accept(edit_config(phi3, "'type'", "'attention_factor':1.5,'type'"));
@@ -479,7 +470,7 @@ TEST(test_opt)
 TEST(test_falcon)
 {
     kvd_config c = accept(falcon_7b);
-    /* Multi-query attention has one KV head, although the file states num_kv_heads = 71. */
+    /* The file has num_kv_heads = 71, which does not count here. */
     assert_int_equal(c.n_kv_heads, 1);
     assert_int_equal(c.d_head, 64);
     assert_int_equal(c.d_ffn, 4 * 4544);

@@ -17,7 +17,7 @@ static const char gemma2[] =
     "'num_hidden_layers':46,'num_key_value_heads':16,'query_pre_attn_scalar':144,"
     "'rms_norm_eps':1e-06,'rope_theta':10000.0,'sliding_window':4096,'vocab_size':256000}";
 
-/* config.json of google/gemma-2b, in which Transformers reads "gelu" as tanh-approximated GELU */
+/* configuration of google/gemma-2b, where "gelu" means tanh-approximated GELU */
 static const char gemma[] =
     "{'architectures':['GemmaForCausalLM'],'attention_bias':false,'attention_dropout':0.0,"
     "'bos_token_id':2,'eos_token_id':1,'head_dim':256,'hidden_act':'gelu','hidden_size':2048,"
@@ -104,7 +104,7 @@ TEST(test_gemma3)
     assert_true(c.rope_factor == 8 && c.rope_theta == 1e6 && c.rope_local_theta == 1e4);
     assert_true(fabs(c.score_scale - 1 / sqrt(168)) < 1e-15);
 
-    /* Transformers 5 writes separate RoPE settings for each type of layer. */
+    /* Transformers 5 writes RoPE settings for each type of layer. */
     c = accept("{'model_type':'gemma3_text','hidden_size':64,'num_hidden_layers':2,"
                "'layer_types':['full_attention','sliding_attention'],'sliding_window':9,"
                "'rope_parameters':{'full_attention':{'rope_type':'linear','factor':2.0,"
@@ -121,7 +121,7 @@ TEST(test_gemma3)
     refuse_config(gemma3, "'sliding_window':1024",
                   "'rope_parameters':{'sliding_attention':{'rope_type':'linear','factor':2}}",
                   "rope_parameters: sliding_attention: rope type 'linear'");
-    /* Settings that Transformers ignores have no known meaning, so they must be refused. */
+    /* Settings without known meaning must be refused. */
     refuse_config(gemma3_text, "'rope_scaling':null",
                   "'rope_parameters':{'rope_type':'linear','factor':8}",
                   "'rope_parameters' has neither 'full_attention' nor 'sliding_attention'");
@@ -129,7 +129,7 @@ TEST(test_gemma3)
                   "'attn_logit_softcapping' is 50, which the Hugging Face library does not apply");
 }
 
-/* config.json of allenai/OLMo-2-1124-7B (olmo2) and, further down, of allenai/Olmo-3-1025-7B */
+/* config.json of allenai/OLMo-2-1124-7B and, further down, allenai/Olmo-3-1025-7B */
 static const char olmo2[] =
     "{'architectures':['Olmo2ForCausalLM'],'attention_bias':false,'eos_token_id':100257,"
     "'hidden_act':'silu','hidden_size':4096,'intermediate_size':11008,"
@@ -221,20 +221,20 @@ TEST(test_yarn)
     assert_true(fabs(c.rope_attention_factor - (0.1 * log(4) + 1)) < 1e-15);
     refuse_config(qwen, "'factor':4.0", "'factor':4.0,'short_factor':[1]",
                   "'short_factor' is not known for rope type 'yarn'");
-    /* NousResearch/Yarn-Llama-2-7b-64k has the entry "finetuned", which must be accepted. */
+    /* NousResearch/Yarn-Llama-2-7b-64k has the entry "finetuned". */
     (void)accept(edit_config(qwen, "'factor':4.0", "'factor':4.0,'finetuned':true"));
     const kvd_config plain = accept(edit_config(
         qwen, "'original_max_position_embeddings':32768,'type':'yarn'", "'type':'dynamic'"));
     assert_true(plain.rope_scaling == KVD_ROPE_DEFAULT && plain.rope_theta == 1e6);
 }
 
-/* Entries of config.json that give a small model of any family its sizes. */
+/* configuration entries: sizes of a small model of any family */
 #define SIZES(layers)                                                                              \
     "'hidden_act':'silu','hidden_size':64,'intermediate_size':96,"                                 \
     "'num_hidden_layers':" #layers ",'num_attention_heads':4,'num_key_value_heads':2,"             \
     "'vocab_size':64,'max_position_embeddings':32768,'rms_norm_eps':1e-05,"
 
-/* config.json of HuggingFaceTB/SmolLM3-3B and LGAI-EXAONE/EXAONE-4.0-32B, in part */
+/* parts of config.json of HuggingFaceTB/SmolLM3-3B and LGAI-EXAONE/EXAONE-4.0-32B */
 static const char smollm3[] =
     "{" SIZES(8) "'architectures':['SmolLM3ForCausalLM'],'model_type':'smollm3',"
                  "'no_rope_layer_interval':4,'no_rope_layers':[1,1,1,0,1,1,1,0],"
@@ -265,7 +265,7 @@ TEST(test_layers_without_rope)
     refuse_config(exaone4, "'layer_types'", "'x'", "'sliding_window_pattern' is not an integer");
 }
 
-/* config.json of ibm-granite/granite-3.3-2b-base and openbmb/MiniCPM-2B-sft-bf16, in part */
+/* parts of config.json of ibm-granite/granite-3.3-2b-base and openbmb/MiniCPM-2B-sft-bf16 */
 static const char granite[] =
     "{" SIZES(40) "'architectures':['GraniteForCausalLM'],'model_type':'granite',"
                   "'attention_bias':false,'attention_multiplier':0.015625,"

@@ -39,7 +39,7 @@ static void end_corpus(void *c)
     kvd_corpus_close(c);
 }
 
-/* Returns an open corpus, which is closed at the end of the test. */
+/* Opens a corpus until the end of the test. */
 static kvd_corpus *opened(const kvd_corpus_spec *spec)
 {
     kvd_err err = {""};
@@ -50,7 +50,7 @@ static kvd_corpus *opened(const kvd_corpus_spec *spec)
     return c;
 }
 
-/* Checks the lengths of all sequences of a corpus, which `want` lists, such as "4 4 2". */
+/* Checks the lengths of sequences, listed like "4 4 2". */
 static void assert_lengths(const kvd_corpus *c, const char *want)
 {
     char got[256] = "";
@@ -96,7 +96,7 @@ TEST(test_windows_of_ids)
     kvd_corpus *c = opened(&spec);
     kvd_err err;
     uint32_t id[32];
-    /* Sequences of a single token (IDs 9, 12 and 17) are dropped. */
+    /* Sequences of one token (9, 12 and 17) are dropped. */
     assert_lengths(c, "4 4 2 4");
     assert_int_equal(kvd_corpus_n_documents(c), 4);
     assert_int_equal(kvd_corpus_n_dropped(c), 3);
@@ -312,7 +312,7 @@ TEST(test_refused_ids)
     refuse_ids("1\n2\n", 0, ": no sequence of at least 2 tokens");
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
-    /* The file holds 6 tokens. It must be refused if 7 are asked for. */
+    /* The file holds 6 tokens, although 7 are asked for. */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};
     refused(&spec, "5 tokens cannot be cut into sequences of 2");

@@ -17,7 +17,7 @@
 
 typedef struct {
     unsigned char *bytes;
-    /* number of bytes of the file; offset of its first tensor */
+    /* size of the file in bytes, and position of its first tensor */
     size_t n, data;
     json_t *header;
 } file;
@@ -44,7 +44,7 @@ static file read_file(const char *path)
     return f;
 }
 
-/* Sets all bytes of a tensor to `byte`. 255 makes each bf16 or f16 element a NaN. */
+/* Fills a tensor. 255 makes each bf16 or f16 element a NaN. */
 static void fill(file *f, const char *tensor, int byte)
 {
     const json_t *at = json_object_get(json_object_get(f->header, tensor), "data_offsets");
@@ -152,7 +152,7 @@ static void test_large_batch(void **state)
     }
 }
 
-/* Entries of config.json of Mixtral */
+/* config.json of Mixtral 8x7B */
 static const char mixtral[] =
     "{'architectures':['MixtralForCausalLM'],'attention_dropout':0.0,'bos_token_id':1,"
     "'eos_token_id':2,'hidden_act':'silu','hidden_size':4096,'intermediate_size':14336,"
@@ -244,10 +244,7 @@ typedef struct {
     size_t bytes;
 } stored_tensor;
 
-/*
- * Looks up the tensor of one expert in a file with the n tensors t. A stored tensor may hold all
- * experts.
- */
+/* Finds one expert's tensor. A stored tensor may hold all experts. */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
 {
@@ -281,7 +278,7 @@ TEST(test_stored_together)
     kvd_err err = {""};
     kvd_tensor t;
     float x[128];
-    /* Tensors of codes and scales of 3 experts with matrices [2][64] in MXFP4. */
+    /* tensors of 3 experts with matrices [2][64] in MXFP4 */
     stored_tensor good[] = {{"m.experts.w_blocks", "U8", "[3,2,2,16]", 192},
                             {"m.experts.w_scales", "U8", "[3,2,2]", 12}};
     assert_int_equal(find_stored(good, 2, name, &t, &err), 0);
@@ -301,7 +298,7 @@ TEST(test_stored_together)
     assert_int_equal(find_stored(good, 2, "m.experts.1.v.weight", &t, &err), 1);
     assert_int_equal(find_stored(good, 2, "m.experts.1.w.bias", &t, &err), 1);
 
-    /* Tensors of 3 experts: matrices stored as [in][out], and biases. */
+    /* tensors of 3 experts: matrices [in][out] and biases */
     const stored_tensor plain[] = {{"m.experts.w", "F32", "[3,4,2]", 96},
                                    {"m.experts.w_bias", "F32", "[3,2]", 24}};
     assert_int_equal(find_stored(plain, 2, name, &t, &err), 0);

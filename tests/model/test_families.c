@@ -1,7 +1,4 @@
-/*
- * Tests every model family against Transformers (tests/oracle/make_family_fixtures.py) and double
- * precision.
- */
+/* Tests every model family against Transformers (tests/oracle/make_family_fixtures.py). */
 #include <stdio.h>
 
 #include "forward_case.h"
@@ -11,7 +8,7 @@
 
 static const char folder[] = "tests/data/families";
 
-/* *state is the name of the folder that holds the tested model. */
+/* Compares the model in folder *state with Transformers. */
 static void test_transformers(void **state)
 {
     const char *name = *state;
@@ -27,10 +24,7 @@ static void test_transformers(void **state)
 enum { N_PARTS_OF_RUN = 3, N_BATCH = 9 + 50 + 25 };
 static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 
-/*
- * Computes several sequences as one batch. They must not affect each other, not even in LongRoPE,
- * which depends on the length of a sequence.
- */
+/* Sequences of a batch must not affect each other, even in LongRoPE. */
 static void test_batch(void **state)
 {
     kvd_err err = {""};
@@ -107,10 +101,7 @@ TEST(test_slices_of_shared_tensors)
 TEST(test_configuration_decides)
 {
     static const char *const cases[][4] = {
-        /*
-         * Columns: model folder, text in config.json, the text that replaces it, expected part of
-         * the error message.
-         */
+        /* model folder, text in config.json, its replacement, expected part of the message */
         {"llama-biases", "\"attention_bias\": true", "\"attention_bias\": false",
          "self_attn.k_proj.bias' is not part of this llama model of 2 layers"},
         {"opt-nobias", "\"enable_bias\": false", "\"enable_bias\": true",
@@ -143,7 +134,7 @@ TEST(test_configuration_decides)
     }
 }
 
-/* The prefix "model." may be missing from all tensor names, but not from some. */
+/* Either all weight names lack the prefix "model." or none. */
 TEST(test_names_without_base)
 {
     static const struct {
@@ -151,12 +142,9 @@ TEST(test_names_without_base)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /*
-         * The model llama-biases has an output head of its own, so its tensor names may all lack
-         * the prefix "model.".
-         */
+        /* An output head with weights of its own has a name of its own. */
         {"llama-biases", "\"model\\.", "      \"", NULL},
-        /* Tensor names in the form that Transformers 4.52 and later may write. */
+        /* names that Transformers 4.52 and later may write */
         {"mistral3", "\"language_model\\.model\\.",
          "\"model.language_model./g;s/\"language_model\\.lm_head/               \"lm_head", NULL},
         {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",
@@ -200,10 +188,7 @@ TEST(test_flop_counts)
                     .window_layers = {1}};
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
-    /*
-     * With 5 tokens, queries of layer 0 (window 3) see 12 / 5 keys on average, queries of layer 1
-     * see 3.
-     */
+    /* Queries of layer 0 (window 3) see 12 / 5 keys on average, those of layer 1 see 3. */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);
     c.d_embed = 32;

@@ -182,10 +182,7 @@ TEST(test_knows)
     assert_false(kvd_family_knows(&llama, "model.layers.12.self_attn.rotary_emb.inv_freq"));
 }
 
-/*
- * Tests a stored tensor in which W_Q, W_K and W_V alternate by KV head. The rows of W_K are not
- * adjacent there.
- */
+/* Reads W_K from a tensor with W_Q, W_K and W_V by KV head, where its rows are not adjacent. */
 TEST(test_read)
 {
     kvd_err err = {""};

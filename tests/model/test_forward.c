@@ -1,7 +1,4 @@
-/*
- * Tests the CPU's forward pass against double precision and Transformers
- * (tests/oracle/make_llama_fixture.py).
- */
+/* Tests the CPU's forward pass against double precision and Transformers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,10 +93,7 @@ TEST(test_head_in_slabs)
     compare_with_reference("head in slabs", in_folder("slabs"), 3);
 }
 
-/*
- * Tests safetensors files whose header is one byte longer, which puts every float32 tensor at an
- * odd address.
- */
+/* With a header one byte longer, every tensor is at an odd address. */
 TEST(test_unaligned_tensors)
 {
     kvd_err err;
@@ -159,7 +153,7 @@ TEST(test_ragged_batches_equal_single_sequences)
     }
 }
 
-/* Sets the number of OpenMP threads to n, or does nothing without OpenMP. */
+/* Sets the number of OpenMP threads, if there is OpenMP. */
 static void use_threads(int n)
 {
 #ifdef _OPENMP
@@ -342,10 +336,7 @@ TEST(test_wrong_shape_and_missing_tensor)
     SAYS("tensor 'model.layers.2.input_layernorm.weight' is missing");
 }
 
-/*
- * The output projection must equal the sum of outputs that are computed head by head with
- * kvd_forward_weights_o.
- */
+/* The output projection must equal the sum over heads. */
 TEST(test_weight_slices)
 {
     kvd_err err = {""};
@@ -386,10 +377,7 @@ TEST(test_flop_counts)
                           .d_model = 64,
                           .d_ffn = 96,
                           .vocab_size = 300};
-    /*
-     * Expected work per token: 2 operations per weight, and 4 d_head operations per query head and
-     * visible key.
-     */
+    /* operations per token: 2 per weight, 4 d_head per query head and visible key */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));
     assert_true(kvd_forward_flop_per_token(&c, 9) == 2 * (2 * weights + 4.0 * 16 * 4 * 5));

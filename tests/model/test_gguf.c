@@ -1,4 +1,4 @@
-/* Tests GGUF files made by tests/oracle/make_gguf.py with llama.cpp's package gguf. */
+/* Tests GGUF files of tests/oracle/make_gguf.py, made with llama.cpp's package gguf. */
 #include <stdio.h>
 
 #include <jansson.h>
@@ -11,10 +11,7 @@
 
 #define DATA "tests/data/gguf/"
 
-/*
- * Compares a GGUF model with expected numbers. *state holds the name of the GGUF file and of the
- * folder of expected numbers.
- */
+/* Compares a GGUF model with a folder of expected numbers; *state names both. */
 static void test_same_as_folder(void **state)
 {
     char name[64], folder[64], model[256], expected[256];
@@ -34,10 +31,7 @@ static void test_transformers_loader(void **state)
     (void)snprintf(model, sizeof model, DATA "llama-%s.gguf", name);
     (void)snprintf(expected, sizeof expected, DATA "llama-%s.safetensors", name);
     worst = 0;
-    /*
-     * Accepted relative error. K-quants need rows of 256 weights, which round more often: 2.7e-5 in
-     * code compiled by clang.
-     */
+    /* K-quants have a larger limit, because their rows of 256 weights round more often. */
     bar = strcmp(name, "kquants") ? 2e-5 : 4e-5;
     compare_with_transformers(model, expected);
     print_message("%s: %.2g off Transformers at most\n", name, worst);
@@ -93,10 +87,7 @@ TEST(test_same_weights)
     }
 }
 
-/*
- * Decodes quantised blocks with scale 0.5. The expected values were computed by hand from the
- * format's definition.
- */
+/* Compares blocks of scale 0.5 with numbers decoded by hand from the format's definition. */
 TEST(test_blocks)
 {
     enum { Q8_BYTES = 34, Q4_BYTES = 18 };
@@ -106,7 +97,7 @@ TEST(test_blocks)
         q8[2 + i] = (unsigned char)(i * 8 + 1);
     for (size_t i = 0; i < 16; i++)
         q4[2 + i] = (unsigned char)(i | (15 - i) << 4);
-    /* Changes the upper byte of the float16 scale, so that the scale becomes -1. */
+    /* Makes the float16 scale -1. */
     q8[Q8_BYTES + 1] = q4[Q4_BYTES + 1] = 0xbc;
     memset(q8 + Q8_BYTES + 2, 0x80, 32);
     kvd_tensor t = {.packing = KVD_Q8_0, .rank = 2, .dims = {2, 32}, .n = 64, .data = q8};
@@ -156,7 +147,7 @@ TEST(test_blocks_of_ggml)
     }
     assert_int_equal(compared, KVD_MXFP4 - KVD_PLAIN);
     kvd_gguf_close(g);
-    /* An MXFP4 scale of 255 means NaN in the specification, although ggml reads 2^127. */
+    /* 255 means NaN in the specification, although ggml reads 2^127. */
     unsigned char block[17] = {255, 0x21};
     float out[2];
     kvd_block_read(KVD_MXFP4, block, 0, 2, out);
@@ -212,10 +203,7 @@ static void read_file(const char *path, bytes *f)
     assert_in_range(f->n, 1, sizeof f->b - 1);
 }
 
-/*
- * Replaces `from` by `to`, both of `len` bytes, everywhere in a file. Returns how often `from`
- * occurred.
- */
+/* Replaces `from` by `to` of equal length. Returns how often. */
 static size_t substitute(bytes *f, const char *from, const char *to, size_t len)
 {
     size_t found = 0;
@@ -257,10 +245,7 @@ static void put_head(bytes *f, uint64_t tensors, uint64_t values)
     put(f, values, 8);
 }
 
-/*
- * Begins a GGUF file with one metadata value. Writes its key and type; the caller appends the
- * value.
- */
+/* Writes key and type of a metadata value; the caller appends the value. */
 static void put_value(bytes *f, const char *key, uint32_t type)
 {
     put_head(f, 0, 1);

@@ -56,10 +56,7 @@ TEST(test_routing)
         }
 }
 
-/*
- * Tests routing with groups of experts. The best expert must not be chosen if its group is not. NaN
- * logits must give non-finite factors.
- */
+/* The best expert must not be chosen if its group is not. NaN logits must give NaN factors. */
 TEST(test_routing_by_hand)
 {
     kvd_config c = {.n_experts = 4,
@@ -87,10 +84,7 @@ TEST(test_routing_by_hand)
     assert_true(isnan(factor[0]) && isnan(factor[1]));
 }
 
-/*
- * Tests the matrices that are returned for latent attention: w_o of all heads together must give
- * the output projection, and w_v times the input must give V up to a factor.
- */
+/* w_o must give the output projection, w_v times the input V up to a factor. */
 TEST(test_matrices)
 {
     static const char *const names[] = {"deepseek-v2", "deepseek-v3-plain"};
@@ -202,10 +196,7 @@ TEST(test_configurations)
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
-    /*
-     * If num_nextn_predict_layers is 0, a checkpoint with tensors for multi-token prediction must
-     * be refused.
-     */
+    /* With 0 further layers, tensors for multi-token prediction would be refused. */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);
     strstr(without, "_predict_layers':1")[strlen("_predict_layers':")] = '0';

@@ -6,10 +6,7 @@
 
 enum { D = 12, F = 10, L = 3, H = 6, KV = 2, V = 7, S = 5, DH = D / H };
 
-/*
- * Returns a llama2.c file with n_floats floats. Float i has the value i, so the values of a tensor
- * show where it was read.
- */
+/* Makes a file whose float i has the value i, which shows where a tensor was read. */
 static unsigned char *make_file(const int32_t *header, size_t n_floats, size_t *len)
 {
     *len = 28 + 4 * n_floats;

@@ -1,5 +1,5 @@
 /*
- * Tests Unicode normalization of every character against hashes of Hugging Face's results
+ * Tests Unicode normal forms of every character against Hugging Face
  * (tests/oracle/make_normal_forms.py).
  */
 #include <stdio.h>
@@ -24,10 +24,7 @@ static void put(kvd_buffer *text, uint32_t c)
     OK(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err));
 }
 
-/*
- * Writes the normal form of character c to `text`: alone if `lower`, otherwise between other
- * characters, as make_normal_forms.py does.
- */
+/* Writes the normal form of c, alone if `lower`, otherwise between other characters. */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {
@@ -76,10 +73,7 @@ static void check(const char *name, const json_t *blocks)
             fail_msg("%s of characters from U+%s", name, key);
         seen++;
     }
-    /*
-     * The expected results cover 33 blocks of characters: 0x20000 / 0x1000 = 32, and one from
-     * U+2F800.
-     */
+    /* The file has 33 blocks: 0x20000 / 0x1000 = 32, and one from U+2F800. */
     assert_int_equal(seen, 33);
     kvd_buffer_release(&text);
     kvd_buffer_release(&scratch);

@@ -4,10 +4,7 @@
 #include "model/checkpoint/safetensors.h"
 #include "unit.h"
 
-/*
- * Contents of a file in memory of exactly that size, so that a sanitizer detects reads beyond the
- * end.
- */
+/* copy of a file in memory of exactly its size, so that a sanitizer sees reads beyond it */
 typedef struct {
     unsigned char *bytes;
     size_t len;

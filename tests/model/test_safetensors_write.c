@@ -26,7 +26,7 @@ static size_t bytes_of(const kvd_tensor_spec *s)
     return n;
 }
 
-/* Returns n bytes of data for tensor i that differ from those of all other tensors. */
+/* Returns n bytes that differ between tensors. */
 static unsigned char *made_bytes(size_t i, size_t n)
 {
     unsigned char *const b = unit_alloc(n);
@@ -84,10 +84,7 @@ TEST(test_round_trip)
     }
 }
 
-/*
- * Each tensor must begin at a multiple of its element size. To achieve this, the writer puts
- * tensors with wide elements first.
- */
+/* The writer must put tensors with wide elements first. */
 TEST(test_alignment)
 {
     kvd_tensor_spec spec[] = {{"a", "BF16", 1, {3}},

@@ -8,10 +8,7 @@
 #include "model/checkpoint/shapes.h"
 #include "model/checkpoint/weights.h"
 
-/*
- * Published model shapes and their numbers of weights, counted by Transformers
- * (tests/oracle/count_shapes.py). Falcon's output head is its embedding and counts once.
- */
+/* numbers of weights as Transformers counts them (tests/oracle/count_shapes.py) */
 static const struct {
     const char *name;
     int layers, heads, kv_heads, d_head, d_model, d_ffn;
@@ -68,7 +65,7 @@ TEST(test_unknown)
     SAYS(", falcon-180b");
 }
 
-/* Expected: test vectors for philox4x32 with 10 rounds that the authors of Random123 published. */
+/* Compares with published test vectors of Random123 for philox4x32 with 10 rounds. */
 TEST(test_philox)
 {
     static const struct {
@@ -91,10 +88,7 @@ TEST(test_philox)
     }
 }
 
-/*
- * Returns element i of a random tensor by its definition: the sum of four random 16-bit numbers
- * less its mean, scaled, and rounded to bf16.
- */
+/* Computes the sum of four random 16-bit numbers less its mean, scaled, rounded to bf16. */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
     uint32_t x[4] = {(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), 0, 0}, bits;
@@ -158,10 +152,7 @@ TEST(test_moments)
             top = fmax(top, fabs(v));
         }
         assert_true(fabs(sum / N) < 5 * deviation);
-        /*
-         * v has variance 1 and kurtosis 2.7, so v^2 has standard deviation sqrt(1.7) = 1.31. The
-         * mean of v^2 may be off by five standard errors.
-         */
+        /* v^2 has standard deviation sqrt(1.7) = 1.31; five standard errors are accepted. */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
         assert_true(fabs(neighbour / N) < 5 * deviation);
@@ -170,7 +161,7 @@ TEST(test_moments)
     }
 }
 
-/* Shapes of all model families, with many narrow layers. */
+/* shape with many narrow layers */
 static const kvd_shape deep[] = {
     {"llama", "", "",
      "{\"model_type\":\"llama\",\"num_hidden_layers\":80,\"num_attention_heads\":8,\"num_key_value_heads\":2,"

@@ -1,7 +1,4 @@
-/*
- * Tests streaming of weights: after pages were removed from memory, weights must be read again with
- * equal bits.
- */
+/* Tests streaming: weights whose pages were dropped must be read again with equal bits. */
 #include <stdio.h>
 
 #include "forward_case.h"
@@ -9,10 +6,7 @@
 #include "temp_folder.h"
 #include "write_shape.h"
 
-/*
- * Shapes of models with several matrices per tensor, a tied output head, or grouped heads. Each
- * matrix takes several memory pages.
- */
+/* models with several matrices per tensor, tied heads, or grouped heads */
 static const kvd_shape made[] = {
     {"phi3", "", "",
      "{\"model_type\":\"phi3\",\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
@@ -88,10 +82,7 @@ static void run_twice(const kvd_checkpoint *c, float *hidden, float *logits)
     const kvd_batch batch = {.n_sequences = 2, .offset = offset, .id = id};
     kvd_attention *const hook = &dense_attention()->hook;
     kvd_forward *f = open_forward(c, N, N);
-    /*
-     * The first run drops the weights' pages from memory, so the second run reads them from the
-     * file again.
-     */
+    /* The first run drops the weights' pages. */
     OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
     OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
     OK(kvd_forward_logits(f, hidden, N, logits, &err));
@@ -110,10 +101,7 @@ TEST(test_same_pass)
         }
 }
 
-/*
- * Attention hook that fails, so that the forward pass ends early. No prefetch thread may read the
- * file after it is closed.
- */
+/* Ends the forward pass early. No prefetch thread may read the file afterwards. */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     (void)self;

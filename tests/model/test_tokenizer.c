@@ -48,10 +48,7 @@ TEST(test_fixtures)
     assert_true(compared > 100000);
 }
 
-/*
- * Encodes the first `cut` bytes of a text as the start of a longer text. The ids must be the first
- * ids of `whole`. Returns their number.
- */
+/* Checks that a text's start gives the first ids of `whole`. Returns their number. */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
 {
@@ -77,10 +74,7 @@ static uint32_t next_random(uint32_t below)
     return (uint32_t)(random_state >> 33) % below;
 }
 
-/*
- * Runs expect_start on random documents that are joined from `parts` and `texts`. Returns the mean
- * fraction of a document's ids that its start already gives.
- */
+/* Joins random `parts` and `texts`. Returns the mean fraction of its ids that starts of it give. */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
 {
@@ -151,10 +145,7 @@ TEST(test_starts)
     }
 }
 
-/*
- * A tokenizer may have to wait for more text in several steps. Each tokenizer here waits in one
- * step only, so that no other step hides its errors.
- */
+/* Each tokenizer here waits for more text in one step only. */
 TEST(test_starts_that_wait)
 {
 #define LETTERS                                                                                    \
@@ -317,10 +308,7 @@ TEST(test_long_documents)
     }
 }
 
-/*
- * Tokenizers that work on bytes must decode ids of random text exactly to the text, also if it
- * contains special tokens.
- */
+/* Tokenizers on bytes must decode ids exactly, with special tokens. */
 TEST(test_round_trip)
 {
     kvd_err err;

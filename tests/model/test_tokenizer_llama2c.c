@@ -1,7 +1,4 @@
-/*
- * Tests llama2.c's tokenizer.bin against a simple loop that scans all pairs of neighbours after
- * every merge.
- */
+/* Tests llama2.c's tokenizer.bin against a simple loop over neighbours. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +27,7 @@ static int lookup(const vocabulary *v, const char *s, int len)
     return -1;
 }
 
-/*
- * Reference tokenizer. Writes the ids of a text to `out` and returns their number, or -1 if a byte
- * has no id.
- */
+/* Returns the number of ids in `out`, or -1 if a byte has no id. */
 static int naive_encode(const vocabulary *v, const char *s, size_t len, int bos, int *out)
 {
     int n = 0;

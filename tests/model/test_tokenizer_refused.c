@@ -1,4 +1,4 @@
-/* Tests that hostile tokenizers and texts are refused with a message within seconds. */
+/* Hostile tokenizers and texts must be refused within seconds. */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "tokenizer_case.h"
 #include "unit.h"
 
-/* Returns tokenizer.json of a small tokenizer, with the value of `field` replaced by `value`. */
+/* Returns a small tokenizer.json with `field` replaced by `value`. */
 static char *small(const char *field, const char *value)
 {
     json_t *const j = load_json(TOKENIZERS "unknown.json");
@@ -242,10 +242,7 @@ TEST(test_bad_texts)
         expect_encode_error(t, bad[i].s, bad[i].len, message);
     }
 
-    /*
-     * A regular expression that takes exponential time must be stopped by PCRE2's limit on
-     * matching.
-     */
+    /* PCRE2's limit must stop a regular expression of exponential time. */
     t = variant("unknown",
                 json_of("{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'(?:a|a)+$'},"
                         "'behavior':'Isolated','invert':false}}"));
@@ -303,10 +300,7 @@ TEST(test_slow_patterns)
     kvd_ids_release(&ids);
 }
 
-/*
- * A normalizer may lengthen a text, or a part between added tokens, at most 64 times. More must be
- * refused.
- */
+/* A normalizer may lengthen a text at most 64 times. */
 TEST(test_growing_normalizer)
 {
     char long_a[1001] = "", *patch_text = NULL;

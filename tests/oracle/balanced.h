@@ -1,7 +1,6 @@
 /*
- * Test data, computed by tests/oracle/balanced.py with NumPy 2.4.6: second moments of random Q and
- * K with ORACLE_D dimensions, and the expected projections, one for Q and one for K, that minimise
- * the error of Q K^T.
+ * Second moments of random Q and K, and projections that minimise the error of Q K^T, computed by
+ * tests/oracle/balanced.py with NumPy.
  */
 enum { ORACLE_D = 6 };
 static const double oracle_cl[] = {

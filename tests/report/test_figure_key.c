@@ -1,4 +1,4 @@
-/* Tests that a figure's legend (plots/common.gp) is within the page. */
+/* A figure's legend (plots/common.gp) must be within the page. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 static kvd_err err;
 
-/* Fills a table with two rows for each of n series, in the columns of plots/accuracy.gp. */
+/* Fills two rows for each of n series, in the columns of plots/accuracy.gp. */
 static void fill(kvd_table *t, int n, const char *tail)
 {
     char name[120];
@@ -94,7 +94,7 @@ TEST(heights)
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
     assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 20);
     assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
-                     /* A legend of one column, as here, fits into any width. */
+                     /* Arguments: a legend of one column fits into any width. */
                      420 + 6 * 20);
     kvd_table_release(&t);
 }

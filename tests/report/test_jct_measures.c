@@ -81,7 +81,7 @@ TEST(test_measures)
     add(rows, "none", 1, 1000, 10, 0, 0.5);
     add(rows, "strawman", 1, 1000, 20, 2, 3);
     add(rows, "strawman", 1, 64, 4, 1, 1);
-    /* This row was measured on a CPU, so it must not be compared with the papers. */
+    /* A time on a CPU must not be compared with the papers. */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
     add(rows, "zdc", 1, 1000, 20, 1, 0);
     add(rows, "zdc", 1, 1000, 20, 16, 0);
@@ -138,10 +138,7 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
     kvd_rows_real(r, "perplexity", ppl);
 }
 
-/*
- * At h2o's job completion time no measurement of zack exists. zack's perplexity there is
- * interpolated between logarithms of measured perplexities.
- */
+/* zack's perplexity at h2o's job time is interpolated on a logarithmic scale. */
 TEST(test_equal_time)
 {
     kvd_err err = {""};
@@ -171,10 +168,7 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /*
-     * Method streaming is slower than zack with any parameters, so it is compared with zack's
-     * lowest perplexity, 10.
-     */
+    /* streaming is always slower, so it is compared with zack's lowest perplexity, 10. */
     add(rows, "streaming", 1, 1000, 9, 0, 0);
     add_score(ppl, "streaming", "streaming.sink=4,streaming.recent=0.2", NAN, 11);
     is(&r, "jct-perplexity-streaming-over-zack", "all", 1, (const double[]){10});
@@ -202,10 +196,7 @@ TEST(test_shared_prompts)
     assert_non_null(rows);
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
-    /*
-     * With 4 GPUs in mode "tensor", part of the time is exchange of partial sums between GPUs.
-     * These 8 s must not count.
-     */
+    /* These 8 s of exchange between GPUs must not count. */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);

@@ -1,4 +1,4 @@
-/* Tests the ledger (a table of the papers' claims) and the verdicts. */
+/* Tests the table of the papers' claims, and verdicts. */
 
 #include <math.h>
 #include <stdio.h>
@@ -35,10 +35,7 @@ static void put_file(const char *name, const char *a, const char *b)
     assert_int_equal(fclose(f), 0);
 }
 
-/*
- * Four singular values of each of two heads. The largest ones, 6 and 10, have mean 8 and sample
- * standard deviation 2 sqrt 2.
- */
+/* singular values, of which the largest of each head, 6 and 10, have mean 8, deviation 2 sqrt 2 */
 static double sigma_k[] = {6, 2, 1, 0.5, 10, 2, 1, 0.5};
 
 static kvd_result spectrum(char *name)
@@ -60,8 +57,8 @@ static double expected_cv(void)
 }
 
 /*
- * Writes a ledger (CSV) with the claim `row`, or without claims if `row` is "". A `row` without
- * newline gives only the fields from published_table to null.
+ * Writes a CSV file with the claim `row`, or with none if "". Without newline, `row` has the fields
+ * from published_table to null.
  */
 static void put_claim(const char *row)
 {
@@ -119,18 +116,12 @@ TEST(test_measures)
     static const struct {
         const char *name;
         double value;
-        /*
-         * Expected coefficient of variation of the largest singular values in %: 100 * 2 sqrt(2) /
-         * 8.
-         */
+        /* coefficient of variation in percent: 100 * 2 sqrt(2) / 8 */
     } want[] = {{"cv:k", 35.35533905932738},
                 {"trailing-share:k", 100 * 1.5 / 11.5},
-                /* In each head, one of the four singular values (0.5) is below 1. */
+                /* 25 %, because one of four values is below 1 */
                 {"below-one:k", 25},
-                /*
-                 * After division by sqrt(2), the root of the number of vectors, two of four
-                 * singular values (1 and 0.5) are below 1.
-                 */
+                /* 50 %, because 1 and 0.5 are below 1 after division by sqrt(2) */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         measure(&r, want[i].name, 1, &v);
@@ -141,8 +132,8 @@ TEST(test_measures)
     assert_near(expected_cv(), want[0].value);
     measure(&r, "cv:qk", 0, &v);
     /*
-     * Squared singular values: 36, 4, 1, 0.25 with sum 41.25 in head 0, and 100, 4, 1, 0.25 with
-     * sum 105.25 in head 1.
+     * Squared singular values are 36, 4, 1, 0.25 (sum 41.25) in head 0, and 100, 4, 1, 0.25 (sum
+     * 105.25) in head 1.
      */
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
@@ -173,10 +164,7 @@ TEST(test_verdicts)
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\nend,3\n");
-    /*
-     * The measured coefficient of variation is 35.36 %. The verdict depends on the published values
-     * and the claim's test.
-     */
+    /* The measured variation is 35.36 %. */
     expect_verdict("t,*_percent,,,%,cv:k,within,0,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.5,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.7,,,,,", &r, KVD_REPRODUCED);
@@ -185,13 +173,10 @@ TEST(test_verdicts)
     expect_verdict("t,y_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,x_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict(",,35,36,%,cv:k,between,35:36,,,,,", &r, KVD_REPRODUCED);
-    /* If a claim has no test against the paper's number, its verdict is never "reproduced". */
+    /* Without a test against the paper's number, the verdict is never "reproduced". */
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
-    /*
-     * The measured share is 13 %. It could be 0 to 50 % without the claimed effect, so the verdict
-     * cannot be "holds".
-     */
+    /* 13 % was measured, but 0 to 50 % are possible without the effect. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
     expect_verdict(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, KVD_HOLDS);
     expect_verdict(",,,,%,cv:k,above-null,,,,,,36:37 words", &r, KVD_DOES_NOT_HOLD);
@@ -202,7 +187,7 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
-/* The text of a claim names the measure that judges the trend. */
+/* The text names the measure that judges the trend. */
 TEST(test_trend_is_shown)
 {
     char name[] = "text";
@@ -249,10 +234,7 @@ static kvd_result similar(char **label, size_t *n_tokens, size_t n, kvd_similari
 
 TEST(test_similarity)
 {
-    /*
-     * Three calibrations: text a, text b, random token ids. Entry (i, j) of a matrix applies the
-     * rotation of calibration i to data of calibration j.
-     */
+    /* energies; entry (i, j): rotation of calibration i applied to data of calibration j */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
     double delta[] = {0, 1.3, 1.4, 1.2, 0, 1.41, 1.4, 1.41, 0},
@@ -289,16 +271,10 @@ TEST(test_similarity)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                /*
-                 * Kept energy with the other text's rotation relative to the own rotation: 0.72 /
-                 * 0.8 and 0.81 / 0.9.
-                 */
+                /* share of kept energy, in percent: 0.72 / 0.8 and 0.81 / 0.9 */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /*
-                 * Kept energy with the rotation of random ids relative to the text's own rotation:
-                 * 0.75 / 0.9 and 0.7 / 0.8.
-                 */
+                /* share with random token ids, in percent: 0.75 / 0.9 and 0.7 / 0.8 */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -319,10 +295,7 @@ TEST(test_similarity)
 
 TEST(test_tokens)
 {
-    /*
-     * Rotations A and B are compared by delta / epsilon, with delta = mean |A - B| and epsilon =
-     * mean |A|. For text t this ratio is 1.2, 0.6, 0.3 at 1000, 2000, 4000 tokens.
-     */
+    /* For text t, delta / epsilon is 1.2, 0.6, 0.3 at 1000, 2000, 4000 tokens. */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
     double delta[16] = {0, 0.3, 1.2, 0.6}, delta2[16] = {0, 0.6, 2.4, 1.2}, rest[16] = {0};
@@ -368,8 +341,8 @@ TEST(test_tokens)
 }
 
 /*
- * Makes the singular values of a calibration on k centroids, after the fraction `prune` of vectors
- * was removed. `sigma` multiplies its singular values.
+ * Makes calibration results of k centroids without the fraction `prune`. `sigma` multiplies
+ * singular values.
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -431,10 +404,7 @@ TEST(test_fewer_rows)
                 {"centroids-fall:all", 1, 15.0 / 30},
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
-                /*
-                 * A measure whose name ends in "-rows" uses calibrations on token vectors, other
-                 * measures use centroids.
-                 */
+                /* Names with "-rows" are calibrated on tokens, others on centroids. */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
                 {"prune-spectrum:qk", 0, 0},
@@ -594,7 +564,7 @@ TEST(test_shipped_ledger)
         if (strcmp(l.entry[k].id, "FDC Table 3") == 0)
             assert_true(l.entry[k].low == 49.55 && l.entry[k].high == 59.2);
     }
-    /* The papers on ZACK, FDC, ZDC and LeanKV have 104 figures and tables. */
+    /* number of figures and tables of the papers on ZACK, FDC, ZDC and LeanKV */
     assert_int_equal(l.figures.n, 104);
     assert_int_equal(l.figures.measured, 0);
     assert_int_equal(l.figures.unmeasured + l.figures.cannot + l.figures.nothing, 104);

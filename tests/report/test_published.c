@@ -33,20 +33,14 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/*
- * Tests published numbers for |epsilon_a - epsilon_b| <= delta_a + delta_b, which follows from
- * epsilon = mean |A| and delta = mean |A - reference|.
- */
+/* |epsilon_a - epsilon_b| <= delta_a + delta_b follows from their definitions. */
 TEST(test_triangle)
 {
     static const struct {
         const char *rows;
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
-                /*
-                 * The deltas add up to 0.0009. The epsilons differ by 0.0010, which rounding can
-                 * explain.
-                 */
+                /* Rounding explains the difference of 0.0010 and 0.0009. */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
@@ -62,10 +56,7 @@ TEST(test_triangle)
     }
 }
 
-/*
- * Tests if a single epsilon of the reference explains the deltas of all data sets. In model m,
- * 0.0505 does; in model n, no value does.
- */
+/* An epsilon of 0.0505 explains all deltas of model m; none explains those of n. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(
@@ -78,8 +69,8 @@ TEST(test_one_epsilon)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * Three random deltas of a model fit with probability 1/6. So 1/3 of two models fits on
-     * average, and at least one fits with probability 1 - (5/6)^2.
+     * Three random deltas fit with probability 1/6: of two models 1/3 on average, at least one with
+     * 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
@@ -113,7 +104,7 @@ TEST(test_twins)
     free(same);
 }
 
-/* The expected numbers are those that docs/results.md states about the published tables. */
+/* The results must be the numbers in docs/results.md. */
 TEST(test_papers)
 {
     static const struct {

@@ -139,10 +139,7 @@ TEST(test_groups)
     kvd_rows_free(rows);
 }
 
-/*
- * If only one of two result files has a column, their rows differ, except if the column is `prompt`
- * and its value is 0.
- */
+/* If one file lacks a column, results differ, except for a `prompt` of 0. */
 TEST(test_absent_columns)
 {
     static const kvd_column old[] = {{"label", KVD_COL_TEXT, "1", "l"}},
@@ -235,10 +232,7 @@ TEST(test_degradation)
     kvd_rows_free(rows);
 }
 
-/*
- * Results of methods that remove dimensions of V alone may be compared with results that remove
- * those of Q and K, as in ZDC's Fig. 25.
- */
+/* Removing V alone may be compared with removing Q and K alone, as in ZDC's Fig. 25. */
 TEST(test_pairs_at_equal_p)
 {
     static const struct {
@@ -249,7 +243,7 @@ TEST(test_pairs_at_equal_p)
                {"zack", 0, 0.831, 28},
                {"zack", 0.8, 0, 24},
                {"zack", 0, 0.801, 24.6}};
-    /* Result rows that differ in another parameter are not compared. */
+    /* number of compared pairs; `other`: a parameter that differs, so that none is compared */
     static const struct {
         size_t n, pairs;
         const char *other;
@@ -283,10 +277,7 @@ TEST(test_pairs_at_equal_p)
     }
 }
 
-/*
- * Parameters of the methods (column `settings`) of which one may differ. A parameter that only one
- * row has counts as different.
- */
+/* A parameter that only one result has counts as different. */
 TEST(test_keys_of_settings)
 {
     static const char *const text[] = {"m.k=2,m.v=4,m.group=32",
@@ -318,10 +309,7 @@ TEST(test_keys_of_settings)
     kvd_rows_free(rows);
 }
 
-/*
- * LeanKV, Fig. 7, swaps the bits of K and V. Results with swapped bits are compared if all other
- * parameters are equal, in any order of the rows.
- */
+/* Results with the bits of K and V swapped may be compared, as in LeanKV's Fig. 7. */
 TEST(test_mirrored_bits)
 {
     static const struct {
@@ -410,10 +398,7 @@ TEST(test_texts)
     }
 }
 
-/*
- * Tests two input files of equal name, trace.csv or (if `items`) items.jsonl, with equal and
- * different contents.
- */
+/* Checks results of files of equal name, trace.csv or (`items`) items.jsonl, with other bytes. */
 static void check_files(bool items)
 {
     const kvd_column columns[] = {{items ? "label" : "trace", KVD_COL_TEXT, "1", "t"}};

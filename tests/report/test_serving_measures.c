@@ -32,7 +32,7 @@ static const kvd_column columns[] = {
     {"jct_mean_s", KVD_COL_REAL, "s", "JCT"},
 };
 
-/* A result file of serving simulations with name "a", to which each test adds rows. */
+/* simulations to which each test adds */
 typedef struct {
     kvd_rows *rows;
     kvd_result item;
@@ -91,10 +91,7 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
     kvd_values_release(&v);
 }
 
-/*
- * Compares zack's measures with expected results at each load. `own` is the highest request rate of
- * the uncompressed cache. A load is a request rate divided by `own`.
- */
+/* Checks zack's measures at each load, a rate / `own`, the uncompressed cache's highest rate. */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
     file x;
@@ -121,29 +118,23 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * The test file has these latencies: uncompressed 0.010, 0.012, 0.020 s at 1, 2, 2.4 requests/s;
- * with method zack 0.010, 0.012 s at 2, 2.4 requests/s.
+ * Times are 0.010, 0.012, 0.020 s uncompressed at 1, 2, 2.4 requests/s, and 0.010, 0.012 s with
+ * zack at 2, 2.4.
  */
 TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /*
-     * The measured rate 2 is 0.27 % above the highest rate of the uncompressed cache, which counts
-     * as equal.
-     */
+    /* A rate 0.27 % above the highest measured one counts as equal. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* Load 1 is 2.2 requests/s, where latencies are interpolated between those at 2 and 2.4. */
+    /* Load 1 is 2.2 requests/s, between the measured rates 2 and 2.4. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
 }
 
-/*
- * Returns true if the report finds an uncompressed row for zack's row when only zack's row has
- * `value` in `column`.
- */
+/* Returns true if an uncompressed result is found when only zack's has `value` in `column`. */
 static bool has_uncompressed(const char *column, int value)
 {
     kvd_err err = {""};
@@ -175,10 +166,7 @@ TEST(test_uncompressed_of_equal_conditions)
     assert_false(has_uncompressed("max_batch", 4));
 }
 
-/*
- * zack was not simulated at rate 1.5. The latency between rates 1 and 2 must then not be
- * interpolated.
- */
+/* Without a simulation at rate 1.5, rates 1 to 2 must not be interpolated. */
 TEST(test_missing_load)
 {
     for (int all = 0; all < 2; all++) {
@@ -210,10 +198,7 @@ TEST(test_costs_of_a_cpu)
     kvd_rows_free(rows);
 }
 
-/*
- * If less than 90 % of arriving requests are served, the value must carry the mark `grows`: the
- * queue grows.
- */
+/* If less than 90 % of requests are served, the queue grows. */
 TEST(test_queue)
 {
     for (int i = 0; i < 2; i++) {
@@ -229,10 +214,7 @@ TEST(test_queue)
     }
 }
 
-/*
- * 1000 requests arrive in 100 s. If serving them lasts much longer, the value must carry the mark
- * `grows`.
- */
+/* 1000 requests arrive in 100 s. If serving takes much longer, the queue grows. */
 TEST(test_queue_of_few_percent)
 {
     static const struct {
@@ -279,19 +261,13 @@ TEST(test_keys)
     kvd_rows_free(rows);
 }
 
-/*
- * Throughputs are compared at equal memory and equal admission rule, if the queue grows and the
- * uncompressed cache runs few requests at a time.
- */
+/* Throughputs are compared at equal memory and admission, if the queue grows. */
 TEST(test_short_memory)
 {
     static const struct {
         const char *method, *admission;
         double rate, running, tokens, memory;
-        /*
-         * Pairs of rows in which a value is NaN or a ratio is infinite, such as the first two
-         * pairs, must be left out.
-         */
+        /* Rows come in pairs. The first pairs have a NaN or an infinite ratio and are left out. */
     } row[] = {{"none", "whole", 9, 5, NAN, 22},   {"leankv", "whole", 9, 5, NAN, 22},
                {"none", "whole", 9, 5, 0, 24},     {"leankv", "whole", 9, 5, 50, 24},
                {"none", "", 9, 20, 100, 18},       {"leankv", "whole", 9, 50, 150, 18},
@@ -368,7 +344,7 @@ TEST(test_share_of_loads)
     rule.trend_limit = "-40";
     assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
 
-    /* A claim without a published number compares with a null. */
+    /* A claim without a published number is compared with the range expected if it is false. */
     const kvd_verdict_rule below = {"below-null", "", "", "", NAN, NAN};
     for (int i = 1; i < 4; i++)
         v[i].null_lo = v[i].null_hi = 0;

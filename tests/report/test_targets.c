@@ -1,7 +1,4 @@
-/*
- * Tests kvd_paired_bytes_at, which compares the bytes of two methods at equal loss, against a plain
- * reference.
- */
+/* Tests kvd_paired_bytes_at, the bytes of two methods at equal loss. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,10 +32,7 @@ static const kvd_column columns[] = {
 
 typedef struct {
     const char *settings;
-    /*
-     * parameter value; saved fraction of bytes; accuracy relative to the uncompressed cache, +-
-     * 0.02
-     */
+    /* values of one run: parameter, saved fraction, accuracy relative to uncompressed, +- 0.02 */
     double rate, saving, share;
     int prompt, predictions;
 } point;
@@ -72,10 +66,7 @@ static kvd_rows *rows_of(const char *method, const char *key, const point *p, si
     return r;
 }
 
-/*
- * Returns the bytes saved at 99 % of the accuracy, from n results that differ in the parameter
- * `key`.
- */
+/* Returns the bytes saved at 99 % of the accuracy, from n results with different `key`. */
 static kvd_target_result read_off(const char *key, const point *p, size_t n)
 {
     kvd_err err = {""};
@@ -106,10 +97,7 @@ TEST(line)
 
 TEST(grid)
 {
-    /*
-     * If two parameters vary, results have no order. Results that are listed after a failed one
-     * must still count.
-     */
+    /* With two parameters, results have no order and all count. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
@@ -157,14 +145,9 @@ TEST(scored_apart)
     }
 }
 
-/* ---- bytes of two methods at equal KL divergence ---- */
-
 enum { SEQUENCES = 12, SETTINGS = 4 };
 
-/*
- * Made-up KL divergences of two methods, [method][parameter value][sequence], and numbers of
- * predictions.
- */
+/* KL divergences [method][parameter value][sequence], and numbers of predictions */
 typedef struct {
     double predictions[SEQUENCES], kl[2][SETTINGS][SEQUENCES];
     kvd_paired_setting setting[2][SETTINGS];
@@ -190,10 +173,7 @@ static void make_up(made_up *m)
     }
 }
 
-/*
- * Returns the bytes of method c at mean KL divergence `wanted`, by bisection. NaN: outside the
- * measured range.
- */
+/* Returns the bytes of method c at KL divergence `wanted`, by bisection, or NaN. */
 static double bisected(const made_up *m, int c, const size_t *list, double wanted)
 {
     double log_kl[SETTINGS], lo = 0, hi = SETTINGS - 1;

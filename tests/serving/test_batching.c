@@ -1,4 +1,4 @@
-/* Tests the batcher, which chooses the tokens that each iteration processes. */
+/* Tests the batcher, which chooses the tokens of each iteration. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -16,12 +16,12 @@ static size_t pages_of(const kvd_request *q)
 typedef struct {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* number of tokens that each request has processed (`done`) and emitted (`out`) */
+    /* number of tokens that each request has processed and emitted */
     uint32_t done[64], out[64];
     int slot[64]; /* slot of each request; -1 before the start, -2 after the end */
-    /* tokens emitted before the last preemption, which are part of the new prompt */
+    /* number of tokens emitted before the last preemption, now part of the prompt */
     uint32_t again[64];
-    /* number of processed tokens, of tokens lost by preemption, and of preemptions */
+    /* number of processed tokens, of tokens lost by preemption, of preemptions */
     size_t processed, lost, preempted;
 } watcher;
 
@@ -45,10 +45,7 @@ static size_t first_waiting(const watcher *w, size_t arrived)
     return i;
 }
 
-/*
- * Checks preemptions: only the running request that arrived last may be preempted, and only if
- * pages are short.
- */
+/* Checks that only the last arrived request is preempted, and only if pages are short. */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
     size_t n;
@@ -115,9 +112,7 @@ static void check_limits(const watcher *w, const kvd_iteration *it)
     }
 }
 
-/*
- * Checks that every running request makes a decode step, unless the iteration consists of prompts.
- */
+/* Checks that every running request steps, unless the iteration consists of prompts. */
 static void check_steps(const watcher *w, const kvd_iteration *it)
 {
     size_t stepping = 0;
@@ -145,7 +140,7 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
-    /* The batcher still counts tokens of the running iteration as unprocessed. */
+    /* Tokens of the running iteration still count as unprocessed. */
     assert_true(load.tokens >= tokens);
 }
 
@@ -235,9 +230,8 @@ TEST(test_properties)
 }
 
 /*
- * Describes the work on each request in the next iteration, such as "P0:7+9.": S step or P prompt,
- * request number, tokens before, tokens processed, '.' if it emits a token or '!' if this is the
- * last.
+ * Describes an iteration, such as "P0:7+9.": S step or P prompt, request, tokens before, tokens
+ * processed, '.' if it emits, '!' at the end.
  */
 static const char *told(kvd_batcher *b)
 {
@@ -256,7 +250,7 @@ static const char *told(kvd_batcher *b)
     return text;
 }
 
-/* Returns a batcher to which the requests from `first` on have arrived. */
+/* Returns a batcher to which requests from `first` on have arrived. */
 static kvd_batcher *arrived_from(uint32_t first, const kvd_requests *r,
                                  const kvd_batching_limits *limits)
 {
@@ -274,9 +268,9 @@ TEST(test_whole_prompts)
     const kvd_batching_limits limits = {.max_batch = 3, .max_tokens = 130, .pages = 100};
     kvd_batcher *const b = arrived_from(0, &r, &limits);
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
-    /* Prompt 3 (500 tokens) does not join prompt 2 (30 tokens), because the limit is 130 tokens. */
+    /* Only the prompt of request 2 is taken, because 500 + 30 tokens exceed the limit of 130. */
     assert_string_equal(told(b), "P2:0+30.");
-    /* A prompt longer than max_tokens must run alone. */
+    /* A prompt longer than max_tokens runs alone. */
     assert_string_equal(told(b), "P3:0+500.");
     /* The batch is full, so request 4 waits. */
     assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!");
@@ -350,10 +344,7 @@ TEST(test_preemption)
     kvd_batcher_free(b);
 }
 
-/*
- * In layers with a sliding window, a request takes at most window_share pages. It must wait if
- * fewer pages are free.
- */
+/* With a window, a request takes at most window_share pages, and waits for them. */
 TEST(test_windows)
 {
     kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};

@@ -28,10 +28,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/*
- * Returns the seconds of attention of n prompt tokens after `before` tokens: 1 ns per query-key
- * pair.
- */
+/* Returns attention's seconds: 1 ns per query-key product. */
 static double attention_cost(double n, double before)
 {
     return 1e-9 * n * (before + n / 2);
@@ -78,10 +75,7 @@ static void near(double a, double b, double off)
         fail_msg("%.17g is not %.17g", a, b);
 }
 
-/*
- * Checks the predicted seconds of an iteration, and the flag that tells if the iteration is beyond
- * the measured range.
- */
+/* Checks predicted seconds, and whether they are beyond the measured range. */
 static void takes(const kvd_costs *c, size_t n_steps, size_t n, const kvd_slice *slice, double want,
                   int beyond)
 {
@@ -113,7 +107,7 @@ TEST(test_tables)
 
     kvd_costs *const c = load("none", -1), *const z = load("zack,p=0.5", 1);
     near(kvd_costs_bytes_per_token(c), 1000, 1e-12);
-    /* The two jobs measured 125 and 250 bytes of cache per token. The larger number must count. */
+    /* The result is the larger of 125 and 250 bytes. */
     near(kvd_costs_bytes_per_token(z), 250, 1e-12);
     near(kvd_costs_weight_bytes(c), 16e9, 1e-12);
     near(kvd_costs_cache_bytes(c), 64e6, 1e-12);
@@ -148,10 +142,7 @@ TEST(test_tables)
     kvd_costs_free(NULL);
 }
 
-/*
- * Returns the seconds of a made-up iteration without attention: 5.12 ms up to 256 tokens, and 20 us
- * for each further token.
- */
+/* Returns seconds without attention: 5.12 ms up to 256 tokens, then 20 us for each more. */
 static double bound_cost(double tokens)
 {
     return 5.12e-3 + 2e-5 * fmax(0, tokens - 256);
@@ -175,10 +166,7 @@ TEST(test_prompts_together)
     jct_fixture x;
     OK(jct_fixture_begin(&x, &err));
     add_bound(&x, false);
-    /*
-     * In the costs named "measured", tokens after the first 2048 take 10 us each if there are four
-     * prompts, instead of 20 us.
-     */
+    /* With four prompts, tokens after the first 2048 take 10 us instead of 20. */
     x.setting.method = "measured";
     add_bound(&x, false);
     OK(jct_fixture_prompts(&x, 4, 2048,
@@ -199,10 +187,7 @@ TEST(test_prompts_together)
     takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
     takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
     takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
-    /*
-     * If prompts were measured only whole, not in parts, attention's time is estimated from the two
-     * longest prompts.
-     */
+    /* Attention's time is estimated from the two longest whole prompts. */
     int beyond;
     near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
          bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);

@@ -40,10 +40,7 @@ static size_t count(size_t piece, size_t batch)
     return n;
 }
 
-/*
- * Tests which batch sizes are measured. The engine pads batches to multiples of 8, so times jump,
- * for example between 8 and 9 requests.
- */
+/* The engine pads batches to multiples of 8, so times jump there. */
 TEST(test_steps)
 {
     const kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};

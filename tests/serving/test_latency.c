@@ -46,7 +46,7 @@ static int teardown(void **state)
 
 enum { N = 3000 };
 
-/* Reference for bootstrap intervals: copies the values of all drawn blocks and sorts them. */
+/* Computes intervals by copying the values of all drawn blocks and sorting them. */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {
@@ -122,10 +122,7 @@ TEST(test_statistics)
     assert_true(isnan(l.statistic[0].value) && isnan(l.curve[50]));
 }
 
-/*
- * Tests intervals of correlated waits, as in a queue: they must be as wide as the means of repeated
- * runs vary.
- */
+/* Intervals of correlated waits must be as wide as repeated runs vary. */
 TEST(test_intervals_of_a_queue)
 {
     enum { RUNS = 200, LENGTH = 3200 };
@@ -144,10 +141,7 @@ TEST(test_intervals_of_a_queue)
         OK(kvd_latency_summarise(x, block, LENGTH, run, &l, &err));
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
-    /*
-     * Accepted share of intervals that contain the true mean. The aim is 95 %. Resampling single
-     * values instead of blocks would give 35 %.
-     */
+    /* The interval should hold 95 % of runs. Single values instead of blocks would give 35 %. */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }
@@ -227,10 +221,7 @@ TEST(test_max_rate)
                 fail_msg("bound %g, rate %g: mean %.17g", bound[i], rate, mean);
             kvd_requests_release(&fast);
         }
-        /*
-         * The highest rate that meets a latency bound must not depend on the arrival rate of the
-         * trace.
-         */
+        /* The result must not depend on the trace's own rate. */
         kvd_requests slow;
         OK(kvd_serve_faster(&q, 1. / 64, &slow, &err));
         OK(kvd_serve_max_rate(&s, &slow, 1. / 64, bound[i], &again, &err));
@@ -248,10 +239,7 @@ TEST(test_pages)
 {
     const double gib = 1 << 30;
     size_t pages;
-    /*
-     * The GPUs hold 16e9 bytes of weights and 64e6 bytes of cache. At 1000 bytes per token these
-     * are 1000 pages of 64 tokens.
-     */
+    /* 16e9 bytes of weights and 64e6 of cache, with 1000 per token: 1000 pages of 64 tokens. */
     OK(kvd_serve_pages(costs, NAN, NAN, &pages, &err));
     assert_int_equal(pages, 1000);
     OK(kvd_serve_pages(costs, 10 * gib, 1 * gib, &pages, &err));

@@ -1,4 +1,4 @@
-/* Tests the serving simulator against a simpler simulator, bit for bit. */
+/* Tests the serving simulator against a simpler one, bit for bit. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -55,16 +55,13 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Reference simulator: at every event it scans all requests. */
+/* A simulator that scans all requests at every event. */
 
 typedef struct {
-    /*
-     * `here`: has arrived; `running`: is in the batch; `gone`: has finished; `now`: is in the
-     * running iteration
-     */
+    /* true if the request has arrived, is in the batch, has finished, is in the iteration */
     bool here, running, gone, now;
     int replica;
-    /* number of tokens in the cache, of emitted tokens, and of tokens in the running iteration */
+    /* numbers of tokens in the cache, emitted, and in the iteration */
     uint32_t in, out, piece;
     uint32_t again; /* tokens emitted before a preemption, which are part of the new prompt */
     double start, first, last, longest;
@@ -96,10 +93,7 @@ static uint32_t prompt_of(const plain *p, const job *j)
     return p->q->request[j - p->job].input + j->again;
 }
 
-/*
- * Returns the pages of a request. Under admission by stored tokens these hold its tokens so far, at
- * least the prompt, otherwise prompt and output.
- */
+/* Returns pages for the tokens so far with admission `stored`, else for prompt and output. */
 static size_t pages_now(const plain *p, const job *j)
 {
     const size_t prompt = prompt_of(p, j), tokens = (size_t)j->in + (j->now ? j->piece : 0);
@@ -107,7 +101,7 @@ static size_t pages_now(const plain *p, const job *j)
                                                    : room_of(&p->q->request[j - p->job]);
 }
 
-/* Returns the pages that running requests take on a replica. *running receives their number. */
+/* Returns the pages of running requests on a replica. *running: their number. */
 static size_t pages_on(const plain *p, int replica, size_t *running)
 {
     size_t pages = 0;
@@ -144,7 +138,7 @@ static void plain_preempt(plain *p, int replica)
     last->again = last->out;
 }
 
-/* Adds a decode step of request j. Returns true if requests (perhaps j) were preempted. */
+/* Adds a step of request j. Returns true if requests (perhaps j) were preempted. */
 static bool plain_step(plain *p, job *j)
 {
     bool preempted = false;
@@ -387,17 +381,11 @@ TEST(test_against_the_obvious)
         preempted += n;
         with += n > 0;
     }
-    /*
-     * `with` counts traces with a preemption. Some of the 150 traces must need many preemptions,
-     * others none.
-     */
+    /* Some of the 150 traces need many preemptions, others none. */
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
 
-/*
- * If memory is ample, both admission rules (whole, stored) give equal times. If pages are few,
- * `stored` runs more requests at a time.
- */
+/* With enough memory both admission rules give equal times. */
 TEST(test_enough_memory)
 {
     kvd_requests q;
@@ -442,11 +430,7 @@ TEST(test_again)
     kvd_requests_release(&q);
 }
 
-/*
- * Compares a simulated M/D/1 queue (load rho, service time s) with its mean wait rho s / (2 (1 -
- * rho)) (Pollaczek and Khinchine). Waits are correlated, so the standard error comes from 100 parts
- * of the run.
- */
+/* An M/D/1 queue with load rho and service time s waits rho s / (2 (1 - rho)) on average. */
 TEST(test_md1)
 {
     enum { N = 200000, STRETCHES = 100 };
@@ -466,10 +450,7 @@ TEST(test_md1)
         }
         const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
         const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
-        /*
-         * The accepted error is three standard errors, so the standard error must be small relative
-         * to the expected wait.
-         */
+        /* The standard error must be small relative to the expected wait. */
         assert_true(error < 0.05 * want);
         if (fabs(got - want) > 3 * error)
             fail_msg("rho %g: mean wait %g, theory %g, standard error %g", rho[k], got, want,

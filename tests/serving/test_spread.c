@@ -27,10 +27,7 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
     return b;
 }
 
-/*
- * Tests that each made-up head takes its singular values of both pairs (Q-K and V-W_O) from the
- * same one of three measured heads.
- */
+/* Each head must take both its singular values (Q-K and V-W_O) from one measured head. */
 TEST(test_dealing)
 {
     kvd_err err = {""};
@@ -65,10 +62,7 @@ TEST(test_dealing)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /*
-     * ZACK's Eq. 6 must keep different numbers of dimensions: more in heads whose singular values
-     * fall more slowly.
-     */
+    /* By ZACK's Eq. 6, heads whose singular values fall slowly keep more dimensions. */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
@@ -85,10 +79,7 @@ TEST(test_dealing)
     kvd_spread_release(&s);
 }
 
-/*
- * Measured heads have four dimensions. Heads with two dimensions get averages of their singular
- * values, heads with eight get interpolated ones.
- */
+/* From four measured dimensions, two are averages and eight are interpolated. */
 TEST(test_other_widths)
 {
     kvd_err err = {""};

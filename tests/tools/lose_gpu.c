@@ -36,10 +36,7 @@ static void *symbol(void *library, const char *name)
     return p;
 }
 
-/*
- * Loads the CUDA function `symbol_name` into the pointer `name` by copying its address, because C
- * cannot cast data pointers to functions.
- */
+/* Finds a function by name. Copies its address, as C cannot cast data pointers to functions. */
 #define FUNCTION(name, symbol_name)                                                                \
     __typeof__(&name) name##_;                                                                     \
     *(void **)(&name##_) = symbol(library, symbol_name)

@@ -1,7 +1,4 @@
-/*
- * Plugin for tests/methods/test_plugin.sh. Its methods remove dimensions; some return invalid
- * matrices.
- */
+/* Plugin for tests/methods/test_plugin.sh that removes dimensions, or returns bad matrices. */
 #include <kvdim/plugin_dims.h>
 #include <math.h>
 #include <string.h>
@@ -37,7 +34,7 @@ static int project(const double *value, const kvdim_model *model, const kvdim_ro
     return how == 5;
 }
 
-/* Computes projection matrices. Fails unless calibration rows of Q, K and V exist and differ. */
+/* Fails unless calibration Q, K and V exist and differ. */
 static int fitted(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                   kvdim_matrices *m, char *error)
 {

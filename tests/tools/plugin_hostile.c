@@ -1,6 +1,6 @@
 /*
- * Plugin for tests/methods/test_plugin.sh. It breaks the rule of plugins that parameter `how`
- * selects. Compiled with -DTABLE=N, its table of functions is wrong.
+ * Plugin for tests/methods/test_plugin.sh that breaks the rule selected by `how`. With -DTABLE=N,
+ * its table is wrong.
  */
 #include <kvdim/plugin_bits.h>
 #include <kvdim/plugin_tokens.h>

@@ -1,7 +1,4 @@
-/*
- * Plugin for tests/methods/test_plugin.sh. Its method replaces two layers by their mean, or breaks
- * a rule of plugins.
- */
+/* Plugin for tests/methods/test_plugin.sh: replaces two layers by their mean, or breaks a rule. */
 #include <kvdim/plugin_layers.h>
 #include <math.h>
 

@@ -31,7 +31,7 @@ static const char *type_name(hid_t t)
     return H5Tget_class(t) == H5T_STRING && H5Tis_variable_str(t) == 0 ? "text" : "other";
 }
 
-/* Reads a text attribute into `text`. The text is "" if the attribute is missing or too long. */
+/* Reads a text attribute; "" if it is missing or too long. */
 static void text_of(hid_t object, const char *name, char text[ROOM])
 {
     memset(text, 0, ROOM);
@@ -44,7 +44,7 @@ static void text_of(hid_t object, const char *name, char text[ROOM])
     H5Aclose(a);
 }
 
-/* Writes the names of a dataset's axes, such as "[layer][dim]"; "" if a name is missing. */
+/* Writes axes such as "[layer][dim]"; "" if a name is missing. */
 static void axes_of(hid_t dataset, char text[ROOM])
 {
     char *label[KVD_MAX_RANK] = {NULL};
@@ -105,7 +105,7 @@ static herr_t list_link(hid_t group, const char *name, const H5L_info_t *info, v
     (void)ctx;
     snprintf(path, sizeof path, "/%s", name);
     const hid_t object = H5Oopen(group, name, H5P_DEFAULT);
-    /* Leaves out dimension scales, which hold only the indices of an axis. */
+    /* true for a dimension scale, which holds only indices and is left out */
     const bool scale = object >= 0 && H5Iget_type(object) == H5I_DATASET &&
                        H5Aexists(object, "REFERENCE_LIST") > 0;
     const int status = object < 0 ? -1 : scale ? 0 : list_object(object, path);

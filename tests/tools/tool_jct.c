@@ -57,10 +57,7 @@ static int write_costs(const char *path, double factor, const char *method, cons
     return jct_fixture_end(&x, path, run, err);
 }
 
-/*
- * Simulates serving with the times in file `slow`, and writes the results as if they had been
- * measured.
- */
+/* Simulates with the times in `slow`, and writes the results as measurements. */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)
 {

@@ -26,10 +26,7 @@ typedef struct {
     kvd_h5 out;
 } work;
 
-/*
- * Quantises K or V of all layers and writes the decoded numbers [layer][head][n][d] and bits
- * [layer][head][KVD_N_SIDES][2].
- */
+/* Writes decoded numbers [layer][head][n][d], and bits [layer][head][KVD_N_SIDES][2]. */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {
     const kvd_model_info *const m = &w->dump->model;

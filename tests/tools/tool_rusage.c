@@ -1,7 +1,4 @@
-/*
- * Runs a command and prints "wall_s peak_MiB" or, with -c, "wall_s peak_MiB cpu_s major_faults" to
- * stderr.
- */
+/* Runs a command and prints "wall_s peak_MiB" or, with -c, also "cpu_s major_faults". */
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -22,17 +22,11 @@ typedef struct {
     kvd_activations dump;
     kvd_config config;
     kvd_plan plan;
-    /*
-     * Number of tokens (n), of prompt tokens, and of heads that get a copy of each K and V
-     * (repeat).
-     */
+    /* number of tokens, of prompt tokens, and of heads that get a copy of each K and V */
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    /*
-     * [n_layers][n_kv_heads][1 + n - prompt][n] 1 for each token that is stored after the prompt
-     * and after each step.
-     */
+    /* 1 for stored tokens, [n_layers][n_kv_heads][1 + n - prompt][n] */
     uint8_t *kept;
 } selection;
 
@@ -105,9 +99,7 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/*
- * Runs n heads of layer `layer` through the cache: the prompt in one call, later tokens one by one.
- */
+/* Runs n heads: the prompt in one call, later tokens one by one. */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];
