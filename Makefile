@@ -64,7 +64,7 @@ LDLIBS   := -Wl,--as-needed $(LDFLAGS) $(extra_lib) $(filter -L%,$(hdf5_lib)) $(
 
 # A .cu file is compiled for sm_80 and sm_90a; one named *_sm90.cu uses Hopper's own instructions and is compiled for it alone.
 # --Werror turns ptxas's advice (a wgmma that is serialised, C7510 and its kin) into an error.
-NVFLAGS  := -std=c++17 -O3 -lineinfo -Isrc -I$(BUILD)/gen -Xcompiler -fPIC,-Wall,-Wextra$(if $(filter 1,$(WERROR)),$(comma)-Werror --Werror all-warnings)
+NVFLAGS  := -std=c++17 -O3 -lineinfo -Isrc -I$(BUILD)/gen -Xcompiler -fPIC,-Wall,-Wextra,-Wno-c++20-compat$(if $(filter 1,$(WERROR)),$(comma)-Werror --Werror all-warnings)
 SM90     := -gencode arch=compute_90a,code=sm_90a
 SM80     := -gencode arch=compute_80,code=sm_80
 ifeq ($(CUDA),1)
