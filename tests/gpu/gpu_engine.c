@@ -371,8 +371,8 @@ static void test_refused(void)
                    "5 experts of 14 hidden units in a model of width 18: CUDA graphs");
     kvd_checkpoint_close(odd);
     kvd_checkpoint *const sinks = shape_or_end(&shape[GPT_OSS_SHAPE], 4);
-    refused_method(sinks, "leankv", &plain,
-                   "attention sinks, which the CUDA engine's kernels of 'sparsity' do");
+    refused_method(sinks, "strawman", &plain,
+                   "attention sinks, which the CUDA engine's kernels of 'strawman' do");
     kvd_checkpoint_close(sinks);
 }
 
