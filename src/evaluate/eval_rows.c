@@ -220,6 +220,21 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
            kvd_accuracy_add(&v->accuracy, purpose, p, c, &summary, full_rank_error, err);
 }
 
+/*
+ * Fails with the reason if the caches did not act in one of n evaluations of a sweep
+ * (kvd_evaluator.reports_inert).
+ */
+static int check_acted(kvd_eval_run *v, const kvd_choice *c, size_t n, kvd_err *err)
+{
+    for (size_t k = 0; k < n; k++)
+        if (*c[k].inert.msg) {
+            v->in.unsuited = true;
+            *err = c[k].inert;
+            return -1;
+        }
+    return 0;
+}
+
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
@@ -228,6 +243,7 @@ static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *p
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
                        kvd_evaluate(&v->evaluator, &c, 1, 0, errors, NULL, err) ||
+                       check_acted(v, &c, 1, err) ||
                        add_row(v, purpose, point, &c, full_rank_error, err);
     kvd_plan_close(&c.plan);
     kvd_choice_release(&c);
@@ -238,9 +254,15 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err)
 {
     bool taken;
-    if (take_saved(&v->saved, purpose, point, &v->accuracy, &taken, err) ||
-        (!taken && (evaluate_one(v, purpose, point, full_rank_error, err) ||
-                    save_rows(&v->saved, &v->in.run, &v->accuracy, err))))
+    kvd_err why = {""};
+    if (take_saved(&v->saved, purpose, point, &v->accuracy, &taken, err)) {
+        /* The next saved row has other parameters, because an earlier run left these out. */
+        if (v->cfg->in.sweep && evaluate_one(v, purpose, point, full_rank_error, &why))
+            *err = why;
+        return -1;
+    }
+    if (!taken && (evaluate_one(v, purpose, point, full_rank_error, err) ||
+                   save_rows(&v->saved, &v->in.run, &v->accuracy, err)))
         return -1;
     *row = kvd_rows_count(v->accuracy.rows) - 1;
     kvd_eval_print_new_rows(v);
@@ -255,7 +277,7 @@ static size_t count_points(const kvd_eval_run *v)
     return n;
 }
 
-static int one_by_one(kvd_eval_run *v, kvd_err *err)
+static int one_by_one(kvd_eval_run *v, const char *program, kvd_err *err)
 {
     kvd_progress progress;
     int status = 0;
@@ -264,7 +286,9 @@ static int one_by_one(kvd_eval_run *v, kvd_err *err)
                        v->cfg->in.common.quiet);
     for (size_t i = 0; !status && i < v->cfg->in.n_methods; i++)
         for (size_t j = 0; !status && j < v->in.n_points[i]; j++) {
-            status = kvd_eval_one(v, "point", &v->in.point[i][j], v->full_rank_error[i], &row, err);
+            status =
+                kvd_eval_one(v, "point", &v->in.point[i][j], v->full_rank_error[i], &row, err) &&
+                kvd_inputs_leave_out(&v->in, i, program, err);
             kvd_progress_step(&progress, (double)++done);
         }
     kvd_progress_end(&progress);
@@ -301,16 +325,40 @@ static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, s
     return status ? -1 : 0;
 }
 
-static int evaluate_choices(kvd_eval_run *v, kvd_choice *choice, size_t n, kvd_err *err)
+/* Opens method i with all its parameter values and seeds. On failure closes those it opened. */
+static int open_method(kvd_eval_run *v, size_t i, kvd_choice *choice, size_t *n, kvd_err *err)
+{
+    *n = 0;
+    for (size_t j = 0; j < v->in.n_points[i]; j++)
+        for (size_t s = 0; s < seeds_of(v, i); s++)
+            if (open_choice(v, &v->in.point[i][j], s, &choice[(*n)++], err)) {
+                while (*n)
+                    kvd_plan_close(&choice[--*n].plan);
+                return -1;
+            }
+    return 0;
+}
+
+static int add_method(kvd_eval_run *v, size_t i, const kvd_choice *choice, size_t n, kvd_err *err)
+{
+    if (check_acted(v, choice, n, err))
+        return -1;
+    for (size_t j = 0; j < v->in.n_points[i]; j++)
+        if (add_point(v, i, j, choice + j * seeds_of(v, i), seeds_of(v, i), err))
+            return -1;
+    return 0;
+}
+
+static int evaluate_choices(kvd_eval_run *v, kvd_choice *choice, const char *program, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_evaluator *const e = &v->evaluator;
-    size_t k = 0;
-    for (size_t i = 0; i < cfg->in.n_methods; i++)
-        for (size_t j = 0; j < v->in.n_points[i]; j++)
-            for (size_t s = 0; s < seeds_of(v, i); s++)
-                if (open_choice(v, &v->in.point[i][j], s, &choice[k++], err))
-                    return -1;
+    static size_t of_method[KVD_EVAL_METHODS];
+    size_t n = 0, k = 0;
+    for (size_t i = 0; i < cfg->in.n_methods; n += of_method[i++])
+        if (open_method(v, i, &choice[n], &of_method[i], err) &&
+            kvd_inputs_leave_out(&v->in, i, program, err))
+            return -1;
     kvd_progress progress;
     kvd_progress_start(&progress, "eval", "tokens", (double)e->n_tokens * (double)n,
                        cfg->in.common.quiet);
@@ -321,21 +369,20 @@ static int evaluate_choices(kvd_eval_run *v, kvd_choice *choice, size_t n, kvd_e
         return -1;
     (void)snprintf(v->accuracy.calibrated, sizeof v->accuracy.calibrated, "%s",
                    v->in.calibration.label);
-    k = 0;
-    for (size_t i = 0; i < cfg->in.n_methods; i++)
-        for (size_t j = 0; j < v->in.n_points[i]; j++, k += seeds_of(v, i))
-            if (add_point(v, i, j, &choice[k], seeds_of(v, i), err))
-                return -1;
+    for (size_t i = 0; i < cfg->in.n_methods; k += of_method[i++])
+        if (add_method(v, i, &choice[k], of_method[i], err) &&
+            kvd_inputs_leave_out(&v->in, i, program, err))
+            return -1;
     return 0;
 }
 
-static int all_at_once(kvd_eval_run *v, kvd_err *err)
+static int all_at_once(kvd_eval_run *v, const char *program, kvd_err *err)
 {
     const size_t n = choices_of(v);
     kvd_choice *const choice = calloc(n ? n : 1, sizeof *choice);
     if (!choice)
         return kvd_no_memory(err, "points", (unsigned long long)n * sizeof *choice);
-    const int status = evaluate_choices(v, choice, n, err);
+    const int status = evaluate_choices(v, choice, program, err);
     for (size_t k = 0; k < n; k++) {
         kvd_plan_close(&choice[k].plan);
         kvd_choice_release(&choice[k]);
@@ -346,7 +393,11 @@ static int all_at_once(kvd_eval_run *v, kvd_err *err)
     return status;
 }
 
-int kvd_eval_points(kvd_eval_run *v, kvd_err *err)
+int kvd_eval_points(kvd_eval_run *v, const char *program, kvd_err *err)
 {
-    return v->cfg->in.resume ? one_by_one(v, err) : all_at_once(v, err);
+    v->evaluator.reports_inert = v->cfg->in.sweep > 0;
+    const int status =
+        v->cfg->in.resume ? one_by_one(v, program, err) : all_at_once(v, program, err);
+    v->evaluator.reports_inert = false;
+    return status;
 }

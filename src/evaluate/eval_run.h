@@ -116,7 +116,12 @@ typedef struct {
 
 /* Opens model, texts and calibration files, and lists the parameters to evaluate. */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
-int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
+/*
+ * Evaluates all methods with all their parameter values. In a sweep, warns of the values that a
+ * method cannot take or at which it changed no cached token, and leaves them out
+ * (kvd_inputs_leave_out).
+ */
+int kvd_eval_points(kvd_eval_run *v, const char *program, kvd_err *err);
 /* Prints results added since the last call, except with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*

@@ -258,8 +258,11 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
         if (choice[i].is_reference)
             choice[i].seconds = e->reference_seconds;
     for (size_t i = 0; i < n; i++)
-        if (check_choice(e, &choice[i], first_layer, err))
-            goto done;
+        if (check_choice(e, &choice[i], first_layer, err)) {
+            if (!e->reports_inert)
+                goto done;
+            choice[i].inert = *err;
+        }
     status = 0;
 done:
     for (size_t i = 0; i < n; i++)

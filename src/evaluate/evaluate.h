@@ -27,6 +27,11 @@ typedef struct {
     /* [n_sequences] quality of the uncompressed model, after the first kvd_evaluate */
     kvd_quality *reference;
     bool reference_known;
+    /*
+     * If true, kvd_evaluate does not fail for a choice whose caches did not act, but fills its
+     * field `inert`. The default is false.
+     */
+    bool reports_inert;
     double reference_seconds;
     /* bytes of hidden states that did not fit, so that each evaluation computes them again */
     size_t bytes_not_kept;
@@ -94,6 +99,8 @@ typedef struct {
     /* name of the attention implementation, such as "CPU, f32" */
     char engine[96];
     float *hidden;
+    /* Why the results are of no use: the caches did not act. Empty if they did. */
+    kvd_err inert;
 } kvd_choice;
 
 /*

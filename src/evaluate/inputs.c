@@ -288,16 +288,63 @@ static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, 
     return setup;
 }
 
-int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err)
+static int check_plan(kvd_inputs *in, const kvd_point *p, kvd_err *err)
+{
+    kvd_plan plan = {0};
+    const kvd_method_setup setup = make_plan(in, p, 0, &plan);
+    if (!kvd_plan_check(&plan, &setup, err))
+        return 0;
+    in->unsuited = true;
+    return kvd_in(err, "method '%s'", kvd_method_name(p->method));
+}
+
+int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err)
 {
     for (size_t i = 0; i < in->cfg->n_methods; i++)
-        for (size_t j = 0; j < in->n_points[i]; j++) {
-            kvd_plan plan = {0};
-            const kvd_method_setup setup = make_plan(in, &in->point[i][j], 0, &plan);
-            if (kvd_plan_check(&plan, &setup, err))
-                return kvd_in(err, "method '%s'", kvd_method_name(&in->cfg->method[i]));
-        }
+        for (size_t j = 0; j < in->n_points[i]; j++)
+            if (check_plan(in, &in->point[i][j], err) && kvd_inputs_leave_out(in, i, program, err))
+                return -1;
+    return kvd_inputs_check_left(in, false, err);
+}
+
+int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err)
+{
+    const kvd_method *const m = &in->cfg->method[i];
+    kvd_method_tradeoff rate;
+    kvd_err unused;
+    if (!in->cfg->sweep || !in->unsuited || kvd_method_is_none(m) ||
+        kvd_method_tradeoff_find(m, NULL, &rate, &unused))
+        return -1;
+    in->unsuited = false;
+    fprintf(stderr, "%s: warning: %s=%.6g is left out of the sweep: %s\n", program, rate.name,
+            kvd_method_tradeoff_value(m, &rate), err->msg);
+    if (!(in->left_out[i] = strdup(err->msg)))
+        return kvd_no_memory(err, "a message", strlen(err->msg));
+    kvd_points_free(in->point[i], in->n_points[i]);
+    in->point[i] = NULL;
+    in->n_points[i] = 0;
     return 0;
+}
+
+/* Returns true if the sweep of the method from which method i was copied has points. */
+static bool has_points(const kvd_inputs *in, size_t i)
+{
+    bool found = false;
+    for (size_t k = 0; k < in->cfg->n_methods && !found; k++)
+        found = in->cfg->method_text[k] == in->cfg->method_text[i] && in->n_points[k] > 0;
+    return found;
+}
+
+int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err)
+{
+    const char *why = NULL;
+    for (size_t i = 0; i < in->cfg->n_methods; i++) {
+        if (every && in->n_points[i] && !kvd_method_is_none(&in->cfg->method[i]))
+            return 0;
+        if (!why && in->left_out[i] && !has_points(in, i))
+            why = in->left_out[i];
+    }
+    return why ? kvd_fail(err, "--sweep: no value is left of a method: %s", why) : 0;
 }
 
 int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
@@ -314,7 +361,10 @@ int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, s
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan, kvd_err *err)
 {
     const kvd_method_setup setup = make_plan(in, p, k, plan);
-    return kvd_plan_open(plan, &setup, err);
+    if (!kvd_plan_open(plan, &setup, err))
+        return 0;
+    in->unsuited = true;
+    return -1;
 }
 
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err)
@@ -487,8 +537,10 @@ int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err 
 
 void kvd_inputs_release(kvd_inputs *in)
 {
-    for (size_t i = 0; i < KVD_EVAL_METHODS; i++)
+    for (size_t i = 0; i < KVD_EVAL_METHODS; i++) {
         kvd_points_free(in->point[i], in->n_points[i]);
+        free(in->left_out[i]);
+    }
     for (size_t i = 0; i < KVD_EVAL_FILES; i++) {
         kvd_spectrum_release(&in->spectrum[i]);
         kvd_rates_release(&in->rates[i]);

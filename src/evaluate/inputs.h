@@ -71,6 +71,10 @@ typedef struct {
     bool same_text;
     kvd_point *point[KVD_EVAL_METHODS];
     size_t n_points[KVD_EVAL_METHODS];
+    /* True if the latest failure is due to the parameter values of a method. */
+    bool unsuited;
+    /* Why kvd_inputs_leave_out removed the points of a method; NULL if it did not. Allocated. */
+    char *left_out[KVD_EVAL_METHODS];
 } kvd_inputs;
 
 /* Adds a --method. `config` must begin with a kvd_inputs_options. */
@@ -110,15 +114,31 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
  * Fails if texts of one label differ. Must follow kvd_inputs_find_files.
  */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
-/* Fails if a method cannot run on this model and device. */
-int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
+/*
+ * Fails if a method cannot run on this model and device. The message names the method. In a sweep,
+ * leaves out the values that a method cannot take, and fails if a method has no other value.
+ */
+int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
+/*
+ * Call after method i failed. In a sweep, if in->unsuited is true, removes the points of method i,
+ * prints the message in *err as a warning, and returns 0. Otherwise returns -1 and keeps *err.
+ */
+int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
+/*
+ * Fails if all values of a method given to a sweep were left out. With `every`, fails only if this
+ * is so for every method.
+ */
+int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
 /*
  * Fails if a method cannot run on a prompt. Prompt s has at[s + 1] - at[s] tokens; sequences at
  * most max_len.
  */
 int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              kvd_err *err);
-/* Opens the methods of `p` with the run's seed plus k. *plan must not be moved afterwards. */
+/*
+ * Opens the methods of `p` with the run's seed plus k. *plan must not be moved afterwards. On
+ * failure sets in->unsuited.
+ */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
 /* Adds all that determines the results to *key, which --resume compares. */

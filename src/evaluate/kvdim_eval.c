@@ -180,9 +180,11 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
     if (cfg->in.resume && kvd_inputs_is_complete(&v->in, &kvd_schema_accuracy, &v->saved.key))
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (kvd_inputs_make_points(&v->in, isnan(cfg->in.target), err) ||
+        (cfg->in.sweep && kvd_inputs_check_plans(&v->in, program, err)) ||
         kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_accuracy, &v->in.run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
-        (cfg->in.resume && take_up(v, err)) || kvd_eval_points(v, err) ||
+        (cfg->in.resume && take_up(v, err)) || kvd_eval_points(v, program, err) ||
+        kvd_inputs_check_left(&v->in, true, err) ||
         (!isnan(cfg->in.target) && kvd_eval_search(v, err)) || kvd_eval_weights(v, err) ||
         (cfg->in.by_text && write_texts(v, err)) ||
         kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err) ||
@@ -196,7 +198,8 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
                 cfg->in.tokens ? cfg->in.tokens : v->evaluator.n_tokens,
                 cfg->in.tokens ? "" : " tokens", cfg->in.seq_len, v->evaluator.n_sequences);
     warn_of_bytes(v->accuracy.rows);
-    return cfg->in.common.json ? print_json(v, err) : 0;
+    return kvd_status((cfg->in.common.json && print_json(v, err)) ||
+                      kvd_inputs_check_left(&v->in, false, err));
 }
 
 static int scan(kvd_eval_run *v, kvd_err *err)

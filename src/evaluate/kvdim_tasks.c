@@ -189,7 +189,7 @@ static int open_inputs(tasks_run *v, kvd_err *err)
            kvd_inputs_find_files(in, err) || kvd_inputs_warn(in, program, err) ||
            kvd_tasks_record(cfg, in, v->chat, generator_name(v), err) ||
            kvd_inputs_make_points(in, isnan(cfg->in.target), err) ||
-           kvd_inputs_check_plans(in, err);
+           kvd_inputs_check_plans(in, program, err);
 }
 
 /* Returns the measure that --target keeps. KVD_N_FREE_MEASURES: the score of benchmark items. */
@@ -323,8 +323,10 @@ static int run_point(tasks_run *v, const kvd_method_target *t, const kvd_point *
         if (!status && k == 0)
             print_path(v, v->tasks.generator, point, &plan[k]);
         if (status || kvd_task_run_plan(&v->tasks, name_of(v, t, point, k, name), &plan[k],
-                                        &result[k], progress, err))
+                                        &result[k], progress, err)) {
             status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
+            v->in.unsuited |= result[k].ran;
+        }
     }
     if (!status && !v->cfg->parts)
         status = add_rows(v, purpose_of(t), point, plan, result, n, err);
@@ -364,7 +366,8 @@ static int run_methods(tasks_run *v, kvd_err *err)
         (!isnan(cfg->in.target) && check_reference(v, err));
     for (size_t i = 0; i < cfg->in.n_methods; i++)
         for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
-            status = run_point(v, NULL, &v->in.point[i][j], seeds_of(v, i), &progress, err);
+            status = run_point(v, NULL, &v->in.point[i][j], seeds_of(v, i), &progress, err) &&
+                     kvd_inputs_leave_out(&v->in, i, program, err);
     kvd_progress_end(&progress);
     return status ? -1 : 0;
 }
@@ -383,9 +386,10 @@ static int score_point(tasks_run *v, const kvd_method_target *t, const kvd_point
         print_path(v, v->benchmark.generator, point, &plan);
     status = status || kvd_benchmark_run_plan(&v->benchmark, name_of(v, t, point, 0, name), &plan,
                                               &result, progress, err);
-    if (status)
+    if (status) {
         status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
-    else if (!v->cfg->parts)
+        v->in.unsuited |= result.ran;
+    } else if (!v->cfg->parts)
         status = kvd_benchmark_table_add(v->scores, purpose_of(t), point, &plan, &result, err);
     for (; !status && !o->quiet && !o->json && i < kvd_rows_count(rows); i++) {
         if (!i)
@@ -431,7 +435,8 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
         for (size_t i = 0; i < cfg->in.n_methods; i++)
             for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
                 if (kvd_method_is_none(&cfg->in.method[i]) == none)
-                    status = score_point(v, NULL, &v->in.point[i][j], &progress, err);
+                    status = score_point(v, NULL, &v->in.point[i][j], &progress, err) &&
+                             kvd_inputs_leave_out(&v->in, i, program, err);
         if (!status && none && !isnan(cfg->in.target))
             status = check_reference(v, err);
     }
@@ -577,11 +582,13 @@ static int work(tasks_run *v, kvd_err *err)
            kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||
            (cfg->in.resume && open_journal(v, err)) || describe_file(v, err) ||
            (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)) ||
+           kvd_inputs_check_left(&v->in, true, err) ||
            (!isnan(cfg->in.target) && search_targets(v, err)) ||
            (v->scores ? kvd_benchmark_table_write(&v->file, v->scores, err)
                       : kvd_task_table_write(&v->file, v->table, err)) ||
            kvd_h5_finish(&v->file, err) || (v->journal && kvd_journal_remove(v->journal, err)) ||
-           (cfg->in.common.json ? print_json(v, err) : 0);
+           (cfg->in.common.json ? print_json(v, err) : 0) ||
+           kvd_inputs_check_left(&v->in, false, err);
 }
 
 static void release(tasks_run *v)

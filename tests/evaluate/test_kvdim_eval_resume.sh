@@ -142,3 +142,18 @@ fails "a key that trades nothing" 2 "key 'kivi.group' is none that trades bytes 
 fails "a method without such a key" 1 "needs --spectrum" $EVAL --sweep 2 -o "$D/x.h5"
 fails "a key without a search" 2 "--target-key requires --target" $EVAL --method kivi --target-key bits -o "$D/x.h5"
 fails "bits of widths that nobody gave" 1 "dims need p= or r=" $EVAL --spectrum "$D/s.h5" --method zack+kivi,residual=32 --target 0.9 -q -o "$D/x.h5"
+
+# ---- a value without an effect is left out, at once, one by one and continued ---------------------------
+search="--method h2o --method snapkv --method tova --sweep 3"
+left="kvdim-eval: warning: snapkv.budget=0.45 is left out of the sweep: method 'snapkv': 'snapkv' dropped and lowered no entry"
+if $EVAL $search -q --json -o "$D/left.h5" >"$D/left.json" 2>"$D/err" && grep -q "^$left" "$D/err" && rows "$D/left.json" >"$D/1" &&
+   [ "$(values method "$D/left.json" | tr '\n' ' ')" = "none h2o h2o h2o snapkv snapkv tova tova tova " ]
+then ok "a value without an effect is left out"; else not_ok "a value without an effect is left out" "$(values method "$D/left.json")" "$(cat "$D/err")"; fi
+rm -f "$D/killed.h5"
+: >"$D/seen"
+if interrupt 6 && $EVAL $search -q --json --resume -o "$D/killed.h5" >"$D/killed.json" 2>"$D/err" && grep -q "^$left" "$D/err" && rows "$D/killed.json" >"$D/2" &&
+   cmp -s "$D/1" "$D/2" && [ ! -e "$D/killed.h5.rows" ]
+then ok "and again in a run that goes on"; else not_ok "and again in a run that goes on" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
+if ! $EVAL --method snapkv,window=90 --method h2o --sweep 2 -q --json -o "$D/left.h5" >"$D/left.json" 2>"$D/err" && [ "$(values method "$D/left.json" | tr '\n' ' ')" = "none h2o h2o " ] &&
+   grep -q "^kvdim-eval: --sweep: no value is left of a method: method 'snapkv'" "$D/err"
+then ok "a method without a value fails after the others"; else not_ok "a method without a value fails after the others" "$(cat "$D/err")"; fi

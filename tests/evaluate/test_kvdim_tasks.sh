@@ -114,6 +114,16 @@ if run $STORIES --prompt 50 --generate 20 --method hetero,v=8 --method h2o --swe
   paste -d' ' "$D/m" "$D/b" | awk '$1 == last { if ($2 + 0 >= bytes) exit 1; n++ } { last = $1; bytes = $2 + 0 } END { exit !(NR == 7 && n == 4) }'
 then ok "a sweep goes from many bytes to few"; else not_ok "a sweep goes from many bytes to few" "$(paste "$D/m" "$D/b")" "$(cat "$D/err")"; fi
 refused 2 "a sweep of a fixed width" "method 'fp8' has no key that trades bytes for quality" $STORIES --prompt 50 --generate 20 --method fp8 --sweep 3
+# snapkv keeps 32 newest tokens, so that its largest budget holds all 50 of a prompt. Every budget of shadowkv reads all entries of these sequences.
+if run $STORIES --prompt 50 --generate 20 --method h2o --method snapkv --sweep 3 && column method >"$D/m" &&
+  is "a value without an effect is left out" "none h2o h2o h2o snapkv snapkv" "$(tr '\n' ' ' <"$D/m" | sed 's/ $//')" &&
+  grep -q "^kvdim-tasks: warning: snapkv.budget=0.45 is left out of the sweep: method 'snapkv': 'snapkv' dropped and lowered no entry" "$D/err" && [ "$(wc -l <"$D/err")" -eq 1 ]
+then ok "it is named with the reason"; else not_ok "it is named with the reason" "$(cat "$D/err")"; fi
+if ! run $STORIES --prompt 50 --generate 20 --method shadowkv --method h2o --sweep 3 && [ "$(column method | tr '\n' ' ')" = "none h2o h2o h2o " ] &&
+  grep -q "^kvdim-tasks: --sweep: no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" "$D/err"
+then ok "a method without a value fails after the others"; else not_ok "a method without a value fails after the others" "$(column method)" "$(cat "$D/err")"; fi
+refused 1 "a sweep of which nothing is left" "no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" $STORIES --prompt 50 --generate 20 --method shadowkv --sweep 2
+refused 1 "a sweep without its calibration" "no value is left of a method: method 'a2ats': method 'a2ats' needs activations" $STORIES --prompt 50 --generate 20 --method h2o --method a2ats --sweep 2
 refused 2 "a sweep of a given value" "sweep tries values of hetero.k, of which --method hetero,k=4 gives one" $STORIES --prompt 50 --generate 20 --method hetero,k=4 --sweep 3
 
 # ---- --target: the setting that keeps a share of a score ------------------------------------------------------------------

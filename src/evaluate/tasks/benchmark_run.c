@@ -312,9 +312,10 @@ int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_pla
     const kvd_continued to = {.token = token, .cost = out->cost};
     status = status || kvd_journal_generate(r->journal, name, r->generator, plan, &r->run, &to,
                                             &out->account, progress, err);
-    if (!status && r->settings.generator.n_parts < 2)
-        status = score(r, token, out, err) ||
-                 kvd_cache_check_steps(&out->account, plan, steps_of(r, out), err);
+    if (!status && r->settings.generator.n_parts < 2) {
+        out->ran = !score(r, token, out, err);
+        status = !out->ran || kvd_cache_check_steps(&out->account, plan, steps_of(r, out), err);
+    }
     free(token);
     return status ? -1 : 0;
 }

@@ -63,6 +63,7 @@ typedef struct {
     size_t *n_tokens;         /* [n_answers] */
     kvd_continued_cost *cost; /* [n_sequences] */
     kvd_stepwise_account account;
+    bool ran; /* true if all answers are there, also if the methods changed no cached token */
 } kvd_benchmark_result;
 
 /*

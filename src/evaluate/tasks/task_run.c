@@ -235,6 +235,7 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
     r->read_share = a->rows ? a->read * unit : (double)NAN;
+    r->ran = true;
     return kvd_cache_check_steps(&r->account, plan, steps_of(f), err);
 }
 

@@ -47,6 +47,7 @@ typedef struct {
     /* bytes that a decode step reads, relative to a 16-bit cache */
     double read_share;
     kvd_stepwise_account account;
+    bool ran; /* true if all tasks ran, also if the methods changed no cached token */
 } kvd_task_result;
 
 typedef struct {
