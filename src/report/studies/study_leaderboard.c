@@ -111,20 +111,22 @@ static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err
         const kvd_accuracy_entry *const e = &all->item[i];
         if (isnan(kvd_entry_real(e, "score")))
             continue;
-        size_t p = 0;
-        while (p < b->n && !same_point(b->point[p]->all, e))
-            p++;
-        if (p == b->n) {
+        /* Searches from the newest point back, because the rows of a point follow each other. */
+        size_t p = b->n;
+        while (p > 0 && !same_point(b->point[p - 1]->all, e))
+            p--;
+        if (p == 0) {
             const size_t bytes = sizeof(standing) + b->n_tasks * sizeof(kvd_accuracy_entry *);
-            if (!(b->point[p] = calloc(1, bytes)))
+            if (!(b->point[b->n] = calloc(1, bytes)))
                 return kvd_no_memory(err, "a leaderboard", bytes);
-            b->point[b->n++]->all = e;
+            b->point[b->n]->all = e;
+            p = ++b->n;
         }
         const size_t k = task_of(b, kvd_entry_text(e, "label"));
         if (k < b->n_tasks)
-            b->point[p]->task[k] = e;
+            b->point[p - 1]->task[k] = e;
         else
-            b->point[p]->all = e;
+            b->point[p - 1]->all = e;
     }
     qsort(b->point, b->n, sizeof(standing *), by_method);
     for (size_t i = 0; i + 1 < b->n;)
@@ -229,8 +231,11 @@ static int by_score(const void *a, const void *b)
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
-    /* limits: half, quarter and eighth of a 16-bit cache, plus a tenth for scales and positions */
-    static const double shares[] = {0.55, 0.275, 0.1375};
+    /*
+     * Limits on the cache: a half, a quarter, an eighth and a sixteenth of a 16-bit cache, plus a
+     * tenth for scales and positions.
+     */
+    static const double shares[] = {0.55, 0.275, 0.1375, 0.06875};
     enum { MOST = 6 };
     kvd_table *const t = kvd_section_table(s, name, title);
     standing **const by = malloc((b->n + 1) * sizeof *by);
@@ -299,8 +304,8 @@ static void figure(const leaderboard *b, kvd_section *s)
                        kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX),
                        "Mean score over the tasks against the bytes that the cache stores, and "
                        "that a step reads of it, over those of an uncompressed 16-bit cache. "
-                       "Ringed points are beaten by no other in bytes and score; bars are "
-                       "their 95 % intervals.",
+                       "Ringed points, the front, are beaten by no other in bytes and score. "
+                       "They are labelled with their methods; bars are their 95 % intervals.",
                        "csv='tables/leaderboard-points.csv'");
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
 }
@@ -437,9 +442,9 @@ static void steps_figure(const timed *all, size_t n, kvd_section *s)
     kvd_section_figure(s, "leaderboard-steps", "leaderboard.gp", 1000,
                        kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX),
                        "Mean score over the tasks against the time of the decode step with "
-                       "most requests and tokens. Ringed points: no other step is as fast with "
-                       "a better score, or faster with the same score; bars are their 95 % "
-                       "intervals.",
+                       "most requests and tokens. Ringed points, the front: no other step is as "
+                       "fast with a better score, or faster with the same score. They are "
+                       "labelled with their methods; bars are their 95 % intervals.",
                        "csv='tables/leaderboard-step-points.csv'; steps=1");
     kvd_section_panels(s, t, &panel, 1);
 }
