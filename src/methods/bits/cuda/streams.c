@@ -512,6 +512,21 @@ static bool fits(const kvd_plan *plan)
                : fabs(kvd_stream_value(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
 }
 
+/*
+ * Returns the first side of a layer, layer * KVD_N_SIDES + side, of which the open method stores no
+ * component, or -1.
+ */
+static int empty_side(const kvd_plan *plan, const kvd_config *c)
+{
+    for (int i = 0; i < c->n_layers * KVD_N_SIDES; i++) {
+        kvd_stream_coder coder;
+        coder_of(plan, i / KVD_N_SIDES, i % KVD_N_SIDES, &coder);
+        if (!coder.streams.kept)
+            return i;
+    }
+    return -1;
+}
+
 static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     if (!fits(plan) && plan->bits == &kvd_bits_kvtc)
@@ -524,17 +539,13 @@ static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_
                         "%s,block=%g: the CUDA engine decodes blocks of %d tokens, use block=%d",
                         plan->bits->info.name, kvd_stream_value(plan, "block"), KVD_PAGE_TOKENS,
                         KVD_PAGE_TOKENS);
-    for (int i = 0; i < c->config->n_layers * KVD_N_SIDES; i++) {
-        kvd_stream_coder coder;
-        coder_of(plan, i / KVD_N_SIDES, i % KVD_N_SIDES, &coder);
-        if (!coder.streams.kept)
-            return kvd_fail(err,
+    const int i = empty_side(plan, c->config);
+    return i < 0 ? 0
+                 : kvd_fail(err,
                             "'%s' stores no component of the %s of layer %d, which the CUDA engine "
                             "does not run: use more bits",
                             plan->bits->info.name, i % KVD_N_SIDES ? "values" : "keys",
                             i / KVD_N_SIDES);
-    }
-    return 0;
 }
 
 /* Returns true for waterfill with block=0: a request is one entropy-coded stream. */
@@ -608,7 +619,14 @@ static bool generates(const kvd_plan *plan)
     return runs(plan) && (fits(plan) || whole(plan));
 }
 
+/* If this returns false, text generation stores the codes on the CPU (kvd_gpu_kind_of_text). */
+static bool has_components(const kvd_plan *plan, const kvd_config *c)
+{
+    return !plan->bits_self || whole(plan) || empty_side(plan, c) < 0;
+}
+
 const kvd_gpu_kind kvd_gpu_streams = {.joined = "one transform covers all KV heads of a layer",
                                       .runs = runs,
                                       .generates = generates,
+                                      .fits = has_components,
                                       .open = open_method};
