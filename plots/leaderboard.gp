@@ -10,13 +10,15 @@ ring = 1.3
 thick = points > 120 ? 0.6 : 1
 size = points > 120 ? 0.4 : 0.6
 set logscale x
+set angles degrees
 unset key
 set yrange [0:127]
 set ytics 0, 20, 100
 set xtics (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# A method has one label, at the first of its points on the front.
-labelled = ''
-label_of(s, on) = on && strstrt(labelled, '"'.s.'"') == 0 ? (labelled = labelled.'"'.s.'"', s) : ''
+# A method has one label, at the first of its points on the front: tell() collects names and places, nearest(m) is the first place from the left after those in `placed`.
+tell(s, on, x, y) = on && finite(x) && strstrt(told, '"'.s.'"') == 0 ? (told = told.' "'.s.'"', places_x = places_x.sprintf(' %.9g', x), places_y = places_y.sprintf(' %.9g', y), 1) : 0
+free(j) = strstrt(placed, sprintf('<%d>', j)) == 0
+nearest(j, best) = j > words(told) ? best : nearest(j + 1, free(j) && (best == 0 || word(places_x, j) + 0 < word(places_x, best) + 0) ? j : best)
 set multiplot
 do for [c=1:panels] {
   set lmargin at screen (c-1)*1.0/panels + 0.055
@@ -27,17 +29,34 @@ do for [c=1:panels] {
   set xlabel (panels == 1 ? 'milliseconds' : c == 1 ? 'bytes stored / uncompressed' : 'bytes read / uncompressed') offset 0,0.3
   k = c + 1
   front(f) = (int(f)/(2**(c-1)))%2 == 1
-  labelled = ''
+  unset label; unset arrow
+  told = ''; places_x = ''; places_y = ''; placed = ''; last_x = 1; last_y = 0
   @no_span
   stats csv skip 1 using (column(k) > 0 ? span(column(k)) : 0) nooutput
   if (ok > 0) {
     set xrange [lowest/1.1:(panels == 1 || highest > 1.1 ? highest : 1.1)*1.05]
+    right = (panels == 1 || highest > 1.1 ? highest : 1.1)*1.05
     on(f, x) = front(f) && x > 0
+    stats csv skip 1 using (tell(strcol(1), on($7, column(k)), column(k), $4)) nooutput
+    # Pixels of a factor of e and of a point of score. Labels whose lines of text would be less than 14 pixels apart begin further right, with a line to their point.
+    per_x = 0.93*width/panels/log(right*1.1/lowest)
+    per_y = (height - 39 - foot*height)/127
+    do for [m=1:words(told)] {
+      j = nearest(1, 0)
+      placed = placed.sprintf('<%d>', j)
+      x = word(places_x, j) + 0
+      y = word(places_y, j) + 0
+      above = (y - last_y)*per_y*cos(40)
+      at_x = m > 1 && abs(log(x/last_x)*per_x) < 120 && abs(log(x/last_x)*per_x*sin(40) - above) < 14 ? last_x*exp((14 + above)/sin(40)/per_x) : x
+      set label m word(told, j) at at_x, y + 5 rotate by 40 left font ',12' front
+      set arrow m from x, y to at_x, y + 4 nohead lc rgb '#7f7f7f' lw 0.6 front
+      last_x = at_x
+      last_y = y
+    }
     plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && column(k) > 0 ? column(k) : NaN):4 with linespoints lc rgb hue(i) pt shape(i) dt dash(i) lw thick ps size, \
          csv skip 1 using (on($7, column(k)) ? column(k) : NaN):4 smooth unique with lines lc rgb '#7f7f7f' lw 1.6 dt 2 notitle, \
          csv skip 1 using (on($7, column(k)) ? column(k) : NaN):5:(0):($6 - $5) with vectors nohead lc rgb '#7f7f7f' lw 0.9 notitle, \
-         csv skip 1 using (on($7, column(k)) ? column(k) : NaN):4 with points pt 6 ps ring lc rgb '#7f7f7f' lw 1.4 notitle, \
-         csv skip 1 using (on($7, column(k)) ? column(k) : NaN):($4 + 4):(label_of(strcol(1), on($7, column(k)))) with labels rotate by 40 left font ',12' notitle
+         csv skip 1 using (on($7, column(k)) ? column(k) : NaN):4 with points pt 6 ps ring lc rgb '#7f7f7f' lw 1.4 notitle
   } else {
     @no_values
   }

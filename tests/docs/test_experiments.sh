@@ -43,3 +43,5 @@ check "again" board
 if grep -q "kvdim-tasks" "$log"; then not_ok "a second run makes nothing again"; else ok "a second run makes nothing again"; fi
 check "other settings" board ITEMS=1 POINTS_tokens=h2o STEPS=
 is "they make the table and its estimate again" "1 1 none h2o" "$(grep -c "kvdim-tasks  *leaderboard/tokens.h5" "$log") $(grep -c "1 methods, 1 items" "$log") $(sed 1d "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f1 | tr '\n' ' ' | sed 's/ $//')"
+check "a sweep" board ITEMS=1 POINTS_tokens=h2o POINTS_fixed=mxfp4 STEPS= GROUPS="tokens fixed" SWEEP=2
+is "two values, and a method without a key" "1 none h2o h2o mxfp4" "$(grep -c "3 methods, 1 items" "$log") $(sed 1d "$D/out/leaderboard-sweep/report/tables/leaderboard.csv" | cut -d, -f1 | tr '\n' ' ' | sed 's/ $//')"
