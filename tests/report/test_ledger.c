@@ -605,6 +605,9 @@ TEST(test_rates_at_99)
                 {"p99-fdc-less-palu:imdb", 1, 0.2, -0.6, 0.4},
                 {"p99-fdc:wiki", 1, 0.5, 0.4, 0.6},
                 {"p99-fdc-less-palu:wiki", 0, 0, 0, 0},
+                {"p99-fdc-by-rouge1:wiki", 1, 0.5, 0.4, 0.6},
+                {"p99-fdc-by-top1:wiki", 0, 0, 0, 0},
+                {"p99-fdc-less-palu-by-rouge1:imdb", 0, 0, 0, 0},
                 {"p99-zack:imdb", 0, 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         kvd_measured v;

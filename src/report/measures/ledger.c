@@ -255,7 +255,9 @@ static void plain_name(const char *measure, char *buf, size_t size)
     else if (strncmp(measure, "serving-running-", 16) == 0)
         snprintf(buf, size, "requests that run at once");
     else if (strncmp(measure, "p99-", 4) == 0) {
-        snprintf(buf, size, "%.*s", (int)strcspn(measure + 4, ":"), measure + 4);
+        const char *const by = strstr(measure, "-by-");
+        snprintf(buf, size, "%.*s", by ? (int)(by - measure) - 4 : (int)strcspn(measure + 4, ":"),
+                 measure + 4);
         for (char *at = buf; (at = strchr(at, '-'));)
             *at = ' ';
     } else

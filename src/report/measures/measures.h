@@ -178,8 +178,9 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
 /*
  * Knows measures "p99-A:TEXT": the largest fraction of the cache that method A can remove with 99 %
  * of the score (--target), and p99-A-less-B:TEXT, a difference in one file. TEXT is part of the
- * label. A may end in "-RULE", the rule of kept dimensions. Scores against the uncompressed output
- * do not count.
+ * label of the texts or of the only task. A may end in "-RULE", the rule of kept dimensions. With
+ * "-by-METRIC" before the colon, only searches by that score count. Scores against the uncompressed
+ * output never count.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,

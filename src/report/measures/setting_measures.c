@@ -280,22 +280,41 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
     return 0;
 }
 
-static const char prefix[] = "p99-", less[] = "-less-";
+static const char prefix[] = "p99-", less[] = "-less-", by[] = "-by-";
 
 bool kvd_rate_measure_known(const char *name)
 {
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
+/*
+ * Returns the search of a result for 99 % of a score, or NULL. Both names end at `len` bytes or at
+ * their end. `metric` is "" for any score but that against the uncompressed model's output.
+ */
+static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len,
+                                          const char *metric)
 {
     for (size_t i = 0; i < x->accuracy.n_targets; i++) {
         const kvd_target_result *const t = &x->accuracy.target[i];
         if (strlen(t->name) == len && !strncmp(t->name, method, len) &&
-            fabs(t->target - 0.99) < 1e-6 && !t->own)
+            fabs(t->target - 0.99) < 1e-6 && !t->own && (!*metric || !strcmp(metric, t->metric)))
             return t;
     }
     return NULL;
+}
+
+/* Returns the label of the evaluated texts, or the name of the only task of a result; or NULL. */
+static const char *searched_text(const kvd_result *x)
+{
+    const kvd_rows *const rows = x->accuracy.rows;
+    if (x->kind != KVD_RESULT_ACCURACY && x->kind != KVD_RESULT_TASKS)
+        return NULL;
+    if (x->corpus_label || !rows || !kvd_rows_count(rows))
+        return x->corpus_label;
+    for (size_t i = 1; i < kvd_rows_count(rows); i++)
+        if (strcmp(kvd_row_text(rows, i, "label"), kvd_row_text(rows, 0, "label")))
+            return NULL;
+    return kvd_row_text(rows, 0, "label");
 }
 
 /* Returns the removed fraction. An end of its interval that was not found becomes 0 or 1. */
@@ -310,15 +329,17 @@ static kvd_interval removed(const kvd_target_result *t)
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err)
 {
-    const char *const a = name + sizeof prefix - 1, *const b = strstr(a, less);
+    const char *const a = name + sizeof prefix - 1, *const m = strstr(a, by),
+                      *const metric = m ? m + sizeof by - 1 : "", *const l = strstr(a, less),
+                      *const b = l ? l + sizeof less - 1 : NULL;
+    const size_t n = m ? (size_t)(m - a) : strlen(a);
     for (size_t i = 0; i < r->n; i++) {
         const kvd_result *const x = &r->item[i];
-        if ((x->kind != KVD_RESULT_ACCURACY && x->kind != KVD_RESULT_TASKS) || !x->corpus_label ||
-            !strcasestr(x->corpus_label, text))
+        const char *const label = searched_text(x);
+        if (!label || !strcasestr(label, text))
             continue;
-        const kvd_target_result *const t = search_of(x, a, b ? (size_t)(b - a) : strlen(a));
-        const kvd_target_result *const u =
-            b ? search_of(x, b + sizeof less - 1, strlen(b + sizeof less - 1)) : NULL;
+        const kvd_target_result *const t = search_of(x, a, l ? (size_t)(l - a) : n, metric);
+        const kvd_target_result *const u = b ? search_of(x, b, n - (size_t)(b - a), metric) : NULL;
         if (!t || (b && !u))
             continue;
         kvd_interval p = removed(t);
@@ -328,8 +349,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
         }
         if (!isfinite(p.value))
             continue;
-        if (kvd_values_put(out, p.value, err, "%s, %s, %s", x->model.name, x->corpus_label,
-                           t->metric))
+        if (kvd_values_put(out, p.value, err, "%s, %s, %s", x->model.name, label, t->metric))
             return -1;
         kvd_values_interval(out, p.lo, p.hi);
         snprintf(out->value[out->n - 1].metric, sizeof out->value->metric, "%s", t->metric);
