@@ -172,7 +172,7 @@ static int load(const config *cfg, kvd_run *run, kvd_attention_stats *sum,
         if (status)
             return -1;
         for (size_t j = 0; j < i; j++)
-            if (!strcmp(hash[i], hash[j]))
+            if (kvd_corpus_hash_same(hash[i], hash[j]))
                 return kvd_fail(err, "'%s' and '%s' are of the same texts", cfg->input[j],
                                 cfg->input[i]);
     }

@@ -154,19 +154,19 @@ static int distinct(const char *const *path, size_t n, kvd_err *err)
     return status;
 }
 
-static int check_new(const char *const *path, char (*hashes)[40], size_t i, const char *hash,
-                     kvd_err *err)
+static int check_new(const char *const *path, char (*hashes)[KVD_CORPUS_HASH_TEXT], size_t i,
+                     const char *hash, kvd_err *err)
 {
     snprintf(hashes[i], sizeof hashes[i], "%s", hash);
     for (size_t j = 0; j < i; j++)
-        if (hash[0] && !strcmp(hash, hashes[j]))
+        if (hash[0] && kvd_corpus_hash_same(hash, hashes[j]))
             return kvd_fail(err, "'%s' and '%s' hold the same texts (corpus hash %s)", path[j],
                             path[i], hash);
     return 0;
 }
 
 static int load_moments(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
-                        char (*hashes)[40], kvd_err *err)
+                        char (*hashes)[KVD_CORPUS_HASH_TEXT], kvd_err *err)
 {
     for (size_t i = 0; i < n; i++) {
         kvd_moments one = {0}, *to = i ? &one : &in->sum;
@@ -187,7 +187,7 @@ static int load_moments(kvd_sources *in, const char *const *path, size_t n, size
 }
 
 static int open_dumps(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
-                      char (*hashes)[40], kvd_err *err)
+                      char (*hashes)[KVD_CORPUS_HASH_TEXT], kvd_err *err)
 {
     size_t left = tokens ? tokens : SIZE_MAX;
     in->dump = calloc(n, sizeof *in->dump);
@@ -229,7 +229,7 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
                      kvd_err *err)
 {
     memset(in, 0, sizeof *in);
-    char(*hashes)[40] = calloc(n, sizeof *hashes);
+    char(*hashes)[KVD_CORPUS_HASH_TEXT] = calloc(n, sizeof *hashes);
     if (!hashes)
         return kvd_no_memory(err, "the list of inputs", n * sizeof *hashes);
     int status = kvd_status(distinct(path, n, err) || one_kind(path, n, &in->moments, err));

@@ -124,7 +124,7 @@ typedef struct {
     size_t asked; /* wanted number of tokens, part of the file name */
     /* number of whole sequences that are finished, and of their tokens */
     size_t n_sequences, n_tokens;
-    char corpus_hash[40];
+    char corpus_hash[KVD_CORPUS_HASH_TEXT];
     char *path;
     kvd_run run;     /* provenance of a run that ends at this snapshot, filled by the caller */
     kvd_run_key key; /* options of a run that ends at this snapshot, filled by the caller */

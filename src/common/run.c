@@ -311,6 +311,19 @@ done:
     return rc;
 }
 
+bool kvd_corpus_hash_same(const char *a, const char *b)
+{
+    const size_t n = strcspn(a, "+");
+    return n == strcspn(b, "+") && !strncmp(a, b, n);
+}
+
+bool kvd_corpus_hash_begins_differently(const char *a, const char *b)
+{
+    a = strchr(a, '+');
+    b = strchr(b, '+');
+    return a && b && strcmp(a, b);
+}
+
 static void put_digest(XXH3_state_t *state, char hash[KVD_HASH_TEXT])
 {
     const XXH128_hash_t h = XXH3_128bits_digest(state);

@@ -11,6 +11,16 @@
 /* bytes of "xxh3:", 32 hex digits and a zero byte, rounded up */
 enum { KVD_HASH_TEXT = 40 };
 
+/*
+ * Bytes of the content hash of tokenized texts, rounded up: "xxh3:", 32 hex digits of all tokens
+ * and, for texts of at least 256 bytes, '+' and 16 hex digits of the first 256 bytes.
+ */
+enum { KVD_CORPUS_HASH_TEXT = 56 };
+/* Returns true if two hashes are of equal tokens in equal sequences. */
+bool kvd_corpus_hash_same(const char *a, const char *b);
+/* Returns true if both hashes have the texts' beginning and the beginnings differ. */
+bool kvd_corpus_hash_begins_differently(const char *a, const char *b);
+
 typedef struct {
     char *path;
     /* size of a file, or of all files of a folder, in bytes; 0 for other inputs */

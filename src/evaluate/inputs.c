@@ -427,7 +427,7 @@ static int check_text(kvd_inputs *in, const char *program, const kvd_named_text 
                                  .seq_len = cfg->seq_len};
     if (kvd_named_texts_agree(calibration, &text, err))
         return -1;
-    if (strcmp(calibration->hash, text.hash))
+    if (!kvd_corpus_hash_same(calibration->hash, text.hash))
         return 0;
     if (!in->same_text)
         fprintf(stderr, "%s: warning: '%s' was calibrated on the very text that is evaluated\n",

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/files/fields.h"
 #include "common/json.h"
 #include "common/progress.h"
 #include "common/run.h"
@@ -102,7 +103,7 @@ static int describe_file(kvd_eval_run *v, kvd_err *err)
     return kvd_model_info_write(f, &v->in.info, err) ||
            (v->cfg->in.resume && kvd_h5_put_text(f, "/", "run_key", v->saved.key.text, err)) ||
            kvd_h5_put_text(f, "/", "label", v->in.label, err) ||
-           kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err) ||
+           kvd_field_write_corpus_hash(f, kvd_corpus_hash(v->in.corpus), err) ||
            kvd_h5_put_int(f, "/", "n_tokens", (int64_t)kvd_corpus_n_tokens(v->in.corpus), err) ||
            kvd_h5_put_int(f, "/", "seq_len", (int64_t)v->cfg->in.seq_len, err) ||
            kvd_h5_put_int(f, "/", "calibrated_on_same_text", v->in.same_text, err);
@@ -222,7 +223,7 @@ static int scan(kvd_eval_run *v, kvd_err *err)
         kvd_spectrum_bases_hash(cfg->in.method[0].spectrum, found.pair, found.bases_hash, err) ||
         kvd_error_table_write(&v->file, &found, err) ||
         kvd_h5_put_text(&v->file, "/", "label", v->in.label, err) ||
-        kvd_h5_put_text(&v->file, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err) ||
+        kvd_field_write_corpus_hash(&v->file, kvd_corpus_hash(v->in.corpus), err) ||
         kvd_h5_put_int(&v->file, "/", "n_tokens", (int64_t)v->evaluator.n_tokens, err) ||
         kvd_h5_put_int(&v->file, "/", "calibrated_on_same_text", v->in.same_text, err) ||
         kvd_h5_finish(&v->file, err);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/device.h"
+#include "common/files/fields.h"
 #include "common/files/output.h"
 #include "common/json.h"
 #include "evaluate/accuracy_text.h"
@@ -505,8 +506,7 @@ static int describe_file(tasks_run *v, kvd_err *err)
     kvd_h5 *const f = &v->file;
     return kvd_model_info_write(f, &v->in.info, err) ||
            kvd_h5_put_text(f, "/", "label", v->in.label, err) ||
-           (v->in.corpus &&
-            kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err)) ||
+           (v->in.corpus && kvd_field_write_corpus_hash(f, kvd_corpus_hash(v->in.corpus), err)) ||
            (v->cfg->in.resume && kvd_h5_put_text(f, "/", "run_key", v->key.text, err)) ||
            kvd_h5_put_text(f, "/", "free_running_engine", generator_name(v), err) ||
            kvd_h5_put_int(f, "/", "calibrated_on_same_text", v->in.same_text, err);

@@ -205,7 +205,7 @@ int kvd_activations_describe(kvd_activations *a, kvd_err *err)
     hsize_t n_tokens;
     if (kvd_model_info_read(f, &a->model, err) ||
         kvd_field_text(f, "/", "label", a->label, sizeof a->label, err) ||
-        kvd_field_text(f, "/", "corpus_hash", a->corpus_hash, sizeof a->corpus_hash, err) ||
+        kvd_field_corpus_hash(f, a->corpus_hash, err) ||
         kvd_h5_shape(f, kvd_activations_path[KVD_SET_TOKEN + TOKEN_ID], 1, &n_tokens, err))
         return -1;
     if (n_tokens < 1 || n_tokens > SIZE_MAX / 8)

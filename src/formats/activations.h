@@ -21,7 +21,7 @@ typedef struct {
     kvd_h5 file;
     kvd_model_info model;
     char label[64];
-    char corpus_hash[40];
+    char corpus_hash[KVD_CORPUS_HASH_TEXT];
     size_t n_tokens, n_sequences, seq_len;
     /* index 0 of a layer axis is the model's layer first_layer */
     int first_layer, n_layers;

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "common/files/fields.h"
 #include "formats/activations_internal.h"
 
 enum { WRITE_BYTES = 1 << 19 };
@@ -72,7 +73,7 @@ int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *
         return -1;
     if (kvd_model_info_write(f, &a->model, err) ||
         kvd_h5_put_text(f, "/", "label", a->label, err) ||
-        kvd_h5_put_text(f, "/", "corpus_hash", a->corpus_hash, err) ||
+        kvd_field_write_corpus_hash(f, a->corpus_hash, err) ||
         kvd_h5_put_int(f, "/", "n_sequences", (int64_t)a->n_sequences, err) ||
         kvd_h5_put_int(f, "/", "seq_len", (int64_t)a->seq_len, err) ||
         kvd_h5_put_int(f, "/", "first_layer", a->first_layer, err) || reserve_all(a, err)) {

@@ -353,7 +353,7 @@ int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *
 {
     if (kvd_model_info_write(f, &s->model, err) ||
         kvd_h5_put_text(f, "/", "label", s->label, err) ||
-        kvd_h5_put_text(f, "/", "corpus_hash", s->corpus_hash, err) ||
+        kvd_field_write_corpus_hash(f, s->corpus_hash, err) ||
         kvd_h5_put_int(f, "/", "n_requests", (int64_t)s->n_requests, err) ||
         kvd_h5_put_int(f, "/", "seq_len", (int64_t)s->seq_len, err) ||
         kvd_h5_put_int(f, "/", "first_layer", s->first_layer, err) ||
@@ -380,7 +380,7 @@ static int describe(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
     hsize_t kept;
     if (kvd_model_info_read(f, &s->model, err) ||
         kvd_field_text(f, "/", "label", s->label, sizeof s->label, err) ||
-        kvd_field_text(f, "/", "corpus_hash", s->corpus_hash, sizeof s->corpus_hash, err) ||
+        kvd_field_corpus_hash(f, s->corpus_hash, err) ||
         kvd_field_layers(f, fields[KVD_A_WINDOW].path, 1, s->model.n_layers, &s->n_layers, err) ||
         kvd_h5_shape(f, fields[KVD_A_KEPT_LENGTH].path, 1, &kept, err) ||
         kvd_field_tokens(f, 2, &s->n_tokens, err) ||

@@ -108,7 +108,7 @@ typedef union {
 typedef struct {
     kvd_model_info model;
     char label[64];
-    char corpus_hash[40];
+    char corpus_hash[KVD_CORPUS_HASH_TEXT];
     size_t n_tokens, n_requests, seq_len;
     int first_layer, n_layers;
     size_t n_kept; /* number of requests with statistics per token, the first ones of the text */

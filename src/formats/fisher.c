@@ -131,7 +131,7 @@ static int describe(kvd_fisher *f, kvd_err *err)
     hsize_t dims[4];
     if (kvd_model_info_read(h, &f->model, err) ||
         kvd_field_text(h, "/", "label", f->label, sizeof f->label, err) ||
-        kvd_field_text(h, "/", "corpus_hash", f->corpus_hash, sizeof f->corpus_hash, err) ||
+        kvd_field_corpus_hash(h, f->corpus_hash, err) ||
         kvd_field_size(h, "/", "n_tokens", 2, (size_t)1 << 60, &f->n_tokens, err) ||
         kvd_field_size(h, "/", "n_sequences", 1, f->n_tokens / 2, &f->n_sequences, err) ||
         kvd_field_size(h, "/", "seq_len", 2, (size_t)f->model.max_positions, &f->seq_len, err) ||
@@ -312,7 +312,7 @@ int kvd_fisher_finish(kvd_fisher *f, kvd_err *err)
     close_rows(f);
     if (kvd_model_info_write(h, &f->model, err) ||
         kvd_h5_put_text(h, "/", "label", f->label, err) ||
-        kvd_h5_put_text(h, "/", "corpus_hash", f->corpus_hash, err) ||
+        kvd_field_write_corpus_hash(h, f->corpus_hash, err) ||
         kvd_h5_put_int(h, "/", "n_tokens", (int64_t)f->n_tokens, err) ||
         kvd_h5_put_int(h, "/", "n_sequences", (int64_t)f->n_sequences, err) ||
         kvd_h5_put_int(h, "/", "seq_len", (int64_t)f->seq_len, err) ||

@@ -15,7 +15,7 @@ enum { KVD_F_SIDES = 2 };
 typedef struct kvd_fisher {
     kvd_model_info model;
     char label[64];
-    char corpus_hash[40];
+    char corpus_hash[KVD_CORPUS_HASH_TEXT];
     size_t n_tokens, n_sequences, seq_len;
     int first_layer, n_layers;
     size_t n_predicted;   /* number of tokens whose next token is known: n_tokens - n_sequences */

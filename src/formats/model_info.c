@@ -120,9 +120,15 @@ int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_m
 
 int kvd_named_texts_agree(const kvd_named_text *a, const kvd_named_text *b, kvd_err *err)
 {
-    if (strcmp(a->label, b->label) || !a->label[0] || a->n_tokens != b->n_tokens ||
-        (a->seq_len && b->seq_len && a->seq_len != b->seq_len) || !a->hash[0] || !b->hash[0] ||
-        !strcmp(a->hash, b->hash))
+    if (strcmp(a->label, b->label) || !a->label[0] || !a->hash[0] || !b->hash[0])
+        return 0;
+    if (kvd_corpus_hash_begins_differently(a->hash, b->hash))
+        return kvd_fail(err,
+                        "label '%s' names two texts that begin differently: %s in '%s' and %s in "
+                        "'%s'; give one of them another --label",
+                        a->label, a->hash, a->path, b->hash, b->path);
+    if (a->n_tokens != b->n_tokens || (a->seq_len && b->seq_len && a->seq_len != b->seq_len) ||
+        kvd_corpus_hash_same(a->hash, b->hash))
         return 0;
     return kvd_fail(err,
                     "label '%s' names two contents of %zu tokens: %s in '%s' and %s in '%s'; give "

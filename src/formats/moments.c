@@ -117,7 +117,7 @@ int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err)
 {
     if (kvd_model_info_write(f, &m->model, err) ||
         kvd_h5_put_text(f, "/", "label", m->label, err) ||
-        kvd_h5_put_text(f, "/", "corpus_hash", m->corpus_hash, err) ||
+        kvd_field_write_corpus_hash(f, m->corpus_hash, err) ||
         kvd_h5_put_int(f, "/", "n_sequences", (int64_t)m->n_sequences, err) ||
         kvd_h5_put_int(f, "/", "seq_len", (int64_t)m->seq_len, err) ||
         kvd_h5_put_int(f, "/", "first_layer", m->first_layer, err) ||
@@ -150,7 +150,7 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
 {
     if (kvd_model_info_read(f, &m->model, err) ||
         kvd_field_text(f, "/", "label", m->label, sizeof m->label, err) ||
-        kvd_field_text(f, "/", "corpus_hash", m->corpus_hash, sizeof m->corpus_hash, err) ||
+        kvd_field_corpus_hash(f, m->corpus_hash, err) ||
         kvd_field_tokens(f, 1, &m->n_tokens, err) ||
         kvd_field_layers(f, "/gram/q", 4, m->model.n_layers, &m->n_layers, err) ||
         kvd_field_small(f, "/", "first_layer", 0, m->model.n_layers - m->n_layers, &m->first_layer,

@@ -24,7 +24,7 @@ extern const char *const kvd_g_name[KVD_N_G];
 typedef struct {
     kvd_model_info model;
     char label[64];
-    char corpus_hash[40];
+    char corpus_hash[KVD_CORPUS_HASH_TEXT];
     size_t n_tokens, n_sequences, seq_len;
     int first_layer, n_layers;
     bool has_pre;

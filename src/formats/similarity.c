@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/files/fields.h"
 
@@ -98,17 +99,21 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
 {
     const char **const label = calloc(3 * n, sizeof *label);
     uint64_t *const n_tokens = calloc(n, sizeof *n_tokens);
+    char(*const plain)[KVD_CORPUS_HASH_TEXT] = calloc(n, sizeof *plain);
     int status = -1;
-    if (!label || !n_tokens) {
-        kvd_no_memory(err, "the list of spectra", n * (3 * sizeof *label + sizeof *n_tokens));
+    if (!label || !n_tokens || !plain) {
+        kvd_no_memory(err, "the list of spectra",
+                      n * (3 * sizeof *label + sizeof *n_tokens + sizeof *plain));
         goto done;
     }
     const char **const hash = label + n, **const method = hash + n;
     for (size_t i = 0; i < n; i++) {
         label[i] = s[i].label;
         /* Leaves out a hash of more than n_tokens tokens, which seems another text's. */
-        hash[i] =
-            kvd_spectrum_text(&s[i], path[i]).n_tokens == s[i].n_tokens ? s[i].corpus_hash : "";
+        if (kvd_spectrum_text(&s[i], path[i]).n_tokens == s[i].n_tokens)
+            snprintf(plain[i], sizeof plain[i], "%.*s", (int)strcspn(s[i].corpus_hash, "+"),
+                     s[i].corpus_hash);
+        hash[i] = plain[i];
         method[i] = s[i].method;
         n_tokens[i] = s[i].n_tokens;
     }
@@ -132,6 +137,7 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
     status = 0;
 done:
     free(label);
+    free(plain);
     free(n_tokens);
     return status;
 }

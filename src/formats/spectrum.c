@@ -412,7 +412,7 @@ int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err)
 {
     if (kvd_model_info_write(f, &s->model, err) ||
         kvd_h5_put_text(f, "/", "label", s->label, err) ||
-        kvd_h5_put_text(f, "/", "corpus_hash", s->corpus_hash, err) ||
+        kvd_field_write_corpus_hash(f, s->corpus_hash, err) ||
         kvd_h5_put_text(f, "/", "method", s->method, err) ||
         kvd_h5_put_text(f, "/", "rope", s->rope, err) ||
         kvd_h5_put_text(f, "/", "pairing", kvd_pairing_name[s->pairing], err) ||
@@ -433,7 +433,7 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
     char pairing[16];
     if (kvd_model_info_read(f, &s->model, err) ||
         kvd_field_text(f, "/", "label", s->label, sizeof s->label, err) ||
-        kvd_field_text(f, "/", "corpus_hash", s->corpus_hash, sizeof s->corpus_hash, err) ||
+        kvd_field_corpus_hash(f, s->corpus_hash, err) ||
         kvd_field_text(f, "/", "method", s->method, sizeof s->method, err) ||
         kvd_field_text(f, "/", "rope", s->rope, sizeof s->rope, err) ||
         kvd_field_text(f, "/", "pairing", pairing, sizeof pairing, err) ||

@@ -85,7 +85,7 @@ typedef struct {
 typedef struct {
     kvd_model_info model;
     char label[64];
-    char corpus_hash[40];
+    char corpus_hash[KVD_CORPUS_HASH_TEXT];
     char method[8]; /* method of decomposition: "svd", "tsqr" (QR of the rows) or "gram" */
     /* where Q and K are taken: "after" or "before" RoPE, or "none" without RoPE */
     char rope[8];

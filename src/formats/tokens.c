@@ -158,7 +158,7 @@ static int write_description(kvd_h5 *f, const kvd_tokens *t, kvd_err *err)
     return kvd_status(
         kvd_model_info_write(f, &t->model, err) ||
         kvd_h5_put_text(f, "/", "label", t->label, err) ||
-        kvd_h5_put_text(f, "/", "corpus_hash", t->corpus_hash, err) ||
+        kvd_field_write_corpus_hash(f, t->corpus_hash, err) ||
         kvd_h5_put_int(f, "/", "n_requests", (int64_t)t->n_requests, err) ||
         kvd_h5_put_int(f, "/", "n_kept", (int64_t)t->n_kept, err) ||
         kvd_h5_put_int(f, "/", "seq_len", (int64_t)t->seq_len, err) ||
@@ -198,7 +198,7 @@ static int describe(kvd_h5 *f, kvd_tokens *t, kvd_err *err)
     measures_text(measures, sizeof measures);
     if (kvd_model_info_read(f, &t->model, err) ||
         kvd_field_text(f, "/", "label", t->label, sizeof t->label, err) ||
-        kvd_field_text(f, "/", "corpus_hash", t->corpus_hash, sizeof t->corpus_hash, err) ||
+        kvd_field_corpus_hash(f, t->corpus_hash, err) ||
         kvd_field_text(f, "/", "measures", found, sizeof found, err))
         return -1;
     if (strcmp(measures, found) != 0)

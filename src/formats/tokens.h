@@ -71,7 +71,7 @@ typedef enum {
 
 typedef struct {
     kvd_model_info model;
-    char label[64], corpus_hash[40];
+    char label[64], corpus_hash[KVD_CORPUS_HASH_TEXT];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
     /* fraction of tokens that count as important */

@@ -8,6 +8,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "common/files/fields.h"
 #include "formats/accuracy.h"
 #include "formats/activations.h"
 #include "formats/attention.h"
@@ -171,8 +172,9 @@ static void load_corpus(kvd_h5 *f, kvd_result *r)
     int64_t n;
     if (kvd_h5_get_text(f, "/", "label", &r->corpus_label, &absent))
         r->corpus_label = NULL;
-    if (!r->corpus_label || kvd_h5_get_text(f, "/", "corpus_hash", &r->corpus_hash, &absent))
-        r->corpus_hash = NULL;
+    char hash[KVD_CORPUS_HASH_TEXT];
+    if (r->corpus_label && !kvd_field_corpus_hash(f, hash, &absent))
+        r->corpus_hash = strdup(hash);
     if (kvd_h5_get_int(f, "/", "n_tokens", &n, &absent) == 0 && n > 0)
         r->corpus_tokens = (size_t)n;
     if (kvd_h5_get_int(f, "/", "seq_len", &n, &absent) == 0 && n > 0)

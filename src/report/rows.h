@@ -113,8 +113,8 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
                             const char *but);
 
 /*
- * Fails if one label is used for texts of different content, or one name for files of requests or
- * items.
+ * Fails if one label is used for texts of different content (kvd_named_texts_agree), or one name
+ * for files of requests or items.
  *
  * `also`: a second set of results, or NULL. Call before kvd_results_name, which may change labels.
  */

@@ -62,7 +62,7 @@ quietly "$B/bin/kvdim-eval" "$tmp/four" --ids "$tmp/four.csv" --spectrum "$tmp/f
   --target 0.9 --resume -q -o "$tmp/accuracy/target.h5"
 # Texts that weigh the same need right predictions of a tokenizer's ids: the demo model has both.
 quietly "$B/bin/kvdim-collect" data/models/kvdim-6m --text data/texts/stories.txt --tokens 512 --moments -q -o "$tmp/demo.moments.h5"
-quietly "$B/bin/kvdim-spectrum" "$tmp/demo.moments.h5" -q -o "$tmp/demo.spectrum.h5"
+quietly "$B/bin/kvdim-spectrum" "$tmp/demo.moments.h5" --pair qk,vw,bqk,bvw -q -o "$tmp/demo.spectrum.h5"
 quietly "$B/bin/kvdim-eval" data/models/kvdim-6m --text data/texts/articles.txt --text data/texts/code.txt --by-text --tokens 128 --seq-len 32 \
   --spectrum "$tmp/demo.spectrum.h5" --method zack --method uniform --target 0.5 -q -o "$tmp/accuracy/texts.h5"
 mkdir -p "$tmp/sensitivity" "$tmp/tasks"
@@ -72,6 +72,13 @@ quietly "$B/bin/kvdim-tasks" data/models/kvdim-6m --text "$tmp/films.csv" --fiel
   --method keyformer --target 0.5 --target-metric exact --resume -q -o "$tmp/tasks/free.h5"
 printf '{"prompt": "Once upon a time", "references": ["dog"], "metric": "exact"}\n' >"$tmp/own.jsonl"
 quietly "$B/bin/kvdim-tasks" data/models/kvdim-6m --benchmark "$tmp/own.jsonl" --max-new-tokens 2 --method none -q -o "$tmp/tasks/benchmark.h5"
+# Texts of 256 bytes and more.
+long="data/models/kvdim-6m --text data/texts/stories.txt --tokens 100 --seq-len 50 -q"
+quietly "$B/bin/kvdim-collect" $long --moments="$tmp/moments/text.h5" --attention="$tmp/attention/text.h5" --attention-requests 2 -o "$tmp/activations/text.h5"
+quietly "$B/bin/kvdim-collect" $long --fisher -o "$tmp/fisher/text.h5"
+quietly "$B/bin/kvdim-tokens" "$tmp/attention/text.h5" -q -o "$tmp/tokens/text.h5"
+quietly "$B/bin/kvdim-eval" $long --spectrum "$tmp/demo.spectrum.h5" --method balanced --scan-errors -o "$tmp/error-table/text.h5"
+quietly "$B/bin/kvdim-tasks" data/models/kvdim-6m --text data/texts/stories.txt --items 2 --seq-len 60 --prompt 50 --generate 2 --method none -q -o "$tmp/tasks/text.h5"
 quietly "$B/bin/kvdim-eval" data/models/kvdim-6m --text "$tmp/films.csv" --field review --prompt 4 --seeds 2 --method keyformer -q -o "$tmp/accuracy/seeds.h5"
 echo "ok make files"
 

@@ -350,6 +350,30 @@ static kvd_result spectrum(const char *path, const char *label, const char *hash
     return r;
 }
 
+/* Texts that begin differently are told apart at any number of tokens, others at an equal one. */
+TEST(test_beginnings)
+{
+    static const struct {
+        const char *hash;
+        size_t tokens;
+        const char *refused;
+    } other[] = {{"xxh3:22+bb", 65, "names two texts that begin differently"},
+                 {"xxh3:22+aa", 65, NULL},
+                 {"xxh3:22+aa", 64, "names two contents of 64 tokens"},
+                 {"xxh3:11", 64, NULL},
+                 {"xxh3:22", 65, NULL}};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        kvd_result item[2] = {spectrum("first.h5", "novel", "xxh3:11+aa", 64),
+                              spectrum("second.h5", "novel", other[i].hash, other[i].tokens)};
+        kvd_err err = {""};
+        assert_int_equal(kvd_results_same_texts(&(kvd_results){item, 2}, NULL, &err),
+                         other[i].refused ? -1 : 0);
+        assert_true(!other[i].refused || strstr(err.msg, other[i].refused));
+        free(item[0].path);
+        free(item[1].path);
+    }
+}
+
 TEST(test_texts)
 {
     static const struct {
@@ -357,6 +381,8 @@ TEST(test_texts)
         size_t tokens;
         bool refused;
     } other[] = {{"novel", "xxh3:11", 64, false},
+                 {"novel", "xxh3:11+cc", 64, false},
+                 {"novel", "xxh3:22+dd", 65, false},
                  {"novel", "xxh3:22", 64, true},
                  {"novel", "xxh3:22", 65, false},
                  {"essay", "xxh3:22", 64, false},

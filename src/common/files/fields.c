@@ -110,6 +110,27 @@ int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, 
     return 0;
 }
 
+int kvd_field_write_corpus_hash(kvd_h5 *f, const char *hash, kvd_err *err)
+{
+    const size_t n = strcspn(hash, "+");
+    char tokens[KVD_CORPUS_HASH_TEXT];
+    snprintf(tokens, sizeof tokens, "%.*s", (int)n, hash);
+    return kvd_h5_put_text(f, "/", "corpus_hash", tokens, err) ||
+           (hash[n] && kvd_h5_put_text(f, "/", "corpus_start", hash + n + 1, err));
+}
+
+int kvd_field_corpus_hash(kvd_h5 *f, char hash[KVD_CORPUS_HASH_TEXT], kvd_err *err)
+{
+    char start[17];
+    if (kvd_field_text(f, "/", "corpus_hash", hash, 40, err) ||
+        kvd_field_text_or_none(f, "corpus_start", start, sizeof start, err))
+        return -1;
+    const size_t n = strlen(hash);
+    if (*start)
+        snprintf(hash + n, KVD_CORPUS_HASH_TEXT - n, "+%s", start);
+    return 0;
+}
+
 void kvd_field_add_hash(char *sum, size_t size, const char *other)
 {
     unsigned long long a[2], b[2];

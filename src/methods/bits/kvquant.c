@@ -281,7 +281,7 @@ static int check_fisher(const kvd_parameter_values *v, const kvd_method_setup *s
             err,
             "weights=%g: squared gradients are of whole heads, not of what a dims method leaves",
             v->value[WEIGHTS]);
-    if (strcmp(f->corpus_hash, a->corpus_hash) != 0 || f->seq_len != a->seq_len ||
+    if (!kvd_corpus_hash_same(f->corpus_hash, a->corpus_hash) || f->seq_len != a->seq_len ||
         f->n_tokens != a->n_tokens)
         return kvd_fail(
             err,

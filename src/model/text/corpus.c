@@ -15,6 +15,8 @@
 #include "common/rng.h"
 #include "model/text/documents.h"
 
+enum { BEGIN_BYTES = 256 };
+
 struct kvd_corpus {
     FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
@@ -24,7 +26,9 @@ struct kvd_corpus {
     size_t n_tokens, n_sequences, n_documents, n_dropped;
     /* text_first [n_texts + 1]: number of sequences before each text, then of all sequences */
     size_t n_texts, *text_first;
-    char hash[40];
+    char hash[KVD_CORPUS_HASH_TEXT];
+    char begin[BEGIN_BYTES]; /* first bytes of the texts */
+    size_t n_begin;
 };
 
 /* state while documents are cut into sequences of at most seq_len tokens */
@@ -91,11 +95,15 @@ static int add_window(XXH3_state_t *hash, const uint32_t *id, size_t n, kvd_err 
     return 0;
 }
 
-static void put_digest(const XXH3_state_t *hash, char text[40])
+static void put_digest(const kvd_corpus *c, const XXH3_state_t *hash,
+                       char text[KVD_CORPUS_HASH_TEXT])
 {
     const XXH128_hash_t h = XXH3_128bits_digest(hash);
-    snprintf(text, 40, "xxh3:%016llx%016llx", (unsigned long long)h.high64,
-             (unsigned long long)h.low64);
+    const int n = snprintf(text, KVD_CORPUS_HASH_TEXT, "xxh3:%016llx%016llx",
+                           (unsigned long long)h.high64, (unsigned long long)h.low64);
+    if (c->n_begin == BEGIN_BYTES)
+        snprintf(text + n, (size_t)(KVD_CORPUS_HASH_TEXT - n), "+%016llx",
+                 (unsigned long long)XXH3_64bits(c->begin, BEGIN_BYTES));
 }
 
 static int spool_window(cutter *k, size_t n, kvd_err *err)
@@ -208,6 +216,10 @@ static int add_text(void *ctx, const char *text, size_t len, kvd_err *err)
 {
     cutter *k = ctx;
     size_t pushed = 0;
+    kvd_corpus *const c = k->c;
+    const size_t more = len < BEGIN_BYTES - c->n_begin ? len : BEGIN_BYTES - c->n_begin;
+    memcpy(c->begin + c->n_begin, text, more);
+    c->n_begin += more;
     if (k->spec->max_tokens)
         for (size_t n = likely_bytes(k); n < len / 2 && !k->full; n *= 2)
             if (push_text(k, text, n, true, &pushed, err))
@@ -358,7 +370,7 @@ static const char *whole_of(const kvd_corpus_spec *s)
 static int resolve(cutter *k, kvd_err *err)
 {
     kvd_corpus *c = k->c;
-    put_digest(k->hash, c->hash);
+    put_digest(c, k->hash, c->hash);
     if (fflush(c->ids) || fflush(c->starts))
         return kvd_fail_errno(err, "cannot write token ids to a temporary file");
     c->start_bytes = (c->n_sequences + 1) * sizeof *c->start;
@@ -495,7 +507,8 @@ int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err
     return 0;
 }
 
-int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_err *err)
+int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[KVD_CORPUS_HASH_TEXT],
+                          kvd_err *err)
 {
     assert(n_sequences <= c->n_sequences);
     int status = -1;
@@ -513,7 +526,7 @@ int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_
         if (kvd_corpus_read(c, s, 1, id, err) ||
             add_window(state, id, kvd_corpus_length(c, s), err))
             goto done;
-    put_digest(state, hash);
+    put_digest(c, state, hash);
     status = 0;
 done:
     XXH3_freeState(state);

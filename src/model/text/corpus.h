@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "common/run.h"
 #include "model/text/tokenizer.h"
 
 typedef struct {
@@ -58,10 +59,11 @@ size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
 /* Fills offset [n + 1]: tokens of the batch before each of n sequences, then all its tokens. */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
-/* Returns the XXH3-128 hash of all token ids and lengths, "xxh3:...". */
+/* Returns the hash of all token ids and lengths, and of the texts' beginning (run.h). */
 const char *kvd_corpus_hash(const kvd_corpus *c);
 /* Computes the hash of the first n_sequences sequences. */
-int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_err *err);
+int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[KVD_CORPUS_HASH_TEXT],
+                          kvd_err *err);
 
 /* Writes the ids of n sequences to `id`. */
 int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err *err);

@@ -20,7 +20,7 @@ static bool same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b)
            a->seq_len == b->seq_len &&
            a->n_tokens + x->tokens_dropped == b->n_tokens + y->tokens_dropped &&
            strcmp(a->rope, b->rope) == 0 && strcmp(a->model.hash, b->model.hash) == 0 &&
-           strcmp(a->corpus_hash, b->corpus_hash) == 0;
+           kvd_corpus_hash_same(a->corpus_hash, b->corpus_hash);
 }
 
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s)

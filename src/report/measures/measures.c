@@ -174,8 +174,9 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
 static size_t index_of(const kvd_similarity *s, const kvd_similarity *t, size_t a)
 {
     size_t i = 0;
-    while (i < s->n_files && (!s->hash || !t->hash || !*t->hash[a] ||
-                              strcmp(s->hash[i], t->hash[a]) || s->n_tokens[i] != t->n_tokens[a]))
+    while (i < s->n_files &&
+           (!s->hash || !t->hash || !*t->hash[a] || !kvd_corpus_hash_same(s->hash[i], t->hash[a]) ||
+            s->n_tokens[i] != t->n_tokens[a]))
         i++;
     return i;
 }

@@ -75,7 +75,7 @@ int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b)
 {
     return !strcmp(s->label[a], s->label[b]) ||
-           (s->hash && *s->hash[a] && !strcmp(s->hash[a], s->hash[b]));
+           (s->hash && *s->hash[a] && kvd_corpus_hash_same(s->hash[a], s->hash[b]));
 }
 
 bool kvd_most_tokens(const kvd_similarity *s, size_t i)
