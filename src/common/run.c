@@ -263,9 +263,12 @@ done:
     return rc;
 }
 
-static int not_hidden(const struct dirent *e)
+/* Returns true for a file that is neither hidden nor an archive of the folder. */
+static int of_content(const struct dirent *e)
 {
-    return e->d_name[0] != '.';
+    static const char archive[] = ".tar.xz";
+    const size_t n = strlen(e->d_name), end = sizeof archive - 1;
+    return e->d_name[0] != '.' && (n < end || strcmp(e->d_name + n - end, archive) != 0);
 }
 
 static int by_bytes(const struct dirent **a, const struct dirent **b)
@@ -273,12 +276,15 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* Hashes the regular files of a folder in the order of names: name, zero byte, size and content. */
+/*
+ * Hashes the regular files of a folder in the order of names: name, zero byte, size and content.
+ * Leaves out hidden files and archives.
+ */
 static int hash_folder(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
 {
     struct dirent **entry = NULL;
     int rc = -1;
-    const int n = scandir(path, &entry, not_hidden, by_bytes);
+    const int n = scandir(path, &entry, of_content, by_bytes);
     if (n < 0)
         return kvd_fail_errno(err, "cannot read the folder '%s'", path);
     for (int i = 0; i < n; i++) {

@@ -62,7 +62,10 @@ char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err);
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
 /* Hashes n input files and adds them to the run. Skips NULL paths. */
 int kvd_run_add_inputs(kvd_run *run, const char *const *path, size_t n, kvd_err *err);
-/* Hashes the files of a checkpoint and adds it to the run's inputs. */
+/*
+ * Hashes the files of a checkpoint and adds it to the run's inputs. Leaves out hidden files,
+ * subfolders and archives (.tar.xz), from which the build may have extracted the other files.
+ */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
 /* Writes the hash of a file's bytes in the form that is recorded for inputs. */

@@ -129,8 +129,11 @@ TEST(test_folder_hash)
     assert_int_equal(rename(to, from), 0);
     (void)snprintf(to, sizeof to, "%s/inner", temp_folder());
     assert_int_equal(mkdir(to, 0700), 0);
+    put(".hidden", "h", 1);
+    put("files.tar.xz", "an archive of the other files", 29);
     folder_hash(again, &more);
     assert_string_equal(first, again);
+    assert_int_equal(bytes, more);
 }
 
 TEST(test_parameters)
