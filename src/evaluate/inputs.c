@@ -347,14 +347,17 @@ int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err)
     return why ? kvd_fail(err, "--sweep: no value is left of a method: %s", why) : 0;
 }
 
-int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
-                             kvd_err *err)
+int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
+                             const char *program, kvd_err *err)
 {
     for (size_t i = 0; i < in->cfg->n_methods; i++)
-        for (size_t s = 0; s < n; s++)
+        for (size_t s = 0; s < n && !in->left_out[i]; s++)
             if (kvd_prompts_check(&in->cfg->method[i].plan, in->model, s, at[s + 1] - at[s],
-                                  max_len, err))
-                return -1;
+                                  max_len, err)) {
+                in->unsuited = true;
+                if (kvd_inputs_leave_out(in, i, program, err))
+                    return -1;
+            }
     return 0;
 }
 

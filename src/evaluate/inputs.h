@@ -130,11 +130,11 @@ int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err 
  */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
 /*
- * Fails if a method cannot run on a prompt. Prompt s has at[s + 1] - at[s] tokens; sequences at
- * most max_len.
+ * Fails if a method cannot run on a prompt; in a sweep, leaves the method out. Prompt s has
+ * at[s + 1] - at[s] tokens; sequences at most max_len.
  */
-int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
-                             kvd_err *err);
+int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
+                             const char *program, kvd_err *err);
 /*
  * Opens the methods of `p` with the run's seed plus k. *plan must not be moved afterwards. On
  * failure sets in->unsuited.

@@ -42,7 +42,7 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
     if (make_runner(v, err) ||
         kvd_evaluator_init(&v->evaluator, v->runner, v->in.corpus, cfg->in.prompt, again, err) ||
         kvd_inputs_check_prompts(&v->in, v->evaluator.prompt_at, v->evaluator.n_sequences,
-                                 cfg->in.seq_len, err) ||
+                                 cfg->in.seq_len, program, err) ||
         (cfg->in.resume && kvd_evaluator_keep_attention(&v->evaluator, err)))
         return -1;
     if (cfg->in.by_text) {

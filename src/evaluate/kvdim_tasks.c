@@ -340,9 +340,9 @@ static int run_point(tasks_run *v, const kvd_method_target *t, const kvd_point *
     return status;
 }
 
-static int check_prompts(const tasks_run *v, const kvd_continuations *run, kvd_err *err)
+static int check_prompts(tasks_run *v, const kvd_continuations *run, kvd_err *err)
 {
-    return kvd_inputs_check_prompts(&v->in, run->offset, run->n_sequences, SIZE_MAX, err);
+    return kvd_inputs_check_prompts(&v->in, run->offset, run->n_sequences, SIZE_MAX, program, err);
 }
 
 static int run_methods(tasks_run *v, kvd_err *err)

@@ -14,7 +14,10 @@ typedef struct {
     kvd_attention hook;   /* must be first */
     const kvd_plan *plan; /* borrowed, open */
     const kvd_config *config;
-    /* Recorded prompts, if a method reads prompts beforehand. Must outlive the sequences. */
+    /*
+     * Q, K and V of prompts, if a method reads whole prompts before it stores them. Must outlive
+     * the sequences.
+     */
     const kvd_prompts *prompts;
     /* [n_sequences] Slot of each sequence in the cache. NULL means slot s for sequence s. */
     const size_t *slot;

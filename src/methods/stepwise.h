@@ -9,7 +9,7 @@
 /*
  * Writes the attention output of KV heads g .. g + n - 1. Must run between kvd_blas_serial and
  * kvd_blas_restore. `cosine` and `sine` [n][d_head / 2] are NULL unless keys are stored before
- * RoPE, `prompts` unless kvd_plan_first_pass(p).
+ * RoPE. `prompts` is NULL unless kvd_plan_first_pass(p).
  */
 int kvd_stepwise_heads(const kvd_plan *p, const kvd_prompts *prompts, const kvd_attention_in *in,
                        size_t sequence, int g, size_t n, const float *cosine, const float *sine,

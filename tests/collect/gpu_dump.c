@@ -147,7 +147,7 @@ static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x,
     return device;
 }
 
-/* Records a layer on CPU and GPU. On failure returns -1 and fills *plain_err and *gpu_err. */
+/* Writes a layer's Q, K and V to both dumps. Returns -1 on failure, with both errors filled. */
 static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int layer, size_t first,
                   size_t rows, float poison, kvd_err *plain_err, kvd_err *gpu_err)
 {

@@ -93,6 +93,10 @@ for type in f16 f32; do
 done
 refused 1 "a prompt that the model cannot read twice" "method 'kvzip' reads every prompt twice: sequence 0 has a prompt of " --ruler niah_single_1 --seq-len 700 --items 1 --max-new-tokens 4 --method kvzip
 refused 1 "such a prompt, before others run" "method 'kvzip' reads every prompt twice: sequence 0 has a prompt of " --ruler niah_single_1 --seq-len 700 --items 1 --max-new-tokens 4 --method h2o,kvzip --resume
+# In a sweep of many methods the others run, and exit status 1 says that one has no value left.
+"$B/bin/kvdim-tasks" $MODEL -q --json -o "$D/left.h5" --ruler niah_single_1 --seq-len 700 --items 1 --max-new-tokens 4 --method h2o --method kvzip --sweep 2 >"$D/left.json" 2>"$D/err"; rc=$?
+if [ $rc -eq 1 ] && [ "$(grep -c 'kvzip.budget=.* is left out of the sweep' "$D/err")" -eq 2 ] && grep -q 'no value is left of a method' "$D/err" && [ -s "$D/left.h5" ]
+then ok "such a prompt in a sweep"; else not_ok "such a prompt in a sweep" "status $rc" "$(cat "$D/err")"; fi
 if [ -e "$D/none.h5.items" ]; then not_ok "no saved sequences of a refused run" "$(wc -c "$D/none.h5.items")"; else ok "no saved sequences of a refused run"; fi
 # A method that cannot run is found before the methods in front of it have run.
 refused 1 "a method that cannot run, before others run" "method 'importance': entries that 'importance' lowers take no fewer bits" --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --method h2o --method importance --resume

@@ -111,8 +111,8 @@ static void run_text(const char *text, size_t prompt, const problem *p, kvd_step
 }
 
 /*
- * In a layer with a window, mikv and leankv store the window's tokens at high precision. think
- * prunes keys of the prompt's tokens in the window, less its newest 2.
+ * Tests the bytes of a layer with a window. mikv and leankv store its tokens at high precision;
+ * think prunes the keys of all prompt tokens in the window but the newest 2.
  */
 TEST(a_window_stores_compressed_tokens)
 {

@@ -46,7 +46,7 @@ static int teardown(void **state)
 
 enum { N = 3000 };
 
-/* Computes intervals by copying the values of all drawn blocks and sorting them. */
+/* Reference: 95 % bootstrap intervals, by copying the values of all drawn blocks and sorting. */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {

@@ -134,7 +134,7 @@ int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);
 void kvd_dims_release(kvd_dims *d);
 
-/* Like kvd_dims_build, but only for Q and K (`side` 0) or V (`side` 1) of one head. */
+/* Keeps the first `width` columns of one head's rotation of Q and K (`side` 0) or V (`side` 1). */
 int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                  int kv_head, int side, int width, kvd_err *err);
 

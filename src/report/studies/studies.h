@@ -70,7 +70,7 @@ void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_acc
  * link, or NaN.
  */
 int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_err *err);
-/* Adds freely generated answers: texts, hidden facts and classes. */
+/* Adds the tables of generated texts, of hidden pass keys and of document classes to the page. */
 void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s);
 /* Compares quantised weights with quantised caches (ZDC paper, Fig. 3). */
 void kvd_study_weights(const kvd_results *r, kvd_section *s);

@@ -17,7 +17,7 @@ template <int B, int N> struct levels_page : code_reader<N> {
     const uint4 *tile; /* shared-memory tile of mma operands for outliers */
     uint32_t places;
     uint32_t *query; /* queries in shared memory, [2 N][32] float16, divided by a power of two */
-    /* Ranges of key channels in shared memory, [2 N][4]: half widths, then middles. */
+    /* Ranges of key channels in shared memory: N rows of half widths, then N rows of middles. */
     uint2 *range;
     float *lowest;
     uint32_t quick_token[QUICK];

@@ -202,7 +202,7 @@ void kvd_stream_slots_release(kvd_stream_slots *s);
 /* In layer 0, zeroes the counted words of requests whose prompts begin. */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
-/* In the last layer, starts copying the counted words to the host. */
+/* After the last layer, starts copying the number of words of every stream to the host. */
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
 /* Updates the requests' tokens and bytes. Fails if a stream needed more than `room` words. */

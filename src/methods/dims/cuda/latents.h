@@ -144,7 +144,10 @@ typedef struct {
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /* Returns true if kvd_latent_restore supports a projection shared by `heads` heads. */
 bool kvd_latent_joins(int32_t heads, int32_t d_head);
-/* Called by kvd_latent_restore if a->columns is not 0. */
+/*
+ * Restores keys and values whose heads share latent vectors (a->columns is not 0). Only
+ * kvd_latent_restore calls this.
+ */
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
 /* Reorders a projection [columns][rank] to [rank / 8][columns][8]. */
 cudaError_t kvd_latent_join(const void *from, size_t columns, size_t rank, void *to,

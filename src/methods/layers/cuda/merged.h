@@ -99,8 +99,8 @@ void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m,
                           double (*bits_of)(const kvd_gpu_method *m, size_t slot),
                           const kvd_iteration *it);
 /*
- * Returns the share of a request's prompt that a sliding window of `window` tokens holds after n
- * tokens; 0 without a window (0).
+ * Returns the share of a request's prompt that is still among its newest `window` tokens when it
+ * has n tokens. Returns 0 if `window` is 0.
  */
 static inline double kvd_merged_near(const kvd_merged_slots *s, size_t slot, size_t window,
                                      size_t n)

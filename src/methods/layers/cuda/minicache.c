@@ -168,7 +168,7 @@ static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err);
 }
 
-/* Merges the prompts of a pair, and restores them in layers with a window. */
+/* Merges the prompts of two layers. Layers with a window get the merged rows back at once. */
 static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const double *const v = k->method.plan->layers_values.value;
@@ -226,7 +226,7 @@ static double prompt_bits(const merged *k, size_t slot, int first)
     return (number * ((pairs - apart) * (d + 2) + apart * 2 * d) + pairs) / 2;
 }
 
-/* Returns the bits of a running request (slot) in the layers without a window. */
+/* Returns the size in bits of the cache of a running request, of all layers without a window. */
 static double full_bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);

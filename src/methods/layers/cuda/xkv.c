@@ -330,7 +330,7 @@ static double rows_bits(const xkv *k, size_t n)
     return 8.0 * sizeof(uint16_t) * (double)(n * 2 * row_of(k));
 }
 
-/* Returns the bits of a running request (slot) in the layers without a window. */
+/* Returns the size in bits of the cache of a running request, of all layers without a window. */
 static double full_bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);

@@ -134,8 +134,8 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
 }
 
 /*
- * Method kvcrush: keeps the tokens with the largest scores and, of the others in order of distance,
- * every k-th one.
+ * Method kvcrush: keeps the tokens with the largest scores. Sorts the others by `distance` and
+ * keeps every k-th of them.
  */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
