@@ -1,5 +1,5 @@
 /* Compresses rows of K and V on the CPU during text generation on a GPU (host_codes.h). */
-#include "methods/cuda/host_codes.h"
+#include "methods/cuda/host_codes_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,86 +9,11 @@
 #include "methods/bits/cuda/streams.h"
 #include "model/pass/blocks.h"
 
-static const char what[] = "codes on the CPU";
-
-/* State of a request. K or V of tokens from `first` on is not yet quantised. */
-typedef struct {
-    size_t n, first;
-    size_t coded[KVD_N_SIDES];
-    bool prompt; /* true: the latest iteration brought the prompt */
-    bool apart;  /* true: kvd_host_codes.prompts coded tokens of the prompt */
-    /* Bits of the K and V that the CPU has quantised, summed over the layers without a window. */
-    double bits;
-    /* [n] Bits of each token's codes, summed over the layers with a window. */
-    double *near;
-    size_t room;   /* of `near` */
-    double unseen; /* bits of tokens that the latest step no longer read */
-    /*
-     * [n_layers] arrays [n - first][pitch]: K and V of tokens first .. n - 1. Quantised numbers are
-     * replaced by their decoded values.
-     */
-    uint16_t **row;
-    /*
-     * [n_layers] arrays [n - first][n_kv_heads]: attention probabilities that tokens first .. n - 1
-     * received. NULL if the method does not need them.
-     */
-    double **mass;
-    uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
-} slot_of;
-
-/* Layers without a sliding window, and layers with one. */
-enum { FULL, NEAR, KINDS };
-
-/*
- * Rows of a request that are written to the GPU's cache again after quantisation. Arrays have an
- * element for layers without a window (FULL) and one for layers with a window (NEAR).
- */
-typedef struct {
-    slot_of *slot;
-    bool changed;                   /* false: no token was quantised */
-    size_t from[KINDS], end[KINDS]; /* positions of the tokens */
-    size_t at[KINDS];               /* row of the first of them in kvd_host_codes.row */
-    size_t ready[KVD_N_SIDES];      /* number of tokens that are coded after the iteration */
-    double near[KVD_N_SIDES];       /* bits of the codes of layers with a window */
-} written;
+static const char what[] = KVD_HOST_CODES_WHAT;
 
 enum { LISTS = 4 /* start, q_len, kv_len and q_start of kvd_paged_rewrite */ };
 
-struct kvd_host_codes {
-    kvd_gpu_method *method; /* borrowed */
-    kvd_host_rows rows;
-    kvd_host_part *part; /* rows.part */
-    size_t layers;
-    size_t pitch;  /* elements of a row on the CPU: rows.width, then the layer's input */
-    size_t states; /* elements of kvd_bits_block.state */
-    /*
-     * Number of elements that a token's K and V have in all layers without a window (FULL), and in
-     * all layers with one (NEAR).
-     */
-    size_t numbers[KINDS][KVD_N_SIDES];
-    /*
-     * RoPE tables of kvd_host_codes_rope: `rope` applies RoPE, `back` undoes it. A table that is
-     * not needed is NULL.
-     */
-    float *rope, *back;
-    /*
-     * Pinned rows [layers][room][pitch]: first of new tokens, after quantisation of changed tokens.
-     * Grows before an iteration, to max_tokens rows at most.
-     */
-    uint16_t *row;
-    size_t room;
-    uint16_t *x;                 /* device [max_tokens][rows.ld] */
-    kvd_host_received *received; /* attention probabilities, or NULL if the method needs none */
-    int32_t *list;               /* pinned [KINDS][LISTS][max_slices] */
-    int32_t *lists;              /* device copy of `list` */
-    written *written;            /* [max_slices] */
-    slot_of *slot;               /* [n_slots] */
-    size_t n_slots;
-    kvd_kvtc_prompt_coder *prompts; /* GPU code that compresses prompts, or NULL */
-    kvd_device_memory memory;
-};
-
-static void forget(const kvd_host_codes *k, slot_of *s)
+static void forget(const kvd_host_codes *k, kvd_host_slot *s)
 {
     for (size_t l = 0; s->row && l < k->layers; l++)
         free(s->row[l]);
@@ -98,7 +23,7 @@ static void forget(const kvd_host_codes *k, slot_of *s)
     free(s->mass);
     free(s->state);
     free(s->near);
-    *s = (slot_of){0};
+    *s = (kvd_host_slot){0};
 }
 
 void kvd_host_codes_drop(kvd_host_codes *k, size_t slot)
@@ -106,40 +31,27 @@ void kvd_host_codes_drop(kvd_host_codes *k, size_t slot)
     forget(k, &k->slot[slot]);
 }
 
-static int kind_of(const kvd_host_codes *k, size_t layer)
-{
-    return k->method->cache->layer[layer].map.window ? NEAR : FULL;
-}
-
-/*
- * Returns the first of a request's n tokens that layers with a window (NEAR) or without one (FULL)
- * still store.
- */
-static size_t first_held(const kvd_host_codes *k, int kind, size_t n)
-{
-    return kind == NEAR ? kvd_gpu_first_held(k->method, k->method->cache->window, n) : 0;
-}
-
 /* Returns the bits that tokens from .. end - 1 take in all layers with a window. */
-static double near_bits(const kvd_host_codes *k, const slot_of *s, size_t from, size_t end)
+static double near_bits(const kvd_host_codes *k, const kvd_host_slot *s, size_t from, size_t end)
 {
     double sum = 0;
     for (size_t i = from; i < end; i++) {
         sum += s->near[i];
         for (int side = 0; side < KVD_N_SIDES; side++)
-            sum += i < s->coded[side] ? 0 : 16 * (double)k->numbers[NEAR][side];
+            sum += i < s->coded[side] ? 0 : 16 * (double)k->numbers[KVD_LAYERS_NEAR][side];
     }
     return sum;
 }
 
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot)
 {
-    const slot_of *const s = &k->slot[slot];
+    const kvd_host_slot *const s = &k->slot[slot];
     double exact = 0;
     for (int side = 0; side < KVD_N_SIDES; side++)
-        exact += (double)(s->n - s->coded[side]) * (double)k->numbers[FULL][side];
+        exact += (double)(s->n - s->coded[side]) * (double)k->numbers[KVD_LAYERS_FULL][side];
     return s->bits + (s->apart ? kvd_kvtc_prompt_coder_bits(k->prompts, slot) : 0) + 16 * exact +
-           (s->near ? near_bits(k, s, first_held(k, NEAR, s->n), s->n) : 0);
+           (s->near ? near_bits(k, s, kvd_host_codes_first_held(k, KVD_LAYERS_NEAR, s->n), s->n)
+                    : 0);
 }
 
 double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot)
@@ -248,7 +160,7 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
     size_t fresh = 0, longest = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        const slot_of *const slot = &k->slot[s->slot];
+        const kvd_host_slot *const slot = &k->slot[s->slot];
         const size_t n = s->before ? 1 : s->n - coded_apart(k, s->n),
                      pending = s->before ? slot->n - slot->first + n : n;
         fresh += n;
@@ -282,7 +194,7 @@ static void turn(const kvd_host_codes *k, int layer, const float *table, size_t 
         }
 }
 
-static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at, size_t n,
+static int keep_layer(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_t at, size_t n,
                       kvd_err *err)
 {
     /* Rows are allocated KVD_PAGE_TOKENS at a time, because every decode step adds one. */
@@ -304,8 +216,8 @@ static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at,
  * Adds n tokens to a layer of s->mass, and the attention probabilities that tokens received in the
  * iteration. `i`: the request's index in the iteration.
  */
-static int keep_mass(const kvd_host_codes *k, slot_of *s, int layer, size_t i, size_t n, bool fresh,
-                     kvd_err *err)
+static int keep_mass(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_t i, size_t n,
+                     bool fresh, kvd_err *err)
 {
     const size_t heads = (size_t)k->method->cache->config->n_kv_heads, pending = s->n - s->first,
                  bytes = (pending + n) * heads * sizeof **s->mass;
@@ -319,7 +231,7 @@ static int keep_mass(const kvd_host_codes *k, slot_of *s, int layer, size_t i, s
 }
 
 /* Extends s->near by zeros for n tokens that are not quantised yet. */
-static int keep_near(slot_of *s, size_t n, kvd_err *err)
+static int keep_near(kvd_host_slot *s, size_t n, kvd_err *err)
 {
     const size_t needed = s->n + n, room = needed + needed / 4 + KVD_PAGE_TOKENS;
     if (needed > s->room) {
@@ -334,11 +246,12 @@ static int keep_near(slot_of *s, size_t n, kvd_err *err)
 }
 
 /* Counts the bits that the latest decode step did not read, because the window had moved. */
-static void count_unseen(const kvd_host_codes *k, slot_of *s)
+static void count_unseen(const kvd_host_codes *k, kvd_host_slot *s)
 {
     const size_t window = k->method->cache->window;
     s->unseen = !s->prompt && s->n > window
-                    ? near_bits(k, s, first_held(k, NEAR, s->n - 1), s->n - window)
+                    ? near_bits(k, s, kvd_host_codes_first_held(k, KVD_LAYERS_NEAR, s->n - 1),
+                                s->n - window)
                     : 0;
 }
 
@@ -347,8 +260,8 @@ static void count_unseen(const kvd_host_codes *k, slot_of *s)
  * new, the first `coded` tokens are already quantised and have no rows. at: first new row in
  * k->row.
  */
-static int keep(const kvd_host_codes *k, slot_of *s, size_t i, size_t at, size_t n, bool fresh,
-                size_t coded, kvd_err *err)
+static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, size_t n,
+                bool fresh, size_t coded, kvd_err *err)
 {
     const size_t states = k->layers * k->rows.n_parts * k->states;
     int status = 0;
@@ -384,14 +297,11 @@ static int keep(const kvd_host_codes *k, slot_of *s, size_t i, size_t at, size_t
     return status;
 }
 
-/*
- * Sets the range of rows of a request that change in the layers with a window (NEAR) or without one
- * (FULL).
- */
-static void plan_rows(const kvd_host_codes *k, int kind, written *w)
+/* Sets the range of a request's rows that change in layers of one kind (KVD_LAYERS_NEAR, ...). */
+static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
 {
-    const slot_of *const s = w->slot;
-    const size_t window = kind == NEAR ? k->method->cache->window : s->n,
+    const kvd_host_slot *const s = w->slot;
+    const size_t window = kind == KVD_LAYERS_NEAR ? k->method->cache->window : s->n,
                  seen = s->n > window ? s->n - window : 0;
     size_t from = s->n, end = 0;
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -418,10 +328,10 @@ static void plan_rows(const kvd_host_codes *k, int kind, written *w)
  * Determines which tokens of a request are quantised after this iteration, and which rows of the
  * GPU's pages change.
  */
-static written plan_slot(const kvd_host_codes *k, slot_of *s)
+static kvd_host_written plan_slot(const kvd_host_codes *k, kvd_host_slot *s)
 {
     const kvd_plan *const p = k->method->plan;
-    written w = {.slot = s};
+    kvd_host_written w = {.slot = s};
     for (int side = 0; side < KVD_N_SIDES; side++) {
         size_t window = 0, block = 1;
         if (p->bits->window)
@@ -430,191 +340,25 @@ static written plan_slot(const kvd_host_codes *k, slot_of *s)
         w.changed = w.changed || end > s->coded[side];
         w.ready[side] = end > s->coded[side] ? end : s->coded[side];
     }
-    for (int kind = 0; kind < KINDS; kind++)
+    for (int kind = 0; kind < KVD_LAYER_KINDS; kind++)
         plan_rows(k, kind, &w);
     return w;
-}
-
-/*
- * Tokens of which one thread quantises one part (such as K of one KV head) in one layer, and the
- * bits of their codes.
- */
-typedef struct {
-    const written *of;
-    size_t place;   /* layer * n_parts + part */
-    size_t from, n; /* position of the first token, and number of tokens */
-    double bits;
-} task;
-
-/*
- * Returns the tokens of part `place` that are quantised now. Tokens that have left the layer's
- * window are not quantised.
- */
-static task task_of(const kvd_host_codes *k, const written *w, size_t place)
-{
-    const slot_of *const s = w->slot;
-    const kvd_side side = k->part[place].side;
-    const size_t held = first_held(k, kind_of(k, place / k->rows.n_parts), s->n),
-                 from = s->coded[side] > held ? s->coded[side] : held,
-                 n = w->ready[side] > from ? w->ready[side] - from : 0;
-    return (task){.of = w, .place = place, .from = from, .n = n};
-}
-
-/*
- * Arrays of a task. x [2 n][d]: n rows of numbers, then their n decoded rows. input
- * [n][rows.input]: inputs of the layer, if needed.
- */
-typedef struct {
-    double *mass; /* [2 n] kvd_bits_block.mass, then `seen`; or NULL */
-    float *x, *input;
-    uint32_t *position; /* [n] */
-    uint8_t *level;     /* [n] */
-} task_rows;
-
-static int code_blocks(const kvd_host_codes *k, task *t, const task_rows *r, kvd_err *err)
-{
-    const kvd_plan *const p = k->method->plan;
-    const slot_of *const s = t->of->slot;
-    const kvd_host_part *const part = &k->part[t->place];
-    const int layer = (int)(t->place / k->rows.n_parts);
-    const size_t n = t->n, d = part->d;
-    size_t window = 0, block = 1;
-    if (p->bits->window)
-        p->bits->window(&p->bits_values, part->side, &window, &block);
-    for (size_t at = 0, each = s->prompt ? n : block; at < n; at += each) {
-        const kvd_bits_block b = {.side = part->side,
-                                  .layer = layer,
-                                  .kv_head = part->kv_head,
-                                  .n = each,
-                                  .d = d,
-                                  .x = r->x + at * d,
-                                  .input = k->rows.input ? r->input + at * k->rows.input : NULL,
-                                  .level = r->level + at,
-                                  .position = r->position + at,
-                                  .mass = r->mass ? r->mass + at : NULL,
-                                  .seen = r->mass ? r->mass + n + at : NULL,
-                                  .state = s->state + t->place * k->states,
-                                  .prompt = s->prompt};
-        kvd_bits_count count = {0, 0};
-        if (p->bits->code(p->bits_self, &b, r->x + (n + at) * d, &count, err))
-            return kvd_in(err, "layer %d, KV head %d", layer, part->kv_head);
-        t->bits += count.payload + count.side;
-    }
-    return 0;
-}
-
-/*
- * Fills r->mass with the attention probabilities that the tokens of a task received, then with the
- * numbers of queries that gave them.
- */
-static int find_mass(const kvd_host_codes *k, const task *t, task_rows *r, kvd_err *err)
-{
-    const kvd_paged_cache *const c = k->method->cache;
-    const slot_of *const s = t->of->slot;
-    const size_t layer = t->place / k->rows.n_parts, heads = (size_t)c->config->n_kv_heads,
-                 group = (size_t)c->config->n_heads / heads,
-                 window = kind_of(k, layer) == NEAR ? c->window : s->n;
-    if (!(r->mass = malloc(2 * t->n * sizeof *r->mass)))
-        return kvd_no_memory(err, what, 2 * t->n * sizeof *r->mass);
-    for (size_t i = 0; i < t->n; i++) {
-        const size_t at = t->from + i, queries = s->n - at;
-        r->mass[i] = s->mass[layer][(at - s->first) * heads + (size_t)k->part[t->place].kv_head];
-        r->mass[t->n + i] = (double)((queries < window ? queries : window) * group);
-    }
-    return 0;
-}
-
-/* Quantises a part of a request's rows, and replaces its numbers by the decoded ones. */
-static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
-{
-    const slot_of *const s = t->of->slot;
-    const kvd_host_part *const part = &k->part[t->place];
-    const size_t from = t->from, n = t->n, d = part->d, input = k->rows.input,
-                 bytes = n * ((2 * d + input) * sizeof(float) + sizeof(uint32_t) + 1);
-    if (!n)
-        return 0;
-    task_rows r = {.x = malloc(bytes)};
-    if (!r.x)
-        return kvd_no_memory(err, what, bytes);
-    r.input = r.x + 2 * n * d;
-    r.position = (uint32_t *)(void *)(r.input + n * input);
-    r.level = (uint8_t *)(r.position + n);
-    uint16_t *const row = s->row[t->place / k->rows.n_parts] + (from - s->first) * k->pitch;
-    for (size_t i = 0; i < n; i++) {
-        kvd_to_f32(KVD_BF16, row + i * k->pitch + part->at, r.x + i * d, d);
-        kvd_to_f32(KVD_BF16, row + i * k->pitch + k->rows.width, r.input + i * input, input);
-        r.position[i] = (uint32_t)(from + i);
-        r.level[i] = KVD_LEVEL_HIGH;
-    }
-    const int status = (s->mass && find_mass(k, t, &r, err)) || code_blocks(k, t, &r, err);
-    for (size_t i = 0; !status && i < n; i++)
-        kvd_from_f32(KVD_BF16, r.x + (n + i) * d, row + i * k->pitch + part->at, d);
-    free(r.x);
-    free(r.mass);
-    return kvd_status(status);
-}
-
-/*
- * Adds the bits w->near to s->near, in equal parts for the tokens that were quantised. Both count
- * layers with a window.
- */
-static void count_near(const kvd_host_codes *k, const written *w)
-{
-    slot_of *const s = w->slot;
-    const size_t held = first_held(k, NEAR, s->n);
-    for (int side = 0; side < KVD_N_SIDES; side++) {
-        const size_t from = s->coded[side] > held ? s->coded[side] : held, end = w->ready[side];
-        for (size_t i = from; i < end; i++)
-            s->near[i] += w->near[side] / (double)(end - from);
-    }
-}
-
-/* Quantises the tokens of n requests that are now ready (w[i].ready), on all threads. */
-static int code(const kvd_host_codes *k, written *w, size_t n, kvd_err *err)
-{
-    const size_t each = k->layers * k->rows.n_parts, tasks = n * each;
-    task *const all = calloc(tasks, sizeof *all);
-    int status = 0;
-    if (!all)
-        return kvd_no_memory(err, what, tasks * sizeof *all);
-    const int saved = kvd_blas_serial();
-#pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < tasks; i++) {
-        kvd_err mine;
-        all[i] = task_of(k, &w[i / each], i % each);
-        if (!code_part(k, &all[i], &mine))
-            continue;
-#pragma omp critical(kvd_host_codes)
-        {
-            *err = mine;
-            status = -1;
-        }
-    }
-    kvd_blas_restore(saved);
-    for (size_t i = 0; i < tasks; i++) {
-        written *const of = &w[i / each];
-        *(kind_of(k, i % each / k->rows.n_parts) == NEAR ? &of->near[k->part[i % each].side]
-                                                         : &of->slot->bits) += all[i].bits;
-    }
-    for (size_t i = 0; k->method->cache->window && i < n; i++)
-        count_near(k, &w[i]);
-    free(all);
-    return status;
 }
 
 /*
  * Copies the changed rows of a request to k->row, and deletes the rows of tokens whose K and V are
  * both quantised.
  */
-static void take_rows(const kvd_host_codes *k, const written *w)
+static void take_rows(const kvd_host_codes *k, const kvd_host_written *w)
 {
-    slot_of *const s = w->slot;
+    kvd_host_slot *const s = w->slot;
     const size_t heads = (size_t)k->method->cache->config->n_kv_heads, pitch = k->pitch,
                  first = w->ready[KVD_KEYS] < w->ready[KVD_VALUES] ? w->ready[KVD_KEYS]
                                                                    : w->ready[KVD_VALUES];
-#pragma omp parallel for schedule(static) if (w->end[FULL] - w->from[FULL] > KVD_PAGE_TOKENS)
+#pragma omp parallel for schedule(static) if (w->end[KVD_LAYERS_FULL] - w->from[KVD_LAYERS_FULL] > \
+                                              KVD_PAGE_TOKENS)
     for (size_t l = 0; l < k->layers; l++) {
-        const int kind = kind_of(k, l);
+        const int kind = kvd_host_codes_kind(k, l);
         const size_t from = w->from[kind], n = w->end[kind] - from;
         uint16_t *const row = s->row[l], *const to = row_of(k, l, w->at[kind]);
         memcpy(to, row + (from - s->first) * pitch, n * pitch * sizeof *row);
@@ -631,13 +375,13 @@ static void take_rows(const kvd_host_codes *k, const written *w)
 }
 
 /*
- * Lists the changed rows of n requests, from number `first` on, in layers with a window (NEAR) or
- * without one (FULL).
+ * Lists the changed rows of n requests, from number `first` on, in layers with a window or
+ * without one.
  */
 static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t first, size_t n)
 {
     const kvd_paged_cache *const c = k->method->cache;
-    const kvd_pages *const pages = kind == NEAR ? c->near : c->pages;
+    const kvd_pages *const pages = kind == KVD_LAYERS_NEAR ? c->near : c->pages;
     const size_t most = c->batch->max_slices, at = (size_t)(kind * LISTS) * most;
     int32_t *const list = k->list + at, *const device = k->lists + at;
     kvd_paged_rewrite r = {.x = k->x,
@@ -650,7 +394,7 @@ static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t fir
                            .n = (int32_t)n,
                            .turned = k->rows.turned};
     for (size_t i = 0; i < n; i++) {
-        const written *const w = &k->written[first + i];
+        const kvd_host_written *const w = &k->written[first + i];
         const int32_t rows = (int32_t)(w->end[kind] - w->from[kind]);
         list[i] = (int32_t)w->at[kind];
         list[most + i] = rows;
@@ -670,14 +414,15 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;
     const cudaStream_t stream = c->worker->stream;
-    const size_t lists = KINDS * LISTS * c->batch->max_slices, bytes = k->rows.width * sizeof *k->x;
-    kvd_paged_rewrite of[KINDS] = {list_rows(k, FULL, first, n)};
+    const size_t lists = KVD_LAYER_KINDS * LISTS * c->batch->max_slices,
+                 bytes = k->rows.width * sizeof *k->x;
+    kvd_paged_rewrite of[KVD_LAYER_KINDS] = {list_rows(k, KVD_LAYERS_FULL, first, n)};
     if (c->window)
-        of[NEAR] = list_rows(k, NEAR, first, n);
+        of[KVD_LAYERS_NEAR] = list_rows(k, KVD_LAYERS_NEAR, first, n);
     if (kvd_queue_put(k->lists, k->list, lists * sizeof *k->list, stream, what, err))
         return -1;
     for (size_t l = 0; l < k->layers; l++) {
-        const kvd_paged_rewrite *const r = &of[kind_of(k, l)];
+        const kvd_paged_rewrite *const r = &of[kvd_host_codes_kind(k, l)];
         if (kvd_cuda_check(cudaMemcpy2DAsync(k->x + k->rows.before, k->rows.ld * sizeof *k->x,
                                              row_of(k, l, 0), k->pitch * sizeof *k->x, bytes,
                                              (size_t)r->n_rows, cudaMemcpyHostToDevice, stream),
@@ -697,19 +442,20 @@ static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
     while (n && !k->written[n - 1].changed)
         n--;
     for (size_t first = 0, end; first < n; first = end) {
-        size_t rows[KINDS] = {0};
+        size_t rows[KVD_LAYER_KINDS] = {0};
         while (!k->written[first].changed)
             first++;
         for (end = first; end < n; end++) {
-            written *const w = &k->written[end];
-            if (rows[FULL] + (w->end[FULL] - w->from[FULL]) > k->room)
+            kvd_host_written *const w = &k->written[end];
+            if (rows[KVD_LAYERS_FULL] + (w->end[KVD_LAYERS_FULL] - w->from[KVD_LAYERS_FULL]) >
+                k->room)
                 break;
-            for (int kind = 0; kind < KINDS; kind++) {
+            for (int kind = 0; kind < KVD_LAYER_KINDS; kind++) {
                 w->at[kind] = rows[kind];
                 rows[kind] += w->end[kind] - w->from[kind];
             }
         }
-        if (code(k, k->written + first, end - first, err))
+        if (kvd_host_codes_quantise(k, k->written + first, end - first, err))
             return -1;
         for (size_t i = first; i < end; i++)
             take_rows(k, &k->written[i]);
@@ -728,7 +474,7 @@ int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
         return -1;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        slot_of *const slot = &k->slot[s->slot];
+        kvd_host_slot *const slot = &k->slot[s->slot];
         const size_t coded = s->before ? 0 : coded_apart(k, s->n);
         if (keep(k, slot, i, at, s->n - coded, s->before == 0, coded, err))
             return -1;
@@ -800,7 +546,8 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
 {
     const kvd_paged_cache *const c = m->cache;
     const kvd_bits_method *const bits = m->plan->bits;
-    const size_t slices = c->batch->max_slices, lists = KINDS * LISTS * slices * sizeof(int32_t),
+    const size_t slices = c->batch->max_slices,
+                 lists = KVD_LAYER_KINDS * LISTS * slices * sizeof(int32_t),
                  layers = (size_t)c->config->n_layers, parts = layers * rows->n_parts,
                  x = c->batch->max_tokens * rows->ld * sizeof(uint16_t);
     kvd_host_codes *const k = m->codes = calloc(1, sizeof *k);
@@ -818,7 +565,7 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
     memcpy(k->part, rows->part, parts * sizeof *k->part);
     k->rows.part = k->part;
     for (size_t i = 0; i < parts; i++)
-        k->numbers[kind_of(k, i / rows->n_parts)][k->part[i].side] += k->part[i].d;
+        k->numbers[kvd_host_codes_kind(k, i / rows->n_parts)][k->part[i].side] += k->part[i].d;
     if (bits->info.needs & KVD_NEEDS_PROBABILITIES &&
         !(k->received = kvd_host_received_new(m, err)))
         return -1;
