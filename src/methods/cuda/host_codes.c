@@ -375,8 +375,8 @@ static void take_rows(const kvd_host_codes *k, const kvd_host_written *w)
 }
 
 /*
- * Lists the changed rows of n requests, from number `first` on, in layers with a window or
- * without one.
+ * Lists the changed rows of n requests, from number `first` on, in layers of one kind
+ * (KVD_LAYERS_NEAR or KVD_LAYERS_FULL).
  */
 static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t first, size_t n)
 {
