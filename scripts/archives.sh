@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measured files, fixtures and the demo model, which git keeps in archives: files.tar.xz in the folder
 # of the files.
-# usage: archives.sh unpack          extracts every archive into its folder (make unpack)
+# usage: archives.sh unpack [TOP...] extracts every archive below TOP (default: data, results and tests)
 #        archives.sh check           fails if a file of an archive is missing or differs; names other files
 #        archives.sh pack FOLDER...  writes the archive of each FOLDER from the files in it
 #
@@ -99,7 +99,7 @@ pack() {
 }
 
 usage() {
-  echo "usage: archives.sh unpack|check, or archives.sh pack FOLDER..." >&2
+  echo "usage: archives.sh unpack [TOP...], archives.sh check, or archives.sh pack FOLDER..." >&2
   exit 2
 }
 [ $# -ge 1 ] || usage
@@ -109,12 +109,15 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 case $action in
   unpack | check)
-    [ $# -eq 0 ] || usage
-    [ -d results ] && [ -d tests ] && [ -d data ] || {
-      echo "archives.sh: $PWD has no folders results, tests and data: run it from the root of the tree" >&2
-      exit 2
-    }
-    find results tests data -name files.tar.xz | LC_ALL=C sort >"$tmp/archives"
+    [ $# -eq 0 ] || [ "$action" = unpack ] || usage
+    [ $# -gt 0 ] || set -- data results tests
+    for top; do
+      [ -d "$top" ] || {
+        echo "archives.sh: $PWD has no folder $top: run it from the root of the tree" >&2
+        exit 2
+      }
+    done
+    find "$@" -name files.tar.xz | LC_ALL=C sort >"$tmp/archives"
     while IFS= read -r archive; do "$action" "$(dirname "$archive")"; done <"$tmp/archives"
     ;;
   pack)
