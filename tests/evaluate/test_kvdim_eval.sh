@@ -82,7 +82,7 @@ if $EVAL $MODEL --text data/texts/articles.txt --tokens 2048 --seq-len 256 --spe
    grep -q '"calibrated_on_same_text": true' "$D/same.json"
 then ok "calibrated on the same text is said"; else not_ok "calibrated on the same text is said" "$(cat "$D/err")"; fi
 
-fails "another text under the label of the calibration" 1 "label 'articles' names two contents of 2048 tokens: xxh3:.* in '$D/s.h5' and xxh3:.* in '$TEXT'" \
+fails "another text under the label of the calibration" 1 "label 'articles' names two texts that begin differently: xxh3:.* in '$D/s.h5' and xxh3:.* in '$TEXT'" \
   $EVAL $MODEL --text $TEXT --label articles --tokens 2048 --seq-len 256 --spectrum "$D/s.h5" --method zack,p=0.9
 
 z="$EVAL $MODEL --text $TEXT $small --method zack,p=0.5 --spectrum"
