@@ -1,9 +1,10 @@
 /*
  * Kernels that quantise KV cache pages and restore them to bf16. The newest tokens are not
- * quantised; page p of them is in ring buffer page p % ring_pages.
+ * quantised. Their page p is in page p % ring_pages of a ring buffer.
  *
- * Of m tokens, the keys of the first m / k_block * k_block are quantised, and the values of the
- * same tokens (form.v_channels) or of all but the newest v_newest.
+ * Keys are quantised in blocks of k_block tokens; those of an incomplete last block are not. If
+ * form.v_channels is true, values are quantised with the keys of their tokens. Otherwise the values
+ * of all tokens but the newest v_newest are quantised.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 #define KVD_METHODS_BITS_CUDA_PACKED_CODES_H
