@@ -542,7 +542,7 @@ TEST(paths_on_a_gpu)
     kvd_config normed = *config;
     normed.qk_norm = true;
     assert_string_equal(why_not(&normed, "none", KVD_BF16), "");
-    assert_true(*why_not(&normed, "kvquant", KVD_BF16));
+    assert_string_equal(why_not(&normed, "kvquant", KVD_BF16), "");
     assert_string_equal(why_not(&normed, "h2o+kvquant", KVD_BF16), "");
     assert_string_equal(why_not(&normed, "adakv+kvquant", KVD_BF16), "");
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
