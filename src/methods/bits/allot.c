@@ -36,7 +36,7 @@ typedef struct {
     /* Weighted squared error of dimensions at 0 bits, [n_layers][n_kv_heads][KVD_N_SIDES][wide]. */
     double *cost;
     size_t *width;
-    /* [n_layers][KVD_N_SIDES] Squared error at each number of bits, at standard deviation 1. */
+    /* [n_layers][KVD_N_SIDES] Squared error at each number of bits, for numbers of variance 1. */
     double (*loss)[MOST_BITS + 1];
 } making;
 
@@ -59,7 +59,7 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the weight of errors in dimension j, 1 unless its singular value is known. */
+/* Returns the weight of errors in dimension j: sigma^2 / square, or 1 if sigma is unknown. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -173,7 +173,7 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/* Gives each dimension bits that each lower its error by at least `price`. Returns their number. */
+/* Gives dimensions all bits that each lower the error by at least `price`. Returns their number. */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,
@@ -191,7 +191,7 @@ static double give(allot *a, const making *m, size_t at, double price)
     return sum;
 }
 
-/* Gives heads first .. last - 1 the bits that lower the error most within their total. */
+/* Divides the bits of heads first .. last - 1 among their dimensions to minimise the error. */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {
     double most = 0, budget = 0, lo = -700, hi = 700;

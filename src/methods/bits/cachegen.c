@@ -116,7 +116,7 @@ static void draw_table(kvd_rans_table *t, size_t n, double middle, double sigma)
     make_table(t, count, n);
 }
 
-/* Sets made-up steps and tables for timing: independent normal channels of variance 1. */
+/* Makes up quantisation steps and frequency tables for timing, for channels of variance 1. */
 static int draw(cachegen *c)
 {
     const size_t each = c->n_kv_heads * KVD_N_SIDES;

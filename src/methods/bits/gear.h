@@ -105,7 +105,7 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
            (first / s->buffer - kvd_gear_pieces(from, s->buffer)) * p->record;
 }
 
-/* Returns the index of the group at token `first` among those that begin in its page. */
+/* Returns the index of the scale group that begins at token `first`, counted from its page. */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {
     return first / s->group - kvd_gear_pieces(first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, s->group);

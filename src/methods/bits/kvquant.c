@@ -34,7 +34,7 @@ typedef struct {
     int n_layers, n_kv_heads, d_head, range_width;
     /* [n_layers][n_kv_heads][range_width][2] Middle and half width of each key channel's range. */
     float *range;
-    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels to search, then the numbers they decode to. */
+    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels to search for the nearest, then decoded numbers. */
     float *levels;
 } kvquant;
 
@@ -332,7 +332,7 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/* Quantises x and returns the decoded number. level [2][n]: levels to search, to decode. */
+/* Returns x after quantisation. level [2][n]: levels to search, then numbers they decode to. */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

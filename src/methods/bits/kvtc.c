@@ -33,7 +33,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/* Groups of size k have at most UNIT * 2^k components. SAMPLES tokens measure their errors. */
+/* A group has up to UNIT * 2^k components (k < N_SIZES). Errors come from SAMPLES tokens. */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
@@ -256,7 +256,7 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     l->n_starts += codes + 1;
 }
 
-/* Creates the entropy coder from calibration data, or with equal frequencies without them. */
+/* Creates the entropy coder from calibration data or, without such data, equal frequencies. */
 static int make_lanes(kvtc *t, coder *c, const costs *cost, kvd_err *err)
 {
     const size_t wide = t->wide;

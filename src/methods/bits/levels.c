@@ -23,7 +23,10 @@ static double lost(const prefixes *s, int from, int to)
     return w > 0 ? fmax(0, s->second[to] - s->second[from] - x * x / w) : 0;
 }
 
-/* Adds a level: least[e] becomes the least error of e bins, begin[e] the last level's first bin. */
+/*
+ * Dynamic programming step for one more level: least[e] becomes the least error of the first e
+ * bins, begin[e] the first bin of their last level.
+ */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)
 {

@@ -70,7 +70,7 @@ typedef struct {
     /* [n_layers][n_kv_heads][range_width][2] Middle and half width of each key channel's range. */
     const float *range;
     size_t range_width;
-    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels to search, then the numbers they decode to. */
+    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels to search for the nearest, then decoded numbers. */
     const float *levels;
 } kvd_kvquant_tables;
 

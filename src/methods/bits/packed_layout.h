@@ -319,7 +319,7 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
 }
 
-/* Returns the index of scale x % 16 in a block of float16 numbers. Its zero point is 4 later. */
+/* Returns the index of scale x % 16 in a block of float16 numbers. Zero point: index + 4. */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;

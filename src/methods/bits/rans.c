@@ -343,7 +343,7 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Returns how many cumulative frequencies are beyond the first two entries of their bucket. */
+/* Counts numbers below 2^14 whose lookup goes beyond the first two entries of their bucket. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;
@@ -365,7 +365,7 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns log2 of the bucket size of a lookup table: the largest for which searches are rare. */
+/* Returns log2 of the bucket size of a lookup table: the largest with few long searches. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);

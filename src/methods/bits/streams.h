@@ -12,9 +12,9 @@
  *           then x = (x / f) 2^14 + x % f + start
  *   decode  q has start <= x % 2^14 < start + f; x = f (x / 2^14) + x % 2^14 - start;
  *           if x < 2^16, pop a word: x = 2^16 x + word
- * An integer without a frequency is encoded as 0 and listed as an exception of its stream. Bits of
- * a block: 16 per word, 64 per exception; per stream 32 per lane (state) and 2 * 16 (numbers of
- * words and exceptions).
+ * An integer that is not in the table is encoded as 0 and listed as an exception of its stream.
+ * Bits of a block: 16 per word, 64 per exception; per stream 32 per lane (state) and 2 * 16
+ * (numbers of words and exceptions).
  */
 #ifndef KVD_METHODS_BITS_STREAMS_H
 #define KVD_METHODS_BITS_STREAMS_H
@@ -42,27 +42,27 @@ enum {
 };
 #define KVD_STREAM_LEAST (1u << 16)
 
-/* Integer least + i, i < n, has cumulative frequencies start[at + i] .. start[at + i + 1] - 1. */
+/* Frequency table: integer least + i, i < n, has cumulative frequencies from start[at + i] on. */
 typedef struct {
     uint32_t at;
     int16_t least;
     uint16_t n;
 } kvd_stream_component;
 
-/* Frequency tables of K or V of one layer. Integer 0 always has a frequency. */
+/* Frequency tables of K or V of one layer. Integer 0 is in every table. */
 typedef struct {
     int32_t kept;
     const kvd_stream_component *component; /* [kept] */
     const uint16_t *start;
 } kvd_stream_tables;
 
-/* An integer without a frequency, at index component + 2^16 * (token in the block). */
+/* Integer missing from the frequency table. place: component + 2^16 * (token in the block). */
 typedef struct {
     uint32_t place;
     int32_t q;
 } kvd_stream_exception;
 
-/* Added to |y| / step before rounding towards 0. It is below 1/2, so more numbers become 0. */
+/* Number added to |y| / step before it is rounded down. Below 1/2, it makes more numbers 0. */
 #define KVD_STREAM_ROUND 0.4
 
 /* Returns the multiple of `step` to which y is rounded, with a dead zone around 0. */
@@ -129,11 +129,11 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
  * has the entry where the search begins. `lanes` is 1 if all lanes share a table, else KVD_LANES.
  */
 typedef struct {
-    /* Byte offset of the buckets, uint16_t [buckets][lanes]; 0 means no table. */
+    /* Byte offset of uint16_t [buckets][lanes]: entry where a search begins. 0: no lookup table. */
     uint32_t bucket;
-    /* Byte offset of the entries [entries][lanes], ranges of frequencies: start + 2^16 * end. */
+    /* Byte offset of entries [entries][lanes]: range of frequencies, start + 2^16 * end. */
     uint32_t row;
-    /* Bits 0 .. 7: log2 of the bucket size. Higher bits: index of the last entry. */
+    /* Bits 0 .. 7: log2 of the bucket size. Higher bits: index of the table's last entry. */
     uint32_t shift;
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
@@ -183,7 +183,7 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* Each entry covers at least one number, so the result is at most `rows` entries away. */
+    /* An entry covers one number or more, so the search needs at most `rows` entries. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -253,15 +253,15 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
-    /* [wide] Bits of an integer without a frequency beyond those of 0, in 1/16 bit, or NULL. */
+    /* [wide] Bits of an integer not in the table minus those of 0, in 1/16 bit, or NULL. */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
 
-/* Fills *to with the entropy coder of an open method waterfill, or kvtc with lanes=1. */
+/* Fills *to with the entropy coder of an open method: waterfill, or kvtc with lanes=1. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
-/* Returns a block's expected bits, without states, exceptions and scales. */
+/* Returns a block's expected bits, without coder states, scales and integers not in the tables. */
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
 enum {
@@ -278,7 +278,10 @@ enum {
 typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */
-    /* [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies. */
+    /*
+     * [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies: of first
+     * tokens, then of differences in each channel.
+     */
     const uint16_t *table;
     bool drawn;
 } kvd_cachegen_coder;

@@ -31,14 +31,14 @@ static const kvd_parameter parameters[] = {
 
 /* Symbol ZERO + q encodes q. ESCAPE precedes any other integer, which takes 4 bytes. */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/* Added to the diagonal of the gradients' second moment, as a fraction of its mean. */
+/* Fraction of the mean diagonal of the gradients' second moment that is added to the diagonal. */
 static const double RIDGE = 1e-3;
 
 typedef struct {
     float *mean; /* [wide] mean of the calibration data */
     /* [wide][wide] Transforms to components, y = (x - mean) * to, and back, x = mean + y * from. */
     float *to, *from;
-    /* [wide + 1] Frequency table of each component, then of bytes of integers without one. */
+    /* [wide + 1] Frequency table of each component, then of the bytes of integers not in them. */
     kvd_rans_table *table;
     /* Mean of |y| / step - |q| over calibration components that are rounded to q != 0. */
     double offset;
@@ -93,7 +93,7 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
         return -1;
     multiply(false, false, d, m->a, m->c, m->product);
     multiply(false, true, d, m->product, m->a, m->c);
-    /* Rounding errors may have made the matrix c unsymmetric. */
+    /* Makes the matrix c symmetric again after rounding errors. */
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < i; j++)
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
@@ -122,7 +122,7 @@ static void make_component(coder *to, size_t j, uint64_t *count, int least, int 
         (kvd_stream_component){(uint32_t)to->n_starts, (int16_t)(least - ZERO), (uint16_t)n};
     memcpy(to->start + to->n_starts, to->table[j].start + least, (n + 1) * sizeof *to->start);
     to->n_starts += n + 1;
-    /* The 4 bytes of an integer without a frequency take 8 bits each. */
+    /* An integer not in the table takes ESCAPE and 4 bytes. Bits of integer 0 are subtracted. */
     const uint16_t *const start = to->table[j].start;
     const double frequency = start[ESCAPE + 1] - start[ESCAPE],
                  of_zero = start[ZERO + 1] - start[ZERO];
@@ -200,7 +200,7 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/* Standard deviations of the first and last component, in steps, without calibration data. */
+/* Made-up standard deviations of the first and last component, in quantisation steps. */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 
@@ -310,7 +310,7 @@ static bool plain(const coder *c, size_t j, double q)
     return start[1] > start[0];
 }
 
-/* Writes the symbols of n tokens to `w`. Fails if a multiple exceeds 4 bytes. */
+/* Writes the symbols of n tokens to `w`. Fails if a component exceeds 2^31 - 1 steps. */
 static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
 {
     w->n = 0;
@@ -373,7 +373,7 @@ static size_t n_states(size_t kept)
     return (size_t)kvd_stream_count((int)kept) * KVD_LANES;
 }
 
-/* Rounds y to multiples of `step`, in place. to [c->kept]: multiples, 0 without a frequency. */
+/* Rounds y to multiples of `step`, in place. `to` gets the multiples, or 0 if not in the table. */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)
 {

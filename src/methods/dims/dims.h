@@ -13,10 +13,10 @@
 #include "formats/rates.h"
 #include "methods/axis.h"
 
-/* Projections of one KV head, NULL for the identity. Equal ones of Q and K are one array. */
+/* Projections of one KV head, NULL for the identity. a_q and a_k may be the same array. */
 typedef struct {
     int d_qk, d_v;
-    /* [d_head][d_qk] Projections of Q and K. With `rebuild`, a_k has heads * d_head rows. */
+    /* [d_head][d_qk] Projections of Q and K. If keys are rebuilt, a_k has heads * d_head rows. */
     float *a_q, *a_k;
     /* [d_qk][d_head] Matrix that rebuilds keys if kvd_dims.rebuild is set, otherwise NULL. */
     float *b_k;
@@ -101,12 +101,12 @@ typedef struct {
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
-    /* True if the method decomposes queries with keys, and W_O with values. */
+    /* True if K is decomposed together with the queries, and V together with W_O. */
     bool stacks;
     /* True if all requests share the projection. */
     bool shared;
 } kvd_channels_method;
-/* Methods think and strawman, and variants that parameters add to other methods. */
+/* Methods think and strawman, and variants of methods with parameter online=1 or explicit=1. */
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;
 
@@ -127,8 +127,8 @@ extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_
     kvd_dims_fisher, kvd_dims_matryoshka;
 
 /*
- * Keeps as many leading columns of each KV head's rotation as `w` says. Fails if rotations are
- * missing, not finite, per query head or before RoPE.
+ * Makes projections from leading columns of each KV head's rotation; `w` has their numbers. Fails
+ * if rotations are missing, not finite, per query head or before RoPE.
  */
 int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);

@@ -33,7 +33,7 @@ typedef struct {
     double share;
 } target;
 
-/* Compares two matrices for qsort: that with the smallest rounding loss first. */
+/* Compares two matrices for qsort. The one that loses least of its rank by rounding is first. */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -50,7 +50,7 @@ static size_t largest(const target *t, size_t n)
     return best;
 }
 
-/* Divides the sum of ranks `total` among n matrices in proportion to `information`. */
+/* Divides `total` ranks among n matrices in proportion to their Fisher information. */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
 {
@@ -115,7 +115,7 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
     return status ? -1 : 0;
 }
 
-/* Returns the rank at which omitted singular values sum to at most the fraction r. */
+/* Returns the smallest rank that omits at most the fraction r of the sum of singular values. */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
     size_t k = wide;
@@ -156,7 +156,7 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
     return 0;
 }
 
-/* Chooses ranks by ZACK Eq. 6, whose sum is at most `most`. */
+/* Chooses ranks that sum to at most `most` and omit at most a common share of singular values. */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
 {
@@ -263,7 +263,7 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
         if (!s->drawn && basis_of(s->calibration, rows_of(s->config, side), layer, first, d->heads,
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
-        /* Different layers, heads and sides take different columns as random projections. */
+        /* Random projections take different columns in each layer and head, for K and for V. */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide
                                                      : 0;

@@ -1,4 +1,4 @@
-/* Methods that project heads on leading columns of rotations from a spectrum file. */
+/* Methods that project heads on leading columns of rotations read from a file (--spectrum). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /*
- * Methods that compute a rotation per request from its prompt, and keep its first columns.
+ * Methods that project K and V of each request on the leading columns of a rotation.
  *
- * The rotation has the right singular vectors of K or V (strawman) or of queries with keys and
- * values with W_O (online=1), or comes from a file (explicit=1).
+ * strawman: right singular vectors of the prompt's K and V. online=1: of K stacked with queries,
+ * and of V times W_O. explicit=1: rotations from a file.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -46,7 +46,7 @@ static pair measure(const float *a, const float *b, size_t d)
 static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
-    /* Weights of two vectors. Interpolation is undefined for opposite directions. */
+    /* Weights of spherical interpolation, or of linear interpolation if the angle is almost 0. */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
     if (!(p->length[0] > 0) || !(p->length[1] > 0) || (sine <= 1e-6 && p->angle > 1)) {

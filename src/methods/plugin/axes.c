@@ -9,7 +9,7 @@
 
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
-/* Asks the plugin which newest tokens stay exact. Returns false for invalid numbers. */
+/* Asks how many newest tokens stay unquantised, and for the block size. False: invalid answers. */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     const kvdim_bits_method *const a = &kvd_plugin_of(v)->api.bits;
@@ -25,8 +25,8 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
 }
 
 /*
- * Sets *newest and *block to the plugin's numbers. If these are invalid, uses defaults, and the
- * later call of `code` fails.
+ * Sets how many newest tokens stay unquantised, and the block size. If the plugin's numbers are
+ * invalid, uses defaults, and the later call of `code` fails.
  */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -140,7 +140,7 @@ enum { ROWS_MOST = 4096, MATRICES = 4 };
 typedef struct {
     /* [group + 2][n][d] Query heads, K and V of n tokens, then [n][d] of scratch memory. */
     float *row;
-    /* Matrices a_q, a_k, a_v, b_v, [d][d] floats each, followed by guard bytes. */
+    /* Projections of Q, K and V and the inverse of V's, [d][d] each, followed by guard bytes. */
     float *matrix[MATRICES];
     size_t n, d, group;
 } workspace;
@@ -347,7 +347,7 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
     return 0;
 }
 
-/* Asks the plugin how many layers a group has. Returns false for an invalid number. */
+/* Asks the plugin how many layers it merges from `layer` on. Returns false if that is invalid. */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
     const kvdim_model model = kvd_plugin_model(c, 0);
@@ -361,8 +361,8 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
 }
 
 /*
- * Returns the number of layers in the group of `layer`. If the plugin's number is invalid, returns
- * 1, and the later call of `merge` fails.
+ * Returns how many layers the plugin merges from `layer` on. If its number is invalid, returns 1,
+ * and the later call of `merge` fails.
  */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {

@@ -157,7 +157,7 @@ static const struct {
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 
-/* Makes a method *m from a plugin's table. The caller frees *m, even after a failure. */
+/* Makes a method *m from its description in a plugin. The caller frees *m, even after a failure. */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
 {

@@ -19,7 +19,7 @@ typedef enum {
 int kvd_plugin_load(const char *path, kvd_err *err);
 int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 
-/* Returns the i-th plugin method, the first member of its structure, or NULL. */
+/* Returns the i-th plugin method or NULL. It is the first member of the method's structure. */
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 
 /* Records every loaded library as an input of the run, and its version as parameter "plugin". */

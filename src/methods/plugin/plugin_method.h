@@ -1,4 +1,4 @@
-/* Structures and checks that adapt a plugin's methods to those of kvdim. */
+/* Structures and checks that adapt a plugin's methods to kvdim's interfaces. */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 #define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 
@@ -27,7 +27,7 @@ typedef struct {
         kvd_layers_method layers;
     } as;
     kvd_plugin_kind kind;
-    /* Copy of the plugin's structure. Members that an older structure lacks are 0. */
+    /* Copy of the plugin's structure. Members unknown to a plugin of an older version are 0. */
     union {
         kvdim_method method;
         kvdim_tokens_method tokens;
@@ -47,7 +47,7 @@ typedef struct {
 
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
-/* Private data of an open method that selects tokens or quantises. */
+/* Private data of a plugin's open method, which selects tokens or quantises. */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;
@@ -77,7 +77,7 @@ enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/* Set members `as` and `kind` of *m from the plugin's table. Fail if the table lacks functions. */
+/* Set m->as and m->kind from the plugin's table. Fail if the table lacks functions. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

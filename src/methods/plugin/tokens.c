@@ -185,7 +185,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* Allocates lists for n_heads heads. `each` is the bytes of one element of l->in. */
+/* Allocates a token list and the plugin's input (`each` bytes) for each of n_heads heads. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;

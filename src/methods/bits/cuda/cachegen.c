@@ -39,7 +39,6 @@ void kvd_stream_slots_release(kvd_stream_slots *s)
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err)
 {
-    /* Zeroes the counters of compressed words and bits of each new prompt. */
     for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
         if (kvd_cuda_check(cudaMemset2DAsync(s->units + b->host.slot[r->steps + i],
                                              (s->n + 1) * sizeof *s->units, 0, sizeof *s->units, 2,
@@ -130,7 +129,7 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
                     16.0 * m->cache->config->d_head * (n - pages * KVD_PAGE_TOKENS));
 }
 
-/* Returns the bits of the request in a slot: compressed blocks, and exact tokens after them. */
+/* Returns the bits of a request: compressed blocks, then newer tokens without compression. */
 static double replaced_bits(const kvd_gpu_method *m, size_t slot)
 {
     const cachegen *const k = of(m);
@@ -364,7 +363,6 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         k->method.bits = replaced_bits;
         k->method.append = k->method.appended = NULL;
     }
-    /* From here on, the cache frees the method, also after a failure. */
     *m = &k->method;
     return describe(k, err);
 }

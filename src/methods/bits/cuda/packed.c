@@ -10,7 +10,7 @@ static const char what[] = "coded cache";
 
 typedef struct {
     kvd_gpu_method method;
-    /* [n_layers] Arguments that stay equal in all iterations. */
+    /* [n_layers] Kernel arguments that are the same in all iterations. */
     kvd_packed_args *layer;
     /* [max_slices][max_pages] on the device: page table of the newest tokens' ring buffers. */
     int32_t *table;
@@ -20,7 +20,7 @@ typedef struct {
      */
     uint32_t *counts;
     uint32_t *host_counts;
-    /* [max_slices + 1] on the device: sums of page counts, without (0) and with (1) a window. */
+    /* On the device: pages of all earlier requests, in layers without [0] and with [1] a window. */
     int32_t *pages_before[2];
     float *partial;
     void *sketched;
@@ -47,7 +47,7 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return kvd_gpu_first_held(&k->method, (size_t)k->layer[layer].map.window, n);
 }
 
-/* Returns the bits of tokens from .. n - 1 of a request in KV head g, without key outliers. */
+/* Returns the bits of tokens from .. n - 1 of a request in KV head g, not counting key outliers. */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
@@ -344,7 +344,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     k->prompt = calloc(slots, sizeof *k->prompt);
     if (!codes || !rings || !k->tokens || !k->prompt)
         return codes && rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
-    /* Zeros are valid outlier positions (method gear), but random numbers are not. */
+    /* Zeroes the pages, because random numbers would be invalid outlier positions (method gear). */
     if (kvd_packed_in_blocks(&k->layer->form) &&
         kvd_cuda_check(cudaMemsetAsync(codes, 0, bytes, stream), what, err))
         return -1;
@@ -489,7 +489,6 @@ static bool runs(const kvd_plan *plan)
     return !plan->layers && !plan->tokens && !plan->maker && !plan->channels && !plan->dims_low;
 }
 
-/* Returns true if the GPU engine can generate text with these methods, not only time them. */
 static bool generates(const kvd_plan *plan)
 {
     if (!runs(plan))
@@ -559,7 +558,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    /* Pages quantised in blocks must not be read by timing runs before they are written. */
+    /* A request whose prompt was not processed can be timed only if tokens are quantised singly. */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&
          kvd_gpu_packed_salience_make(&k->method, &k->salience, &k->memory, err)) ||
@@ -576,7 +575,6 @@ static const char *joins_heads(const kvd_plan *plan)
     return plan->bits->all_heads ? "a code holds all KV heads of a layer" : NULL;
 }
 
-/* Returns the supported features of models. Some methods do not support sliding windows. */
 static unsigned computes(const kvd_plan *plan)
 {
     const bool whole = kvd_gpu_packed_value(plan, "outliers") > 0 ||

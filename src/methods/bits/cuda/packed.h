@@ -26,9 +26,9 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t 
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
                                  size_t prompt);
 /*
- * For method allot, sets the sizes in *a that depend on the bits of each dimension. If not NULL,
- * `word` gets the table kvd_packed_allot.word. first_kv_head is the index of this GPU's first KV
- * head in the model.
+ * For method allot, sets the sizes in *a that depend on the bits of each dimension. `word`, unless
+ * NULL, gets each dimension's first word in a page. first_kv_head is the index of this GPU's first
+ * KV head in the model.
  */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);

@@ -28,7 +28,7 @@ __device__ __forceinline__ void load_tables(const kvd_packed_args &a, int g, all
     }
     const int side = (int)threadIdx.x / D_MAX, i = (int)threadIdx.x % D_MAX,
               at = (2 * g + side) * from.wide + i, half = a.d_head / 2;
-    /* The tables contain a factor, the cosine at position 0, which is divided out. */
+    /* The RoPE tables are scaled by the cosine at position 0, which is divided out. */
     if (a.before_rope && a.cosine && (int)threadIdx.x < half)
         s.turn[threadIdx.x] = make_float2(a.cosine[half + (int)threadIdx.x] / a.cosine[threadIdx.x],
                                           a.sine[half + (int)threadIdx.x] / a.cosine[threadIdx.x]);
@@ -90,7 +90,7 @@ template <bool ATTEND> struct allot_page {
                 x[t] = half_of(sink[t * wide], 0);
     }
 
-    /* Writes keys with RoPE. The rotation of each token continues that of the token before. */
+    /* Writes keys with RoPE. A token's cosine and sine follow from those of the token before. */
     __device__ __forceinline__ void put_rotated(const octet &o, int lane) const
     {
         const kvd_packed_args &a = o.a;
@@ -549,7 +549,7 @@ template <bool ATTEND> struct gear_page {
         mma_pure<false>(s.more, rows, high, low);
     }
 
-    /* Multiplies the sums by the right low-rank factor of the values. */
+    /* Multiplies s.more (probabilities times the left low-rank factor of V) by the right factor. */
     __device__ __forceinline__ void end(attention &s, int lane) const
     {
 #pragma unroll 1

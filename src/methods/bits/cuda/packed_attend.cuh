@@ -46,7 +46,7 @@ __device__ __forceinline__ int tile_index(int t, int i)
     return i / 8 * BLOCK + 8 * t + i % 8;
 }
 
-/* Writes channel i of tokens from .. to - 1. x has two tokens per word. */
+/* Writes channel i of tokens from .. to - 1 (of 8) to `tile`. A word of x has two tokens. */
 __device__ __forceinline__ void put_pairs(uint16_t *tile, int i, const uint32_t (&x)[4], int from,
                                           int to)
 {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
             eight_at(tile_of(o, side) + tile_index(lane % 8, i));
 }
 
-/* Attention of a warp. `max`, a base-2 logarithm, and `sum` are of query head lane / 4. */
+/* Softmax state and output of a warp. `max` (base-2 log) and `sum` are of query head lane / 4. */
 struct attention {
     float max, sum, o[D_MAX / 16][4];
     /* Divisor of the queries; sums of probabilities times the left low-rank factor of V. */

@@ -90,7 +90,7 @@ __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_s
     __syncthreads();
 }
 
-/* Chooses the tokens of a block that get more bits, and stores each token's class. */
+/* Chooses the tokens of a block that get more bits, and marks them in the page's bit mask. */
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];

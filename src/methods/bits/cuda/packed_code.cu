@@ -1,4 +1,4 @@
-/* Quantises tokens that have left the exact window (methods kivi, comet, allot, kvquant). */
+/* Quantises all but the newest tokens (methods kivi, comet, allot, kvquant). */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_code_values.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -152,7 +152,7 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Writes W bits of each selected key number of the lane, and keeps the other numbers. */
+/* Writes W bits of each key number of the lane that a mask selects. Other numbers do not change. */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -174,7 +174,7 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes the lane's selected numbers of B bits, without gaps, and keeps the other numbers. */
+/* Writes the lane's numbers that a mask selects, without gaps. Other numbers do not change. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -380,7 +380,7 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if at most one value and no key (with `levels`, one key) is quantised. */
+    /* Returns true if at most one value is quantised, and no key (if `levels`, at most one key). */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));
@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ 
         code_token(a, (int)blockIdx.y, (int)blockIdx.x, now, middle);
 }
 
-/* Quantises new tokens. Single tokens of requests can be left to code_token_kernel. */
+/* Quantises new tokens. If `others`, another kernel quantises single tokens of requests. */
 __global__ void __launch_bounds__(32 * WARPS)
     code_kernel(const __grid_constant__ kvd_packed_args a, bool others)
 {
@@ -505,7 +505,7 @@ __global__ void __launch_bounds__(32 * WARPS)
                     (int)gridDim.z * WARPS, lane);
 }
 
-/* Overwrites the t-th number of `bits` bits. Only the calling thread writes to these words. */
+/* Overwrites the t-th number of `bits` bits. No other thread may write to these words. */
 __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32_t code)
 {
     const int at = t * bits / 32, shift = t * bits % 32;

@@ -39,7 +39,7 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
     return (uint32_t)((q < -top ? -top : q > top ? top : q) + top);
 }
 
-/* Returns outlier `one` or, if head g stores no i-th outlier, a zero in a padding dimension. */
+/* Returns outlier `one` or, if i is beyond head g's outliers, a zero in an unused dimension. */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
     return i < a.v_apart[g] ? one : (uint32_t)(KVD_WIDTH_NARROW - 1) << 16;

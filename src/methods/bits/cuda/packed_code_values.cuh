@@ -84,7 +84,7 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/* Writes W bits of each selected value number of the lane, and keeps the other numbers. */
+/* Writes W bits of each value number of the lane that a mask selects. Others do not change. */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
                                            const uint32_t (&code)[8], uint32_t put)
@@ -128,7 +128,7 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
             to[i] = (uint8_t)((to[i] & ~mask) | word);
 }
 
-/* Quantises V of 16 tokens in one group of channels, as far as they are in from .. to - 1. */
+/* Quantises V of 16 tokens, or those of them in from .. to - 1, in one group of channels. */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
     const kvd_packed_args &a = o.a;

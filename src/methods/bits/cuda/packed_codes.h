@@ -84,18 +84,18 @@ typedef struct {
     kvd_attn_map map;
     kvd_packed_form form;
     int32_t head_at[KVD_HEADS_MAX]; /* byte offset of each KV head in a page */
-    /* Number of stored dimensions of each KV head, for keys and for values, without padding. */
+    /* [keys, values][KV head] Number of stored dimensions, without padding. */
     uint16_t width[2][KVD_HEADS_MAX];
     /* Number of outliers per value vector of each KV head, at most form.v_apart. */
     uint8_t v_apart[KVD_HEADS_MAX];
-    /* Bits of a token in each KV head, for keys and for values, if form.allotted is set. */
+    /* [keys, values][KV head] Bits per token. Only set if form.allotted is true. */
     uint16_t allotted[2][KVD_HEADS_MAX];
     kvd_packed_allot allot;
     kvd_packed_gear gear;
     kvd_packed_row_codes row;
     kvd_packed_class_codes classes;
     kvd_packed_split_codes split;
-    /* [slots] on the device: first tokens of each prompt that are quantised as one block. */
+    /* [slots] on the device: how many first tokens of each prompt are quantised as one block. */
     int32_t *prompt;
     size_t page_bytes;
     char *codes;    /* device [pages][page_bytes] */
@@ -146,7 +146,7 @@ typedef struct {
     const uint32_t *turn;
 } kvd_packed_args;
 
-/* Quantises tokens outside the exact window, and copies newer ones to the ring buffer. */
+/* Quantises all but the newest tokens, which it copies to the ring buffer. */
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /*
  * Kernels of turboquant. Prompts are quantised from a->rows. Before attention,
@@ -158,7 +158,7 @@ cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t strea
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,
                                   cudaStream_t stream);
 cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
-/* Quantise and restore turboquant's pages. Heads have one width, a multiple of 32. */
+/* Quantise and restore turboquant's pages. All heads must have equal sizes, a multiple of 32. */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
 /* Quantises tokens of method gear. Outliers become NaN in a->rows and 0 in the ring buffer. */
@@ -208,7 +208,7 @@ typedef struct {
 /* Returns true if kvd_packed_decode supports `*a` on the current device. */
 bool kvd_packed_decodes(const kvd_packed_args *a);
 size_t kvd_packed_decode_bytes(int n_ctas);
-/* Fills d->pages_before with prefix sums. One call serves all layers with the same window. */
+/* Fills d->pages_before. One call serves all layers with the same sliding window. */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
 /* Computes the attention of decode steps. The newest token must be in the ring buffer. */

@@ -132,7 +132,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     /* Turboquant rotates all query heads of a KV head together, so it cannot divide them. */
     if (a->form.norms && a->map.group > HEADS)
         return NULL;
-    /* If keys have no scales (k_group 0), all tokens but the newest must be quantised. */
+    /* Without key scales (k_group 0), kernels require that only the newest token is unquantised. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))

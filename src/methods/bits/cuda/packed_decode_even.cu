@@ -6,7 +6,7 @@ namespace
 
 enum { WIDEST = 8 };
 
-/* Returns log2 of the factor by which registers 1 and 3 of an mma operand are too large. */
+/* Returns log2 of the factor by which numbers in rows 8 .. 15 of mma operands are too large. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -39,7 +39,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : c
     /* Number of adjacent tiles of 16 tokens that have the same scales. */
     static constexpr int SHARE = FINE ? 1 : 2;
     static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /* CODE: float16 with bit pattern 1. ROWS: excess factor of rows 8 .. 15 of operands. */
+    /* CODE: float16 with bit pattern 1. ROWS: excess factor in rows 8 .. 15 of mma operands. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;

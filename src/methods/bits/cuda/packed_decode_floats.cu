@@ -18,7 +18,7 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
-/* Converts small floating-point numbers to an mma operand, in float16 with a factor. */
+/* Converts small floating-point numbers to a bf16 (BF) or, up to a factor, float16 mma operand. */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {
@@ -50,7 +50,7 @@ template <class F, int N, bool ANY> struct floats_page : code_reader<N> {
     /* UNITS_OF is the number of blocks of 16 dimensions that share a scale. */
     static constexpr int WARPS = n_warps<ANY>, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool BF = F::BLOCK > 0, UNEVEN = ANY;
-    /* Factor by which float16 operands are too small. */
+    /* Factor by which numbers of format F become too small when their bits are read as float16. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;

@@ -133,7 +133,7 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return entry_of(key_place<N>(one >> 16), half_of(one, 0), lowest[(one >> 16) % D]);
     }
 
-    /* Returns token t's part of an outlier's index (upper half) and its scale's byte offset. */
+    /* Packs token t's part of a value outlier's tile index, and the byte offset of its scale. */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
         return value_place_of_token((uint32_t)t) << 16 |

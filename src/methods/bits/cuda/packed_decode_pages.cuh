@@ -13,7 +13,7 @@ enum { FLOATS_WARPS = 12 };
 struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
-    /* Bytes of shared memory: a page, offset of the newest token, per warp, per CTA. */
+    /* Shared memory in bytes: a page, offset of the newest token, scratch per warp, total. */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
     /* Log2 of how many groups of 8 tokens (keys) or of 16 dimensions (values) share a scale. */
     int32_t k_shift, v_shift;
@@ -79,7 +79,7 @@ inline int most_shared()
                : 0;
 }
 
-/* Position of a warp in the list of all pages. `place`: estimated cost of all earlier pages. */
+/* Page that a warp reads. `place` is the estimated cost of all pages before it in the batch. */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;
     const char *head;
@@ -181,7 +181,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* Returns the first position with at least cost x before it, or the end of the list. */
+/* Returns the first page of the batch whose earlier pages cost at least x, or the end. */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     int lo = 0, hi = p.a.n - 1;
@@ -234,7 +234,7 @@ __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int 
 #endif
 }
 
-/* Prefetches the tokens of a page that are not quantised into L2. */
+/* Prefetches into L2 the unquantised tokens of a page, from the ring buffer. */
 __device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
 {
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
@@ -347,7 +347,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* Loads the next words into the registers of block i, which are free again. */
+    /* After block i was used, loads the block that comes AHEAD blocks later into its registers. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {

@@ -77,7 +77,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
-    /* Two dimensions per word. Words 2 j and 2 j + 1 of pair[u] are of token 8 j + lane / 4. */
+    /* Two dimensions per word. pair[u][2 j] and [2 j + 1] are of token 8 j + lane / 4. */
     uint32_t pair[UNITS][16];
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
 }
 
-/* Restores 16 dimensions of a page: `done` quantised tokens, then the ring buffer's. */
+/* Restores 16 dimensions of a page: `done` quantised tokens, then the tokens of the ring buffer. */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
 {

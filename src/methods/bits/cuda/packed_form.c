@@ -60,7 +60,7 @@ static size_t beyond(size_t end, size_t from)
     return end > from ? end - from : 0;
 }
 
-/* Returns the bits of a token's scales and padding, or of its norm. */
+/* Returns the bits of a vector's block scales and padding, or of its norm (turboquant). */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)
@@ -69,7 +69,7 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-/* Returns the bits of a token quantised alone. Joint keys of all heads count in head 0. */
+/* Returns the bits of K or V of a token. Keys quantised across heads count in head 0. */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;

@@ -69,7 +69,7 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/* Outliers are below `low`, above `high`, or among the numbers equal to one of them. */
+/* Outliers are below `low`, above `high`, or some of the numbers equal to `low` or `high`. */
 struct limits {
     int low, lows, high, highs;
 };
@@ -223,7 +223,7 @@ struct shared_factors {
     double of_warp[ROW_WARPS][RANK][RANK], gram[RANK][RANK], turn[RANK][RANK];
 };
 
-/* Makes the first r columns of x [d] orthonormal with one warp, as gear.c does. */
+/* Makes the first r columns of x [d] orthonormal, with one warp. */
 __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 {
     for (int c = 0; c < r; c++) {
@@ -389,7 +389,7 @@ __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_o
     __syncthreads();
 }
 
-/* Returns element (i, c) of the matrix product x s.turn. */
+/* Returns element (i, c) of the product of the matrices x and s.turn. */
 __device__ __forceinline__ float turned(const shared_factors &s, const float (*x)[RANK], int i,
                                         int c, int r)
 {

@@ -73,7 +73,7 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
 
 enum {
     QUICK = 4, /* outliers of a page's list that a lane keeps in registers */
-    /* Number of float16 numbers in the tile of outliers: 64 dimensions of 64 tokens. */
+    /* Float16 numbers in a shared-memory tile of outliers: 64 dimensions of 64 tokens. */
     PASS = 4096
 };
 
@@ -85,7 +85,7 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
     return PASS + (N == 8 ? low | (at << 5 & 0x800) | (at << 7 & 0x1000) : low | (at << 6 & 0x800));
 }
 
-/* Returns the part of a value outlier's index in the tile that depends on dimension i. */
+/* Returns the part of a value outlier's tile index that depends on its dimension i. */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
     return PASS + ((i >> 2 & 2) | (i << 5 & 0xe0) | (i << 6 & 0x1c00));
@@ -96,13 +96,13 @@ __device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
     return (t & 1) | (t >> 1 & 4) | (t << 2 & 0x18) | (t << 4 & 0x300);
 }
 
-/* Returns an outlier's place (upper half), and x minus the decoded number (lower half). */
+/* Packs an outlier's index `place` (upper half) and x minus its decoded number (lower half). */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
 {
     return half_bits(x - decoded) | place << 16;
 }
 
-/* If an outlier is in tile number `pass`, writes it to shared memory or, if `away`, 0. */
+/* If an outlier is in tile number `pass`, stores it in shared memory or, if `away`, erases it. */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
@@ -119,7 +119,7 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /* Writes the outliers in tile number `pass` to shared memory or, if `away`, zeros. */
+    /* Stores the outliers in tile number `pass` in shared memory or, if `away`, erases them. */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -142,7 +142,7 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/* Writes the outliers that are not in registers to the tile in shared memory, or zeros. */
+/* Stores outliers 32 * QUICK, ... of a list in shared memory or, if `away`, erases them. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)

@@ -1,4 +1,4 @@
-/* Quantises and restores single tokens (methods hetero and rotatekv), as on the CPU. */
+/* Quantises and restores tokens one by one (methods hetero and rotatekv), as on the CPU. */
 #include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_code.cuh"
 
@@ -353,7 +353,7 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
     }
 }
 
-/* Decodes values to bf16 pages, and keys unless all KV heads have one key vector. */
+/* Restores values to bf16 pages, and keys unless all KV heads of a token are quantised together. */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
     restore_heads_kernel(const __grid_constant__ kvd_packed_args a)
@@ -540,7 +540,7 @@ __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
     return (a.map.n_kv_heads * a.d_head + 31) / 32 * 32 + 4;
 }
 
-/* Restores keys if all KV heads have one key vector. Grid: CTAs per request, requests. */
+/* Restores keys if each token's KV heads are quantised together. Grid: CTAs, requests. */
 __global__ void __launch_bounds__(THREADS, 3)
     restore_joint_kernel(const __grid_constant__ kvd_packed_args a, int tokens)
 {

@@ -251,7 +251,7 @@ __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *nor
     __syncthreads();
 }
 
-/* Quantises x [m][n], one part of the channels. Overwrites x, y and norm. Ends with a barrier. */
+/* Quantises x [m][n], channels with more (part 0) or fewer bits (1). Ends with a barrier. */
 __device__ void code_part(const group_of &o, int side, int part, float *x, float *y, float *norm)
 {
     const kvd_packed_split_codes &s = o.a.split;
@@ -302,7 +302,7 @@ __device__ void code_side(const group_of &o, int side, uint8_t *list, float *til
     }
 }
 
-/* Quantises one group of tokens, with 2 or 3 arrays [d_head][group] in shared memory. */
+/* Quantises K and V of groups of tokens (vidkv, turboquant). `tile` is scratch memory. */
 __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
     extern __shared__ float tile[];
@@ -341,7 +341,7 @@ __device__ __forceinline__ void put(const group_of &o, uint16_t *rows, int side,
         (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-/* Restores one part of the channels (turboquant). x and y are scratch. Ends with a barrier. */
+/* Restores the channels with more (part 0) or fewer bits (1) of turboquant. Ends with a barrier. */
 __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int part,
                              const uint8_t *list, float *x, float *y)
 {

@@ -87,7 +87,7 @@ struct vidkv_memory {
     int pitch;
 };
 
-/* Fills the inverse Fourier transform, without the factor 1 / m, and the table `digits`. */
+/* Fills s.inverse, the inverse Fourier transform times m, and s.digits, ternary digits of bytes. */
 __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory &s)
 {
     const double *const exact = wave_of(a, m);

@@ -209,7 +209,7 @@ int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salie
 {
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
-    /* Attention scores use whole keys, even if the cache stores fewer dimensions. */
+    /* Scores need all dimensions of the keys, even if the cache stores fewer. */
     kvd_evict_prompts_args of = {.map = c->whole ? c->whole[r->layer].map : a->map,
                                  .rule = {.ranking = KVD_EVICT_ATTENTION, .smooth = 1},
                                  .hopper = c->hopper,

@@ -190,7 +190,7 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
         }
 }
 
-/* Added to integers to make floats without a conversion instruction. */
+/* Number added to integers to make floats without a conversion instruction. */
 static constexpr float RAISED = 1 << 23;
 
 /* Returns RAISED (2^23) plus byte e of x as a float. The result is exact. */

@@ -504,7 +504,7 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/* Returns true if the method's parameters give blocks that the kernels can code. */
+/* Returns true if the kernels can encode blocks as the method's parameters describe them. */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc
@@ -512,10 +512,7 @@ static bool fits(const kvd_plan *plan)
                : fabs(kvd_stream_value(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
 }
 
-/*
- * Returns the first side of a layer, layer * KVD_N_SIDES + side, of which the open method stores no
- * component, or -1.
- */
+/* Returns layer * KVD_N_SIDES + side of the first K or V without stored components, or -1. */
 static int empty_side(const kvd_plan *plan, const kvd_config *c)
 {
     for (int i = 0; i < c->n_layers * KVD_N_SIDES; i++) {
@@ -548,7 +545,7 @@ static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_
                             i / KVD_N_SIDES);
 }
 
-/* Returns true for waterfill with block=0: a request is one entropy-coded stream. */
+/* Returns true for waterfill with one entropy-coded stream per request (parameter block=0). */
 static bool whole(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_waterfill && !(kvd_stream_value(plan, "block") > 0);
@@ -603,7 +600,6 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
     k->joint = kvd_latent_joins(cache->config->n_kv_heads, cache->config->d_head);
-    /* Once *m is set, the cache frees the method, also after a failure. */
     *m = &k->method;
     return copy_tables(k, err);
 }
@@ -619,7 +615,7 @@ static bool generates(const kvd_plan *plan)
     return runs(plan) && (fits(plan) || whole(plan));
 }
 
-/* If this returns false, text generation stores the codes on the CPU (kvd_gpu_kind_of_text). */
+/* Returns false if some layer's K or V stores no component, which kernels do not support. */
 static bool has_components(const kvd_plan *plan, const kvd_config *c)
 {
     return !plan->bits_self || whole(plan) || empty_side(plan, c) < 0;

@@ -22,7 +22,7 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
     return __popc(mask & ((1u << lane) - 1));
 }
 
-/* Entropy-coded stream that grows: the lane's state, numbers of words and exceptions. */
+/* Stream so far: the lane's rANS state, numbers of words and of integers not in the tables. */
 struct growing {
     uint32_t x;
     int words, exceptions;
@@ -73,7 +73,7 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/* Replaces a group's components by integers, and stores the group's scale in the page. */
+/* Quantises a group of components of a token in place, and stores their scale in the page. */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -273,7 +273,7 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
     }
 }
 
-/* Encodes a token with the tables of first tokens (`first`) or of differences. */
+/* Encodes a token of cachegen: the first of a group if `first`, else differences from it. */
 __device__ __forceinline__ void push_token(const head_page &h, bool first,
                                            const int (&code)[CHANNELS], int lane, growing &g)
 {
@@ -377,7 +377,7 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
     return bits;
 }
 
-/* Adds bits, in units of 1/16 bit, to a request's counters of 16-bit words and of the rest. */
+/* Adds sixteenths of a bit to a request's counts: whole 16-bit words, and the remainder. */
 __device__ __forceinline__ void add_bits(uint32_t *units, uint32_t *part, int slot, int sixteenths)
 {
     atomicAdd(units + slot, (uint32_t)sixteenths / (16 * KVD_STREAM_WORD_BITS));
@@ -406,7 +406,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the index of new token t of request b, whose first new token is token `old`. */
+/* Returns the index in the batch of token t of request b, whose first new token is `old`. */
 __device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int t, int old)
 {
     return (size_t)(a.start ? a.start[b] + t - old : b);

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* Number of streams of a block; room per stream for words and for integers without a frequency. */
+/* Number of streams of a block. Room per stream for words and for integers not in the tables. */
 typedef struct {
     int32_t n_streams, words, exceptions;
     int32_t scales; /* number of scales per token, one per group of components; 0: none */
@@ -19,8 +19,8 @@ typedef struct {
 
 /*
  * Byte offsets of the parts of a block: states uint32_t [n_streams][KVD_LANES], counts uint32_t
- * [n_streams][2], words uint16_t [n_streams][room.words], exceptions [n_streams][room.exceptions],
- * scales [KVD_PAGE_TOKENS][room.scales].
+ * [n_streams][2], words uint16_t [n_streams][room.words], integers not in the tables
+ * [n_streams][room.exceptions], scales [KVD_PAGE_TOKENS][room.scales].
  */
 typedef struct {
     size_t counts, words, exceptions, scales, bytes;
@@ -44,9 +44,9 @@ typedef struct {
     double step;
     /* Number added to the magnitude of every decoded nonzero integer. */
     float offset;
-    /* [tables.kept] Numbers subtracted from the components before rounding. */
+    /* [tables.kept] Number subtracted from each component before it is quantised. */
     const float *bias;
-    /* Groups of components that share a scale, and each component's group, if room.scales > 0. */
+    /* Groups of components with a common scale; each component's group. Unused without scales. */
     const kvd_stream_group *group;
     const uint16_t *group_of;
     const uint32_t *lookup; /* lookup tables written by kvd_stream_lookups */
@@ -136,7 +136,7 @@ typedef struct {
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /* [wide] Bits of an integer without a frequency beyond those of 0, in units of 1/16 bit. */
+    /* [wide] Bits of an integer not in the frequency table minus those of 0, in 1/16 bit. */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
@@ -144,7 +144,7 @@ typedef struct {
 } kvd_whole_stream;
 /*
  * Rounds the components of at most `most` new tokens per request, except its first n_sink tokens.
- * `units` and `part` count bits as in kvd_cachegen_replace.
+ * `units` and `part` grow by the whole 16-bit words and the remaining sixteenths of a bit.
  */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
@@ -187,8 +187,8 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 
 typedef struct {
     /*
-     * [2 n + 1] in device memory for n requests: 16-bit words of each request; most words of a
-     * stream that did not fit; other bits of each request, in 1/16 bit.
+     * [2 n + 1] in device memory for n requests: 16-bit words of each request; largest number of
+     * words of a stream that did not fit; other bits of each request, in 1/16 bit.
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
@@ -199,7 +199,7 @@ typedef struct {
 /* Allocates the counters of n requests. The caller must release *s, even after a failure. */
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
-/* In layer 0, zeroes the counted words of requests whose prompts begin. */
+/* In layer 0, resets the counters of compressed words of requests whose prompts begin. */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
 /* After the last layer, starts copying the number of words of every stream to the host. */
@@ -242,7 +242,7 @@ int kvd_transform_apply(const kvd_gpu_worker *w, const kvd_transform *s, size_t 
 /* Computes n vectors x of K or V from decoded components [n][wide + KVD_TRANSFORM_PAD]. */
 int kvd_transform_invert(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                          const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err);
-/* Opens waterfill with block=0. Pages hold decoded numbers; compressed bits are only counted. */
+/* Opens waterfill with a stream per request. Pages hold decoded numbers; bits are only counted. */
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                           kvd_err *err);
 /* Compresses prompts of kvtc: quantised on the GPU, then DEFLATE in CPU threads. */
@@ -259,9 +259,9 @@ int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_row
 int kvd_kvtc_prompt_coder_ended(kvd_kvtc_prompt_coder *k, kvd_err *err);
 /* Waits for the threads. Must be called before kvd_kvtc_prompt_coder_bits. */
 int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err);
-/* Returns the compressed size of the slot's latest prompt, in bits. */
+/* Returns the compressed size in bits of the latest prompt of a request (slot). */
 double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot);
-/* Returns device memory with random numbers, which serves as a cache for timing. */
+/* Returns device memory filled with random numbers, for timing, or NULL on failure. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);

@@ -93,7 +93,7 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
     w.at = max(w.at - __popc(mask), 0);
 }
 
-/* Decodes one integer from state x. Returns its byte offset in the lookup table. */
+/* Decodes one integer from state x. Returns the byte offset of its lookup table entry. */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
                                          uint32_t lane, uint32_t &x)
@@ -111,7 +111,7 @@ __device__ __noinline__ int find(const uint16_t *start, int n, uint32_t x)
     return kvd_stream_find(start, n, x);
 }
 
-/* Decodes one integer from state x by a frequency table in global memory. Returns its index. */
+/* Decodes one integer from state x, by a table in global memory. Returns the integer's index. */
 __device__ __forceinline__ uint32_t search(const uint16_t *start, int n, uint32_t &x)
 {
     const int i = find(start, n, x);
@@ -251,7 +251,7 @@ __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t 
     }
 }
 
-/* Decodes the integer of group k from state x with tables in global memory. */
+/* Decodes this lane's integer of component group k, with tables in global memory. */
 __device__ __forceinline__ int search_component(const page_stream &p, int k, int lane, uint32_t &x)
 {
     const int j = KVD_LANES * (p.s + k * p.n) + lane;
@@ -305,7 +305,7 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/* Writes a page's components that are not entropy-coded: exceptions, the constant 1, zeros. */
+/* Writes components outside the entropy code: integers not in its tables, the constant 1, zeros. */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -370,7 +370,7 @@ struct restore_args {
     kvd_cachegen_layer layer;
 };
 
-/* Bytes of shared memory for the steps of all channels and one token per warp. */
+/* Bytes of shared memory: quantisation steps of all channels, and one token per warp. */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
 /* Decodes channel 32 k + lane from the coder state x. */

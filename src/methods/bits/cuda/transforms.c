@@ -297,7 +297,7 @@ static int join(kvd_kvtc_prompt_coder *k, prompt_batch *b, kvd_err *err)
     return 0;
 }
 
-/* Fills and uploads the lists of prompts. Short prompts are copied without quantisation. */
+/* Uploads which tokens of each prompt are quantised: none of a short prompt's. */
 static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_step_batch *const b = k->m->cache->batch;

@@ -1,4 +1,4 @@
-/* Method waterfill on the GPU with one entropy-coded stream per request (block=0). */
+/* Method waterfill on the GPU if each request is one entropy-coded stream (parameter block=0). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 static const char what[] = "codes of transforms";
 
-/* State of waterfill with block=0. Pages hold decoded numbers; bits are only counted. */
+/* State of waterfill with one stream per request. Compressed bits are only counted. */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, ld, x_ld; /* elements from one decoded row, or one row of x, to the next */
@@ -67,7 +67,7 @@ static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts,
     return n ? kvd_paged_cache_rewrite(c, r->layer, &w, err) : 0;
 }
 
-/* Replaces K or V of decode steps or prompts by decoded numbers, in k->x. */
+/* Quantises K or V of decode steps or prompts, and writes the decoded numbers to k->x. */
 static int round_rows(const whole_stream *k, const kvd_paged_rows *r, bool prompts, int side,
                       kvd_err *err)
 {
@@ -216,7 +216,6 @@ int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_
     k->ld = k->wide + KVD_TRANSFORM_PAD;
     k->x_ld = (size_t)(cache->share->n_heads * cache->config->d_head) + 2 * k->wide;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
-    /* Once *m is set, the cache frees the method, also after a failure. */
     *m = &k->method;
     return make_whole(k, err);
 }

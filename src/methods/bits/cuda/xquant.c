@@ -430,7 +430,7 @@ static bool has_group(const kvd_plan *plan)
     return group % KVD_PAGE_TOKENS == 0 || KVD_PAGE_TOKENS % group == 0;
 }
 
-/* Returns the part of the model that the kernels do not compute, or NULL. */
+/* Returns the name of a feature of the model that the kernels do not support, or NULL. */
 static const char *not_computed(const kvd_config *c)
 {
     const bool partial =
@@ -483,7 +483,6 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     q->w = cache->worker;
     cache->hook.wants_input = 1;
-    /* Once *m is set, the cache frees the method, also after a failure. */
     *m = &q->method;
     return describe(q, plan, err);
 }

@@ -77,7 +77,7 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int bits, uint
     }
 }
 
-/* Returns the offset of the block with numbers i .. i + 31 in a page. */
+/* Returns the offset in a page of the block that has numbers i .. i + 31 of every token. */
 __device__ __forceinline__ int block_at(int i, int bits)
 {
     return i / 32 * bits * KVD_PAGE_TOKENS;
@@ -364,7 +364,6 @@ __device__ __forceinline__ void score_page(const kvd_xquant_attend_args &a, cons
     const int group = a.n_heads / a.n_kv_heads, row = lane / 4, column = lane % 4,
               first = warp % 4 * 16, part = lane / 8;
     for (int g = warp / 4; g < a.n_kv_heads; g += WARPS / 4) {
-        /* Address of the lane's key, for ldmatrix. */
         const uint32_t k = shared_address(s.keys + g * K_BYTES) +
                            (uint32_t)((first + part % 2 * 8) * (DIMS * 2) + part / 2 * 128 +
                                       lane % 8 * 16),
@@ -515,7 +514,7 @@ __device__ __forceinline__ void put_sums(const kvd_xquant_attend_args &a, size_t
         }
 }
 
-/* Attends to some pages of a request. */
+/* Computes the attention of one request to a CTA's share of its pages, a partial result. */
 template <int BITS>
 __global__ void __launch_bounds__(THREADS, 1)
     attend(const __grid_constant__ kvd_xquant_attend_args a)
@@ -566,7 +565,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* Merges the parts of a request and adds its newest token. */
+/* Merges the partial attention results of a request's CTAs, and adds the request's newest token. */
 __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ kvd_xquant_attend_args a)
 {
     const int h = (int)blockIdx.x, b = (int)blockIdx.y, rank = a.x.form.rank, m = a.x.kv_len[b],

@@ -62,7 +62,7 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /* [tokens][rank] on the device: vectors of prompts, or [tokens][2 rank] for K and for V. */
+    /* Vectors of prompts on the device: [tokens][rank], or [tokens][2 rank] if form.channels. */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
@@ -91,7 +91,10 @@ typedef struct {
     size_t page_elements;
     const float *sinks; /* device [n_heads], logits of attention sinks, or NULL */
     int32_t parts;      /* CTAs per request */
-    /* Workspace: [n][parts][n_heads][rank] sums, [n][parts][n_heads] ends, [n][n_heads] newest. */
+    /*
+     * Workspace: partial outputs [n][parts][n_heads][rank], their largest scores and softmax sums
+     * [n][parts][n_heads], scores of the newest token [n][n_heads].
+     */
     float *sums;
     float2 *ends;
     float *newest;

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS)
         to[i] = kvd_bf16_bits(scale * widen(x[i / columns * ld + i % columns]));
 }
 
-/* Row i has one nonzero element, 1 or -1 by a hash of i, in column i % columns. */
+/* Fills row i with one nonzero number, 1 or -1 by a hash of i, in column i % columns. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) span_start(T *to, uint32_t rows, uint32_t columns)
 {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS) span_start(T *to, uint32_t rows, uint
     }
 }
 
-/* Computes y -= root * f * q, f being the fraction of the squares outside the span of q. */
+/* Computes y -= root * f * q. f: fraction of the prompt's sum of squares outside the span of q. */
 __global__ void __launch_bounds__(THREADS)
     span_shift(float *y, const uint16_t *q, uint32_t n, const float *part, float root)
 {
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(THREADS)
         store(b * widen(gram[i]) + c * square[i] + (i / n == i % n ? a : 0), gram + i);
 }
 
-/* Splits y into a number that tf32 represents exactly, and the rest. */
+/* Replaces y by numbers that tf32 represents exactly, and writes the errors to `low`. */
 __global__ void __launch_bounds__(THREADS) span_split(float *y, float *low, uint32_t n)
 {
     y += static_cast<size_t>(blockIdx.y) * n;

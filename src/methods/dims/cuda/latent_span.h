@@ -14,9 +14,9 @@
 extern "C" {
 #endif
 
-/* Number of partial sums per matrix, part [batch][KVD_SPAN_PARTS]. */
+/* Number of partial sums per matrix. Arrays `part` are [batch][KVD_SPAN_PARTS]. */
 enum { KVD_SPAN_PARTS = 256 };
-/* Rounding error of the fraction of squares in the span, because the basis is bf16. */
+/* Rounding error of the fraction of a prompt's sum of squares that a bf16 basis captures. */
 #define KVD_SPAN_NOISE 3e-3F
 /* Row-major matrices. Rows are `ld` elements apart, matrices `stride` elements. */
 typedef struct {
@@ -34,14 +34,14 @@ cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, v
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
 /*
- * Computes y -= root * f * q for y and q [batch][n]. f = max(1 - sum of `part` - KVD_SPAN_NOISE, 0)
- * is the fraction of the squares outside the span of q.
+ * Computes y -= root * f * q for y and q [batch][n]. f is the fraction of the prompt's sum of
+ * squares outside the span of q: max(1 - sum of `part` - KVD_SPAN_NOISE, 0).
  */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /*
- * Polynomial a x + b x^3 + c x^5 of singular values x divided by s. With `part`, the divisor is s
- * times the fourth root of the sum of `part`.
+ * Polynomial a x + b x^3 + c x^5 of x = singular value / s. Partial sums of squares (`part`), if
+ * given, multiply s by the fourth root of their sum.
  */
 typedef struct {
     float a, b, c, s;
@@ -52,9 +52,8 @@ typedef struct {
  */
 cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
-/* Splits y into numbers that tf32 represents exactly, which replace y, and the rest. */
 cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
-/* Rounds y to bf16, and writes the rest to `low` unless `low` is NULL. */
+/* Rounds y to bf16 (`high`) and, unless `low` is NULL, writes the rounding errors to `low`. */
 cudaError_t kvd_span_round(const float *y, void *high, void *low, size_t n, int32_t batch,
                            cudaStream_t stream);
 /* Adds the partial sums of each matrix to sum [batch]. */
@@ -109,7 +108,7 @@ typedef struct {
      * basis.
      */
     uint16_t *x, *z, *basis;
-    /* In device memory: vectors of the basis in float32, and matrices [width][width]. */
+    /* In device memory: float32 basis vectors (q, y, low), and matrices [width][width]. */
     float *q, *y, *low, *gram, *square;
     float *part, *part_gram, *captured;
 } kvd_latent_span;

@@ -29,7 +29,7 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
     return 0;
 }
 
-/* Fills `head` for each KV head, and `run` with the page offset of every 8 elements. */
+/* Computes the offsets of latent vectors in a layer's pages: per KV head, and per 8 elements. */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
     kvd_latent_layer *const to = &s->layer[l];
@@ -462,7 +462,7 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
     return status;
 }
 
-/* Returns a layer's kernel arguments. The caller sets those about requests. */
+/* Returns a layer's kernel arguments. The caller adds those that depend on the requests. */
 static kvd_latent_code_args layer_codes(const kvd_latent_codes *c, int layer)
 {
     const kvd_latent_store *const s = c->store;

@@ -140,16 +140,16 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
     const kvd_latent_head h = a.head[blockIdx.z / 2];
     const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
               units = (length + 15) / 16, part = PARTS ? RANK_PART : rank;
-    /* First unit of 16 tokens, in the first page with a token that a new token sees. */
+    /* First block of 16 tokens to restore: it begins the first page inside the sliding window. */
     const int seen = a.window ? max(__ldg(a.kv_len + b) - __ldg(a.q_len + b) + 1 - a.window, 0) : 0,
               first_unit = seen / KVD_PAGE_TOKENS * (KVD_PAGE_TOKENS / 16);
-    /* True if latent vectors are the rows themselves. */
+    /* True if there is no projection: latent vectors are copied to K or V. */
     const bool whole = h.matrix[side] < 0;
     const bool applies_rope = side == 0 && a.cosine, zeroes = !a.newest && !a.position;
     const int pitch = pitch_of(part);
     const uint16_t *const matrix = static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
                                    (a.slot ? (size_t)__ldg(a.slot + b) * a.matrix_slot : 0);
-    /* A side of rank 0 has no latent vectors; its rows are not written. */
+    /* If K or V has rank 0, there are no latent vectors, and nothing is written. */
     if (first_unit + (int)blockIdx.x * WARPS >= units || rank == 0)
         return;
     if (!PARTS && !whole) {
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
                           (uint32_t)(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
     for (int group = first_unit + (int)blockIdx.x * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
-        /* Unless B is loaded in parts, no barrier is in the loop, so a warp may leave it. */
+        /* A warp may leave the loop if it has no barrier: the projection is not loaded in parts. */
         if ((!PARTS || whole) && u >= units)
             break;
         const int last = min(token, length - 1);
@@ -331,8 +331,8 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
 }
 
 /*
- * Stores 8 elements of a new token's latent vectors or, if r is at least a.n_runs, its position in
- * KV head r - a.n_runs.
+ * Stores 8 elements of a new token's latent vectors, those of run r. For r from a.n_runs on, stores
+ * the token's position for KV head r - a.n_runs.
  */
 __device__ __forceinline__ void put_latent(const kvd_latent_put_args &a, int b, int old, int t,
                                            int r)
@@ -502,7 +502,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs + (a->positions ? a->n_kv_heads : 0),
               each = (runs + RUNS - 1) / RUNS;
-    /* In decode steps, several thread blocks divide the columns of a token. */
+    /* In decode steps, several thread blocks share the work for one token. */
     put<<<dim3(octets(&a->s), a->s.n, (a->s.most == 1 ? each : 1)), THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
@@ -519,10 +519,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const bool parts = a->max_rank > rank_whole(a->d_head);
     const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16, parts);
     const int bytes = (parts ? 2 * pitch_of(RANK_PART) : pitch_of(a->max_rank)) * a->d_head * 2;
-    /*
-     * Number of thread blocks in x. If blocks load the projection in parts, all should run at the
-     * same time.
-     */
+    /* Thread blocks per request and head. If the projection comes in parts, all run at once. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

@@ -35,8 +35,8 @@ typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of every q_len */
     /*
-     * [n] on the device: index of the first row, number of new tokens, number of all tokens of each
-     * request. page_table is [n][max_pages].
+     * [n] for each request, on the device: index of its first new token, numbers of new and of all
+     * tokens. page_table is [n][max_pages].
      */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
@@ -68,11 +68,11 @@ typedef struct {
     /* Latent vectors of new tokens on the device, ld_latent apart, 16-byte aligned. */
     const void *latent;
     size_t ld_latent;
-    /* [n_runs] in device memory: position in a page of each 8 elements. */
+    /* [n_runs] in device memory: position in a page of every 8 elements of a latent vector. */
     const int32_t *run;
     /*
      * [n_runs] on the device: for every 8 stored elements, their index in a new token's latent
-     * vectors. NULL: no gaps.
+     * vectors. NULL: 0, 8, 16, ...
      */
     const int32_t *source;
     int32_t n_runs;
@@ -87,9 +87,8 @@ typedef struct {
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
 /*
- * Largest rank that kvd_latent_restore supports. kvd_latent_restore multiplies latent vectors by
- * projections and applies RoPE to keys. After a request's last token it writes zeros, up to a
- * multiple of 8 tokens.
+ * Largest rank of kvd_latent_restore, which multiplies latent vectors by projections and applies
+ * RoPE to keys. After a request's last token it writes zeros, up to a multiple of 8 tokens.
  */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
@@ -111,21 +110,21 @@ typedef struct {
     int32_t window;
     const int32_t *q_len;
     /*
-     * [n][max_pages * KVD_PAGE_TOKENS] Position of each row in device memory; a negative one means
-     * that the row stays unchanged. NULL means 0, 1, 2 ...
+     * [n][max_pages * KVD_PAGE_TOKENS] RoPE position of each cached token, in device memory.
+     * Negative: K and V of the token are not written. NULL: positions 0, 1, 2 ...
      */
     const int32_t *position;
     /* Element of a page at which the positions of its tokens begin. 0: `position` has them. */
     int32_t positions;
-    /* [n] on the device: slot of each request, which selects its matrices. NULL: shared. */
+    /* [n] on the device: slot of each request, which selects its matrices. NULL: all share them. */
     const int32_t *slot;
     size_t matrix_slot;
-    /* [n_kv_heads] in device memory: positions of each KV head's data. */
+    /* [n_kv_heads] in device memory: offsets of each KV head's K and V in the pages. */
     const kvd_latent_head *head;
     const void *latents, *matrix;
     /* Number of elements of a page of latent vectors, and of a page of the cache. */
     size_t latent_page, page;
-    /* On the device or NULL: bias [2 n_kv_heads][d_head] of K, then V, and gain [d_head]. */
+    /* On the device, or NULL: biases [2 n_kv_heads][d_head], K first; RMS norm weights [d_head]. */
     const float *bias, *gain;
     float eps;
     /* [position][d_head / 2] RoPE tables. NULL means that keys get no RoPE. */
@@ -194,13 +193,13 @@ cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *bas
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
 
-/* Projected K and V of prompts in which less important tokens keep fewer columns. */
+/* Projected K and V of prompts, of which less important tokens keep fewer dimensions. */
 typedef struct {
     kvd_latent_slices s;
     const int32_t *q_start; /* device [s.n]: each prompt's first token in `level` */
     const uint8_t *level;   /* device: bits of each prompt token */
     uint8_t important;      /* bit of `level`, set if a token keeps all columns */
-    /* [n] in device memory: columns that less important tokens keep. */
+    /* [n] in device memory: projected dimensions that less important tokens keep. */
     const kvd_latent_basis *low;
     int32_t n, wide;
     /* [tokens][n][wide] on the device: projected K and V. */
@@ -247,7 +246,7 @@ enum { KVD_LATENT_APART = 1024 /* above the number of elements of a latent */ };
 typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
-    /* Numbers of quantised elements and 32-bit words of a token, and of exact first tokens. */
+    /* Per token: quantised elements, 32-bit words. Number of first tokens that stay unquantised. */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
     /*
@@ -262,16 +261,16 @@ typedef struct {
     uint16_t *exact; /* [slots][n_sink][n_codes] */
     void *pool;
     size_t page_elements; /* elements of a page of latents */
-    /* Number of groups of heads with kvquant, and their latent vectors [n_groups]. 0 with allot. */
+    /* Number of groups of heads that kvquant quantises together. Method allot has none (0). */
     int32_t n_groups;
     const kvd_latent_vector *vector;
-    /* Most outliers of K that a page can store per group of heads. 0: K has no outliers. */
+    /* Largest number of outliers of K that a page can store per group of heads, or 0. */
     int32_t room;
     /* Slot of the padding requests of a batch. Outliers of their keys are not stored. */
     int32_t idle;
     /*
-     * `prompts`: the new tokens are whole prompts, so the outlier lists of their pages are emptied
-     * first. `recounts`: the outlier counts `apart` are zeroed, too.
+     * `prompts`: new tokens are whole prompts, so the outlier lists of their pages are emptied
+     * first. `recounts`: the requests' numbers of outliers (`apart`) are zeroed, too.
      */
     bool prompts, recounts;
     /*
@@ -338,8 +337,6 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
 #include "methods/cuda/host_codes.h"
 #include "methods/cuda/paged_cache.h"
 
-/* Latent vectors of all layers, for caches whose bf16 pages hold one layer at a time. */
-
 /*
  * Layout of one layer's latent vectors of K [0] and V [1]. The caller sets rank and matrix before
  * kvd_latent_store_init, and up and applies_rope before the first launch.
@@ -360,14 +357,15 @@ typedef struct {
     size_t latent_pitch;
 } kvd_latent_layer;
 
+/* Latent vectors of all layers, for caches whose bf16 pages hold one layer at a time. */
 typedef struct {
     kvd_paged_cache *cache; /* borrowed */
     kvd_device_memory memory;
     int heads; /* adjacent KV heads that share a latent */
     kvd_latent_layer *layer;
-    /* [n_layers][n_kv_heads] in device memory: positions of each KV head's data. */
+    /* [n_layers][n_kv_heads] in device memory: offsets of each KV head's K and V in the pages. */
     kvd_latent_head *head;
-    /* [n_layers][n_runs] in device memory: position in a page of each 8 latent elements. */
+    /* [n_layers][n_runs] in device memory: position in a page of every 8 latent elements. */
     int32_t *run;
     /* Width to which new latent vectors are padded, or 0. Set before kvd_latent_store_init. */
     int wide;
@@ -387,8 +385,8 @@ typedef struct {
     int32_t *source;
     uint16_t *pool;
     /*
-     * Bytes of a page in all layers together or, with one_layer, in the largest layer: layers
-     * without a sliding window, and layers with one.
+     * Bytes of a page in layers without, and in layers with a sliding window: sum over layers or,
+     * if one_layer is set, the largest.
      */
     size_t page_bytes, near_page_bytes;
     /*
@@ -457,17 +455,17 @@ typedef struct {
     kvd_latent_store *store; /* borrowed; one_layer is true */
     kvd_latent_codes_layer *layer;
     const kvd_latent_code *code; /* device */
-    /* Quantisation levels by layer, K or V, and number of bits, on the device. */
+    /* For each layer, K or V, and number of bits, on the device: levels to search, to decode to. */
     const float *level, *decoded;
     uint32_t *words;
     uint16_t *exact;
     size_t page_bytes, slot_bytes; /* in all layers together */
-    /* Bits of a first token, which stays exact, and of a later one, without outliers of K. */
+    /* Bits of an unquantised first token, and of a later token, not counting outliers of K. */
     double sink_bits, token_bits;
-    /* Number of groups of heads, and device array [n_layers][n_groups]. NULL with allot. */
+    /* Number of groups of heads that kvquant quantises together. Method allot has none (0). */
     int n_groups;
     const kvd_latent_vector *vector;
-    /* Most outliers of K that a page can store per group of heads, and expected fraction. */
+    /* Largest number of outliers of K that a page can store per group of heads. */
     int32_t room;
     double share;
     /*

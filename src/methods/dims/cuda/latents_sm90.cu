@@ -22,7 +22,7 @@ enum {
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
     RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
-    /* Bytes of 16 ranks: of a page of latent vectors, and of the projection. */
+    /* Bytes of 16 ranks: BLOCK_A of a page of latent vectors, BLOCK_B of the projection. */
     BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
@@ -127,7 +127,7 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/* Copies latent vectors and projections of all tasks in turn. One thread must call it. */
+/* Copies latent vectors and projections to shared memory. One thread must call it. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -162,7 +162,7 @@ struct turn {
     float cs[D / 8], sn[D / 8];
 };
 
-/* Loads from global memory. The compiler may not move the load past a product or a wait. */
+/* Loads from global memory. Volatile, so that the compiler does not move the load. */
 __device__ __forceinline__ float2 load_here(const float *from)
 {
     float2 x;
@@ -207,10 +207,7 @@ __device__ __forceinline__ void apply_rope(float (&x)[COLUMNS / 2], const turn &
     for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
-            /*
-             * Index of the first element of a rotated pair. The second one is adjacent to `near`,
-             * or half a head after `far`.
-             */
+            /* First element of a RoPE pair: `near` if interleaved, `far` if half a head apart. */
             const int near = (h * (D / 8) + n) * 4 + 2 * i,
                       far = (h * (D / 8) + n / 2) * 4 + 2 * i + n % 2;
             if (interleaved) {
@@ -237,7 +234,7 @@ __device__ __forceinline__ void write_row(uint32_t *const (&to)[2], const float 
         }
 }
 
-/* Starts the product of N blocks of 16 ranks. Adds to x if `more` is not 0. */
+/* Starts x = A B or, if `more` is not 0, x += A B, over N blocks of 16 ranks. */
 template <int N>
 __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, uint32_t B,
                                            int more)
@@ -284,7 +281,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 arrive_both(used);
             used = bar.empty + 8 * (uint32_t)p.stage;
         }
-        /* These loads overlap with the last products. */
+        /* Computes addresses and loads RoPE factors while the last matrix products still run. */
         uint16_t *const page = static_cast<uint16_t *>(a.pages) + page_at(a, t, group) * a.page;
         const kvd_latent_head *const head = a.head + 2 * t.tile;
         uint32_t *const to[2] = {reinterpret_cast<uint32_t *>(page + __ldg(head[0].page + t.side)) +
@@ -317,7 +314,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
             if (turns)
                 apply_rope(x, by[i], i, a.interleaved);
-            /* If no newest tokens must stay unchanged, rows after the last token become 0. */
+            /* If all tokens are restored (newest is 0), writes zeros after the last token. */
             if (there || !a.newest)
                 write_row(to, x, i, there);
         }

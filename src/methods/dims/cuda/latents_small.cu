@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(THREADS)
                                      page_of(a.s, b, t) * a.page_elements + in_page(t);
         for (int w = (int)threadIdx.x; w < a.words; w += THREADS)
             word[w] = 0;
-        /* The token of a decode step may be the first one of its page. */
+        /* In decode steps, the first token of a page empties the page's outlier lists. */
         if (lists && !a.prompts && t % KVD_PAGE_TOKENS == 0)
             for (int g = (int)threadIdx.x; g < a.n_groups; g += THREADS)
                 a.store[page_of(a.s, b, t) * a.page_words + a.vector[g].k_at] = 0;
@@ -275,7 +275,7 @@ __device__ __forceinline__ uint16_t decoded(const kvd_latent_code_args &a, int b
     return kvd_bf16_bits(range.x + range.y * __ldg(levels_of(a.decoded, c) + q));
 }
 
-/* Writes the outliers of tokens from `first` to before `end` to `to`. */
+/* Writes the outliers of tokens first .. end - 1 to `to`. */
 __device__ void decode_apart(const kvd_latent_code_args &a, int b, int first, int end, uint16_t *to)
 {
     for (int g = 0; g < a.n_groups; g++) {

@@ -1,6 +1,6 @@
 /*
- * Method strawman, and parameters online=1 and explicit=1, on the GPU. Each request's K and V are
- * projected on leading eigenvectors computed from its prompt.
+ * Methods on the GPU that project each request's K and V on leading columns of a rotation:
+ * eigenvectors from its prompt (strawman, online=1), or a file's (explicit=1).
  */
 #include <stdlib.h>
 
@@ -130,7 +130,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Copies K and V of the prompts' tokens, and Q with parameter online=1. */
+/* Copies K and V of the prompts' tokens, and Q if the decomposition needs queries. */
 static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_slices *at,
                   kvd_err *err)
 {
@@ -206,7 +206,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Writes the shared projections to `to`, and zero-padded to padded [n_layers][n][d_head][wide]. */
+/* Writes the projections that all requests share to `to`, and zero-padded ones to `padded`. */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -450,7 +450,6 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .attended = attended,
                                  .free = release};
     s->w = c->worker;
-    /* From here on, the caller's cache owns the method and frees it, even after a failure. */
     *m = &s->method;
     return open_strawman(s, err);
 }

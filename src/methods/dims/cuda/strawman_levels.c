@@ -1,4 +1,4 @@
-/* Method strawman if important prompt tokens keep more dimensions than others. */
+/* Method strawman with two classes of prompt tokens: important ones keep more dimensions. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@ static size_t layers_of(const kvd_strawman *s)
     return (size_t)s->method.cache->config->n_layers;
 }
 
-/* Sets the columns that less important tokens keep, and the bytes that each saves. */
+/* Sets how many dimensions a less important token keeps, and how many bytes that saves. */
 static void describe(const kvd_strawman *s, kvd_latent_basis *low, double *saved)
 {
     const int kv = s->method.cache->share->n_kv_heads;
@@ -49,7 +49,6 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
     return kvd_zdc_levels_make_slots(&s->levels.of, &s->store.memory, s->method.cache, slots, err);
 }
 
-/* Prepares an iteration. Timing runs derive importance from prompt lengths. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err)
 {
     bool changed = false;

@@ -5,14 +5,14 @@
 #include "methods/dims/cuda/latents.h"
 #include "methods/tokens/cuda/zdc_method.h"
 
-/* Less important tokens, which store only the columns of kvd_plan.widths_low. */
+/* Data of less important tokens, which keep fewer dimensions (kvd_plan.widths_low). */
 typedef struct {
-    /* [n_layers][n] on the device: columns that less important tokens keep, or NULL. */
+    /* [n_layers][n] on the device: projections that less important tokens keep, or NULL. */
     kvd_latent_basis *low;
     kvd_zdc_levels of;
     /* [n_layers] in host memory: bytes that each less important token saves. */
     double *saved;
-    /* Bytes that the less important tokens of all running requests save. */
+    /* Bytes that the less important tokens of all running requests save in all. */
     double less;
 } kvd_strawman_levels;
 
@@ -56,10 +56,10 @@ typedef struct {
 /* Returns how many dimensions of K (side 0) or V (side 1) KV head g of a layer keeps. */
 int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer, int side, int g);
 
-/* Allocates the arrays whose size does not depend on the number of slots. */
+/* Allocates the arrays whose size does not depend on the number of requests. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/* Prepares the data for less important tokens. Must be called before each iteration. */
+/* Must precede each iteration. Timing runs assume less important tokens by prompt length. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Chooses the important tokens of prompts. Must be called after the attention of the prompts. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);

@@ -21,7 +21,7 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
     return static_cast<size_t>(__ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/* Returns the number of page p of `rows` of request b. */
+/* Returns the number of request b's page p in the bf16 pages that attention reads. */
 __device__ __forceinline__ size_t rows_page_of(const kvd_merged_args &a, int b, int p)
 {
     return static_cast<size_t>(__ldg(a.rows_table + static_cast<size_t>(b) * a.max_pages + p));
@@ -47,9 +47,9 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
     *reinterpret_cast<uint4 *>(to) = x;
 }
 
-/* Vectors of eight tokens of request b, as one warp reads them. */
+/* Eight tokens of K or V of one KV head, as one warp reads them. */
 struct octet {
-    /* Stored page. Indices of this lane's first number in it and in `rows`. */
+    /* Number of the stored page. Index of this lane's first number in it, and in `rows`. */
     size_t page, at, at_rows;
     int token;
     int lane, n_runs;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Weights of two vectors in spherical interpolation. Zero or opposite vectors are not mixed. */
+/* Weights of two vectors in spherical interpolation, which skips zero and opposite vectors. */
 struct factors {
     double from, to;
 };
@@ -222,7 +222,7 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Restores K and V of one layer for decode steps, followed by zeros. */
+/* Restores K and V of one merged layer for decode steps. Writes zeros after the last token. */
 template <bool SECOND>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
 {
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(THREADS)
         to[b] = of_slot[slot[b]];
 }
 
-/* Returns the number of thread blocks in x, so that each processor gets about 8 blocks. */
+/* Returns the thread blocks per request and head, so that a multiprocessor gets about 8. */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

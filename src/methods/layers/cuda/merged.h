@@ -26,14 +26,14 @@ typedef struct {
     /* [n] Number of each request's cached tokens including new ones, and its slot. */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] Pages of `first`, `second` and `length`. */
-    /* Pages in bf16 that attention reads, and their numbers [n][max_pages]. */
+    /* Pages in bf16 that attention reads, and their page table [n][max_pages]. */
     uint16_t *rows;
     const int32_t *rows_table;
     /* True if all tokens are those of prompts, so kvd_pair_restore finds no new token. */
     bool prompts;
     /*
-     * Pages like `rows`. `first` holds common directions and unmerged vectors of the first layer,
-     * `second` vectors of the second layer.
+     * Pages in the layout of `rows`. `first` holds common directions and unmerged vectors of the
+     * first layer, `second` vectors of the second layer.
      */
     uint16_t *first, *second;
     /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] Vector lengths; negative: unmerged. */
@@ -54,9 +54,9 @@ cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStre
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
- * Writes to `rows` the keys and values that decode steps read in one of two layers whose prompts
- * are merged: in the second layer if `second`, otherwise in the first. Without `prompts`, the
- * newest tokens must be in `first` or `second`, and are marked unmerged.
+ * Writes to `rows` the keys and values that a decode step reads in one of two merged layers: the
+ * second if `second`, else the first. Unless all tokens are prompts', the newest tokens must be in
+ * `first` or `second`; they are marked unmerged.
  */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 

@@ -1,6 +1,6 @@
 /*
- * Method minicache on the GPU: K and V of two adjacent layers are merged after a prompt. A merged
- * layer with a sliding window is then restored, once, to its own bf16 pages.
+ * Method minicache on the GPU: K and V of two adjacent layers are merged after a prompt. Layers
+ * with a sliding window then restore the prompt, once, to bf16 pages.
  */
 #include "methods/layers/cuda/merged.h"
 
@@ -108,7 +108,7 @@ static bool has_window(const merged *k, int layer)
     return k->method.cache->layer[layer].map.window > 0;
 }
 
-/* Returns the index in apart [n_pairs][slots] of the pair that begins with layer `first`. */
+/* Returns the index in apart [n_pairs][slots] of the layers `first` and `first` + 1. */
 static size_t apart_at(const merged *k, int first)
 {
     return (size_t)(first - k->begin) / 2 * k->slots.n;
@@ -155,7 +155,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Stores the prompts of the first layer of a pair. */
+/* Stores the prompts' K and V of the first of two layers that will be merged. */
 static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_merged_args a = args_of(k, r->layer, r, true);
@@ -168,7 +168,7 @@ static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err);
 }
 
-/* Merges the prompts of two layers. Layers with a window get the merged rows back at once. */
+/* Merges the prompts' K and V in two layers, and restores those in layers with a window. */
 static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const double *const v = k->method.plan->layers_values.value;
@@ -188,7 +188,7 @@ static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Called after the attention of every layer, with or without a window. */
+/* Stores or merges the prompts' K and V after the attention of each layer. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const merged *const k = of(m);
@@ -208,16 +208,13 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits of K and V of a token in a layer without a method. */
+/* Returns the bits of K and V of a token in a layer that is not merged. */
 static double row_bits(const merged *k)
 {
     return 8.0 * sizeof(uint16_t) * k->method.cache->config->d_head * (double)vectors(k);
 }
 
-/*
- * Returns the bits of a request's prompt in one of the two layers that begin with `first`: half of
- * those that minicache_merge in layers.c counts.
- */
+/* Returns the bits of a request's prompt in one of two merged layers: half of the bits of both. */
 static double prompt_bits(const merged *k, size_t slot, int first)
 {
     const double d = k->method.cache->config->d_head, number = 8.0 * sizeof(uint16_t),
@@ -240,10 +237,7 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum;
 }
 
-/*
- * Returns the bits that merging saves in the layers with a window, which hold the newest tokens of
- * the first n of a request.
- */
+/* Returns the bits that merging saves in layers with a window, if a request has n tokens. */
 static double saved_near(const merged *k, size_t slot, size_t n)
 {
     const double prompt = (double)k->slots.slot[slot].prompt;
@@ -260,7 +254,7 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns minus the bits that merging saved of the token that left the windows. */
+/* Returns the bits saved in layers with a window, minus those one token earlier. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -284,7 +278,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Records how many vectors of each request are not merged. In timing runs, all count as merged. */
+/* Records how many vectors of each new prompt stayed unmerged. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);
@@ -410,7 +404,6 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .attended = attended,
                                  .attended_window = attended,
                                  .free = release};
-    /* From here on, the caller's cache owns the method and frees it, even after a failure. */
     *m = &k->method;
     return describe(k, err);
 }

@@ -1,6 +1,6 @@
 /*
  * Method xkv on the GPU: K and V of a group of layers become shared singular vectors. Layers with a
- * sliding window are then restored, once, to their own bf16 pages.
+ * sliding window then restore the prompt, once, to bf16 pages.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +18,7 @@ typedef struct {
     size_t wide;          /* elements of K or V of a token, in all layers of the group */
     size_t rank[2];       /* largest rank of K and V, rounded up to a multiple of 16 */
     uint16_t *latents;
-    /*
-     * Offset of the group's singular vectors in a slot: [wide][rank] or, with `joint`, [rank /
-     * 8][wide][8].
-     */
+    /* Offset of the group's singular vectors in a request's memory, in elements. */
     size_t basis_at;
 } layer_group;
 
@@ -33,7 +30,7 @@ typedef struct {
     int *group_of; /* [n_layers] group of each layer, or -1 */
     bool *skips;   /* [n_layers] */
     int begin;     /* first layer that steps restore, or -1 */
-    /* Largest values over all groups: columns of K or V, sum of the ranks of K and V, rank. */
+    /* Maxima over the groups: columns of K or V; rank of K plus rank of V; rank. */
     size_t wide, ranks, most_rank;
     /* [n_layers] Device pages of tokens after the prompt; NULL in layers with a window. */
     uint16_t **own;
@@ -43,7 +40,7 @@ typedef struct {
     size_t basis_slot;
     bool joint; /* true: tensor cores restore the KV heads of a layer together */
     /*
-     * With `joint`: singular vectors [wide][rank] of K and V of the prompts, before kvd_latent_join
+     * If `joint`, singular vectors [wide][rank] of K and V of the prompts, before kvd_latent_join
      * reorders them. Otherwise NULL.
      */
     uint16_t *rows_of_basis[2];
@@ -271,7 +268,7 @@ static int restore_windows(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Called after the attention of every layer, with or without a window. */
+/* Collects the prompts' K and V, and decomposes them after the last layer of a group. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const xkv *const k = of(m);
@@ -311,10 +308,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/*
- * Returns the bits of a request's prompt in one layer of a group: an equal share of those that
- * xkv_merge in layers.c counts.
- */
+/* Returns the bits of a request's prompt in one layer: an equal share of the group's bits. */
 static double prompt_bits(const xkv *k, size_t slot, const layer_group *g)
 {
     const size_t prompt = k->slots.slot[slot].prompt;
@@ -324,7 +318,7 @@ static double prompt_bits(const xkv *k, size_t slot, const layer_group *g)
     return 8.0 * sizeof(uint16_t) * (double)numbers / g->n;
 }
 
-/* Returns the bits of n tokens in a layer without a method. */
+/* Returns the bits of n tokens in a layer that is in no group. */
 static double rows_bits(const xkv *k, size_t n)
 {
     return 8.0 * sizeof(uint16_t) * (double)(n * 2 * row_of(k));
@@ -345,7 +339,7 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum + layers * rows_bits(k, s->tokens);
 }
 
-/* Returns the bits that the layers with a window save after the first n tokens of a request. */
+/* Returns the bits saved in layers with a window, if a request has n tokens. */
 static double saved_near(const xkv *k, size_t slot, size_t n)
 {
     double sum = 0;
@@ -363,7 +357,7 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns minus the bits that the token that left the windows had saved. */
+/* Returns the bits saved in layers with a window, minus those one token earlier. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
@@ -485,7 +479,7 @@ static int make_solver(xkv *k, kvd_err *err)
     return k->latent && (k->captured = kvd_pinned_new(captured, what, err)) ? 0 : -1;
 }
 
-/* Copies the tables of offsets in pages, latent vectors and bases to the device. */
+/* Copies the heads' offsets in cache pages, latent pages and projections to the device. */
 static int copy_tables(xkv *k, kvd_err *err)
 {
     const kvd_config *const c = k->method.cache->config;
@@ -616,7 +610,6 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     k->w = cache->worker;
     cache->hook.wants_pre = cache->cosine && !cache->hook.wants_raw;
-    /* From here on, the caller's cache owns the method and frees it, even after a failure. */
     *m = &k->method;
     if (describe(k, err))
         return -1;
