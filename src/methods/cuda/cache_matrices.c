@@ -58,7 +58,7 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
         copy_matrix(&head[g], side, d, to + (size_t)g * d * d, d);
 }
 
-/* Writes the projections of latent vectors to `to`, which must be zero. */
+/* Writes the matrices that map K or V to latent vectors, or back, to `to`, which must be zero. */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
     const size_t wide = (size_t)heads * d;

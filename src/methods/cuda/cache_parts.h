@@ -57,7 +57,7 @@ typedef struct {
     float *q_cut, *o_cut;
     /* [max_tokens][n_kv_heads * d_head] Projected keys and values. */
     float *k_cut, *v_cut;
-    /* [max_tokens][n_heads * d_head] Attention of prompt tokens to uncompressed K and V. */
+    /* [max_tokens][n_heads * d_head] Attention outputs of prompts, with uncompressed K and V. */
     float *exact;
     void *scratch;
     size_t max_len;
@@ -77,7 +77,7 @@ int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,
                            kvd_err *err);
 
-/* Float32 vectors of all heads. Tokens are `ld` floats apart. */
+/* Float32 vectors of all heads, per token. Consecutive tokens are `ld` floats apart. */
 typedef struct {
     const float *x;
     size_t ld;

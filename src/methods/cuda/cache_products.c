@@ -98,7 +98,7 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
     return in->type == KVD_F32 ? 0 : rounded(in, in->type, x, in->ld, KVD_F32, width, wide, err);
 }
 
-/* Projects K or V with `matrix`, unless it is NULL, and rounds to `type`. */
+/* Projects K or V in *x with `matrix`, unless it is NULL, and rounds them to data type `type`. */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
 {

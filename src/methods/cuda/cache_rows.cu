@@ -57,7 +57,6 @@ cudaError_t launch(const void *x, size_t ld, kvd_dtype store, size_t n, size_t w
     return cudaGetLastError();
 }
 
-/* Copies K and V of tokens between cache pages and arrays of tokens. */
 __global__ void __launch_bounds__(THREADS)
     move_rows(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back)
 {
@@ -104,7 +103,7 @@ __device__ __forceinline__ void code_group(uint16_t *x, int n, int next, float t
     }
 }
 
-/* A warp quantises up to 32 channels of some tokens of K, or V of one token. */
+/* A warp quantises up to 32 channels of a group of tokens of K, or V of one token. */
 __global__ void __launch_bounds__(THREADS)
     code_rows(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n, int group, float top)
 {
@@ -158,7 +157,7 @@ __global__ void __launch_bounds__(THREADS)
 
 enum { KEYS = 4 /* keys of a CTA, one per warp */ };
 
-/* Returns the product of a query, whose 8 adjacent elements are `next` apart, and a key. */
+/* Returns the product of a query and a key. Groups of 8 query elements are `next` apart. */
 __device__ __forceinline__ float product(const uint16_t *query, int next, const float *key, int d)
 {
     float sum = 0;

@@ -49,13 +49,13 @@ typedef struct {
      * steps.
      */
     const float *lse;
-    /* In prompts, tokens leave a sliding window together in blocks of this many tokens. */
+    /* In prompts, a sliding window moves by blocks of this many tokens. */
     int32_t block;
     /* A decode step writes sums only for this number of newest tokens. */
     int32_t newest;
     /*
-     * Sum per KV head and token. Prompts: [n_kv_heads][n_q8], indexed like rows of Q. Decode steps:
-     * [n][n_kv_heads][newest], token t at index t % newest.
+     * Output: attention that each token received, per KV head. Prompts: [n_kv_heads][n_q8], indexed
+     * like rows of Q. Decode steps: [n][n_kv_heads][newest], token t at index t % newest.
      */
     float *sum;
 } kvd_cache_received;
@@ -65,16 +65,16 @@ typedef struct {
  */
 cudaError_t kvd_cache_receive(const kvd_cache_received *a, cudaStream_t stream);
 
-/* Rows of a KV head: n[0] rows of K from first[0] on, and n[1] rows of V from first[1] on. */
+/* Tokens to quantise in a KV head: n[0] rows of K from first[0] on, n[1] of V from first[1] on. */
 typedef struct {
     int32_t first[2], n[2];
     float scale[2]; /* of the tensor (kvd_scales_at), for floating-point codes */
 } kvd_cache_codes;
 
 /*
- * Quantises the numbers in rows [][2 d] and replaces them by the decoded values. list [n] is in
- * device memory. Integer codes of `group` tokens of a channel (K), or of `group` channels of a
- * token (V), share a scale.
+ * Quantises the rows of K and V in `rows` [][2 d] that list [n] (device memory) selects, and
+ * replaces them by decoded numbers. Integer codes of `group` tokens of a channel (K), or of `group`
+ * channels of a token (V), share a scale.
  */
 cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n,
                            const kvd_packed_form *f, int group, cudaStream_t stream);

@@ -15,7 +15,7 @@ int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t ev
                : 0;
 }
 
-/* Returns true if the method `maker` rebuilds keys, or has not made its projections yet. */
+/* Returns true if p->maker, which makes projections, rebuilds keys or has not made them yet. */
 static bool makes_more(const kvd_plan *p)
 {
     return p->maker && !(p->dims && !p->dims->rebuild);
@@ -99,7 +99,7 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                         "the model has layers with a window of %zu tokens, requests have up to "
                         "%zu: the CUDA engine's kernels of '%s' know no window",
                         shortest, max_len, kvd_gpu_method_name(p));
-    /* All tokens of a block that is quantised together must be in the sliding window. */
+    /* The shortest sliding window must hold a block of tokens that are quantised together. */
     if (windows && shortest < kvd_plan_block(p))
         return kvd_fail(err,
                         "'%s' codes blocks of %zu tokens, which a window of %zu tokens does not "
@@ -134,7 +134,7 @@ int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_
 
 bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c)
 {
-    /* A plan that projects or rebuilds keys never lacks the keys that its methods need. */
+    /* If the plan projects or rebuilds keys, the engine always has keys before RoPE. */
     const bool rebuilds = p->dims && p->dims->rebuild,
                cut = (p->bits || p->maker) && p->dims && !rebuilds;
     return !(kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) || cut || rebuilds || kvd_gpu_fold_packs(c) ||

@@ -39,7 +39,7 @@ typedef struct {
     cudaStream_t stream;
 } kvd_paged_rows;
 
-/* Page tables of single KV heads. Element b * n_kv_heads + g is KV head g of step b. */
+/* Page tables, one per KV head. Element b * n_kv_heads + g is KV head g of decode step b. */
 typedef struct {
     /* Dimensions and offsets of one KV head and its query heads. */
     kvd_attn_map map;
@@ -50,39 +50,39 @@ typedef struct {
     size_t rows;
     /* [layers][rows] in device memory: number of cached tokens, the new one included. */
     const int32_t *kv_len;
-    /* [1] in device memory: number of elements before the padding, n_kv_heads per decode step. */
+    /* [1] in device memory: number of table rows in use, n_kv_heads per decode step. */
     const int32_t *live;
     /* [layers][rows][max_pages] in device memory: numbers of the pages that hold the tokens. */
     const int32_t *table;
     void *pool;
 } kvd_gpu_heads;
 
-/* GPU state and callbacks of a compression method. Members that are NULL or 0 are not needed. */
+/* GPU state and callbacks of a compression method. Members that it does not need are NULL or 0. */
 struct kvd_gpu_method {
     struct kvd_paged_cache *cache; /* borrowed */
     const kvd_plan *plan;          /* borrowed, open */
     /* Data compressed on the CPU, or NULL. kvd_gpu_method_free frees it. */
     struct kvd_host_codes *codes;
     struct kvd_host_entries *kept; /* such codes of entries that a method keeps, or NULL */
-    /* True if all layers share bf16 pages, which `appended` fills anew for each layer. */
+    /* True if all layers share bf16 pages, which the callback `appended` fills for each layer. */
     bool one_layer;
     /* True if layers with a sliding window keep bf16 pages of K and V. */
     bool skips_windows;
     /* [n_layers] True for layers without a window that keep uncompressed K and V. NULL: none. */
     const bool *skips;
-    /* True if timing runs may continue a request whose earlier tokens were not processed. */
+    /* True if a timing run may begin with a decode step although no prompt was processed. */
     bool anywhere;
     /* True if the method must process a prompt at once, not in chunks. */
     bool whole_prompts;
     /* True if only prompts need Q and K before RoPE (hook.wants_pre). */
     bool pre_of_prompts;
-    /* True if iterations of decode steps need no call of `attended` or attended_window. */
+    /* True if iterations of decode steps need no call of callbacks `attended`, attended_window. */
     bool attended_prompts;
     /* Bit mask of the timed phases (enum kvd_phase) whose ends the method records itself. */
     unsigned apart;
     /*
-     * Page tables of single KV heads, or NULL. The callback `appended` must copy new K and V to
-     * these pages.
+     * Page tables, one per KV head, or NULL if all KV heads cache the same tokens. If not NULL, the
+     * callback `appended` must copy new K and V to the pages in these tables.
      */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
@@ -102,7 +102,7 @@ struct kvd_gpu_method {
     /* [steps][n_heads] in device memory: natural log of decode steps' softmax denominators. */
     float *lse_steps;
 
-    /* Called before and after an iteration. `begin` fails if the method cannot run it. */
+    /* Called before (`begin`) and after (`ended`) an iteration. `begin` may reject it. */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     /* Returns the number of cached tokens of a request after it has processed `before` tokens. */
@@ -113,7 +113,7 @@ struct kvd_gpu_method {
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
     /* Returns the number of low-precision tokens, summed over KV heads and layers. NULL means 0. */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
-    /* Returns the number of tokens with pruned keys, summed like `merged`. NULL means 0. */
+    /* Returns the number of tokens with pruned keys, over all KV heads and layers. NULL: 0. */
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees a running request's memory outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
@@ -125,8 +125,8 @@ struct kvd_gpu_method {
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
     /*
-     * Returns the part of `bits` that the latest decode step did not read, because the tokens had
-     * left the window. NULL means 0.
+     * Returns the bits of a request that the latest decode step did not read, because their tokens
+     * had left the window. NULL means 0.
      */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
@@ -145,13 +145,13 @@ struct kvd_gpu_method {
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Called like `attended`, in the layers that skips_windows leaves out. Replaces numbers in the
-     * bf16 pages of the window by those that the method keeps there. NULL: they stay.
+     * Called after the attention of a layer with a sliding window, if skips_windows is true.
+     * Replaces numbers in the layer's bf16 pages by those that the method keeps. NULL: they stay.
      */
     int (*attended_window)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Replacements for functions of the paged cache. NULL: the function of the cache is called.
-     * attend_steps writes the rows of `out` for decode steps, attend_prompts the rows after them.
+     * Optional replacements for functions of the paged cache. attend_steps writes the rows of
+     * decode steps to `out`, attend_prompts the rows of prompts, which follow.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -220,8 +220,8 @@ const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config 
  */
 bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *plan, const kvd_config *config);
 /*
- * Returns the first of a request's n tokens that a layer with a sliding window of `window` tokens
- * stores. Tokens that are quantised together leave together. A window of 0 is no window.
+ * Returns the index of the first of a request's n tokens that a layer with a sliding window of
+ * `window` tokens (0: no window) stores. Tokens that are quantised together leave together.
  */
 size_t kvd_gpu_first_held(const kvd_gpu_method *m, size_t window, size_t n);
 

@@ -86,7 +86,6 @@ static int fetch_rows(const kvd_host_codes *k, uint16_t *to, const uint16_t *x, 
              : 0;
 }
 
-/* Returns row `at` of a layer in k->row. */
 static uint16_t *row_of(const kvd_host_codes *k, size_t layer, size_t at)
 {
     return k->row + (layer * k->room + at) * k->pitch;
@@ -171,8 +170,8 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 }
 
 /*
- * Applies RoPE by table k->rope, or undoes it by k->back, in the keys of rows of n tokens from
- * position `first` on. Rounds to bf16.
+ * Applies RoPE (if `table` is k->rope) or undoes it (if k->back) in the keys of n tokens, the first
+ * of which has position `first`. Rounds to bf16.
  */
 static void turn(const kvd_host_codes *k, int layer, const float *table, size_t first, size_t n,
                  uint16_t *row)
@@ -197,7 +196,7 @@ static void turn(const kvd_host_codes *k, int layer, const float *table, size_t 
 static int keep_layer(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_t at, size_t n,
                       kvd_err *err)
 {
-    /* Rows are allocated KVD_PAGE_TOKENS at a time, because every decode step adds one. */
+    /* The buffer grows by KVD_PAGE_TOKENS rows at a time, because every decode step adds one. */
     const size_t pitch = k->pitch, pending = s->n - s->first,
                  room = kvd_rounded_up(pending + n, KVD_PAGE_TOKENS),
                  bytes = room * pitch * sizeof **s->row;
@@ -213,8 +212,8 @@ static int keep_layer(const kvd_host_codes *k, kvd_host_slot *s, int layer, size
 }
 
 /*
- * Adds n tokens to a layer of s->mass, and the attention probabilities that tokens received in the
- * iteration. `i`: the request's index in the iteration.
+ * Appends n new tokens to a layer's array s->mass, and adds the attention probabilities that all
+ * its tokens received. `i` is the request's index in the iteration.
  */
 static int keep_mass(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_t i, size_t n,
                      bool fresh, kvd_err *err)
@@ -230,7 +229,7 @@ static int keep_mass(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_
     return 0;
 }
 
-/* Extends s->near by zeros for n tokens that are not quantised yet. */
+/* Appends n zeros to s->near, the bits per token, for new tokens that are not quantised yet. */
 static int keep_near(kvd_host_slot *s, size_t n, kvd_err *err)
 {
     const size_t needed = s->n + n, room = needed + needed / 4 + KVD_PAGE_TOKENS;
@@ -256,9 +255,8 @@ static void count_unseen(const kvd_host_codes *k, kvd_host_slot *s)
 }
 
 /*
- * Adds the n new tokens of the i-th request of an iteration to the rows of `s`. If the request is
- * new, the first `coded` tokens are already quantised and have no rows. at: first new row in
- * k->row.
+ * Appends the n new tokens of request i of the iteration, rows from `at` on in k->row, to the rows
+ * of `s`. If the request is new, its first `coded` tokens are already quantised and have no rows.
  */
 static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, size_t n,
                 bool fresh, size_t coded, kvd_err *err)
@@ -297,7 +295,7 @@ static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, 
     return status;
 }
 
-/* Sets the range of a request's rows that change in layers of one kind (KVD_LAYERS_NEAR, ...). */
+/* Sets w->from and w->end: tokens whose rows change in layers of `kind` (KVD_LAYERS_NEAR, ...). */
 static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
 {
     const kvd_host_slot *const s = w->slot;
@@ -375,8 +373,8 @@ static void take_rows(const kvd_host_codes *k, const kvd_host_written *w)
 }
 
 /*
- * Lists the changed rows of n requests, from number `first` on, in layers of one kind
- * (KVD_LAYERS_NEAR or KVD_LAYERS_FULL).
+ * Lists the changed rows of requests first .. first + n - 1, in layers with a sliding window (kind
+ * KVD_LAYERS_NEAR) or in layers without one.
  */
 static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t first, size_t n)
 {
@@ -407,8 +405,8 @@ static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t fir
 }
 
 /*
- * Writes the decoded rows of n requests, from number `first` on, to the GPU's cache, and waits for
- * the GPU.
+ * Writes the decoded rows of requests first .. first + n - 1 to the GPU's cache, and waits for the
+ * GPU.
  */
 static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
 {
@@ -434,8 +432,8 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
 }
 
 /*
- * Quantises rows of n requests, and writes the changed rows to the GPU's cache. Works in groups of
- * requests that fit into k->row.
+ * Quantises tokens of n requests, and writes the changed rows to the GPU's cache. Processes as many
+ * requests at a time as fit into k->row.
  */
 static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
 {

@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct kvd_host_codes kvd_host_codes;
 
-/* Layout of K and V of a token in one layer (bf16), and the function that writes them back. */
+/* Layout of a token's K and V (bf16) in a layer, and the function that writes decoded ones back. */
 typedef struct {
     size_t width;              /* elements of the longest row of a layer, at most */
     size_t input;              /* d_model if a layer's input is needed too, otherwise 0 */
@@ -29,8 +29,8 @@ typedef struct {
 } kvd_host_rows;
 
 /*
- * kvd_host_codes_take returns true if the CPU can quantise K and V of a plan that keeps all tokens.
- * kvd_host_codes_take_entries does so for plans that drop tokens.
+ * kvd_host_codes_take returns true if the CPU can quantise K and V and the plan drops no tokens.
+ * kvd_host_codes_take_entries does so if the plan drops tokens.
  */
 bool kvd_host_codes_take(const kvd_plan *plan);
 bool kvd_host_codes_take_entries(const kvd_plan *plan);
@@ -48,16 +48,15 @@ void kvd_host_codes_free(kvd_host_codes *k);
 
 /* Makes room on the host for an iteration, which the GPU must not have begun. */
 int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err);
-/* Starts copying `width` elements of each new token of x, `ld` apart, to the host. */
+/* Starts copying `width` elements per new token from x, where rows are `ld` apart, to the host. */
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err);
 /*
- * Queue work of layer r->layer.
+ * Queue GPU work for layer r->layer.
  *
- * kvd_host_codes_append copies the rows of new tokens, from element rows.before of r->x on, and the
- * layer's input to the host.
+ * kvd_host_codes_append copies K and V of new tokens, and the layer's input if needed, to the host.
  *
- * kvd_host_codes_attended must be called after the attention. It computes the attention
+ * kvd_host_codes_attended must be called after the layer's attention. It computes the attention
  * probabilities that the method needs, or compresses prompts on the GPU.
  */
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
@@ -108,11 +107,11 @@ int kvd_host_received_attended(const kvd_host_received *x, const kvd_paged_rows 
 void kvd_host_received_add(const kvd_host_received *x, int layer, size_t slice, bool prompt,
                            size_t first, size_t n, double *mass);
 
-/* Callbacks that find the cached tokens of a method that drops tokens. */
+/* Callbacks by which a method that drops tokens tells how many tokens it caches, and where. */
 typedef struct {
     /*
-     * Returns the number of cached tokens of a KV head after the latest iteration. Layers with a
-     * window hold the tokens of the window, in their own pages, and are not asked for.
+     * Returns the number of cached tokens of a KV head after the latest iteration. Not called for
+     * layers with a sliding window.
      */
     size_t (*count)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
     /* Returns the device address of K of the token at `place`. V is 64 d_head elements later. */

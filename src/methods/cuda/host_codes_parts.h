@@ -1,4 +1,4 @@
-/* State of codes on the CPU, for the files that implement host_codes.h. */
+/* Data of the CPU's quantisation of K and V, for the files that implement host_codes.h. */
 #ifndef KVD_METHODS_CUDA_HOST_CODES_PARTS_H
 #define KVD_METHODS_CUDA_HOST_CODES_PARTS_H
 
@@ -66,8 +66,8 @@ struct kvd_host_codes {
      */
     float *rope, *back;
     /*
-     * Pinned rows [layers][room][pitch]: first of new tokens, after quantisation of changed tokens.
-     * Grows before an iteration, to max_tokens rows at most.
+     * Pinned rows [layers][room][pitch]: first the rows of new tokens, later the changed rows to
+     * write back. `room` grows before an iteration, up to max_tokens.
      */
     uint16_t *row;
     size_t room;
@@ -89,8 +89,8 @@ static inline int kvd_host_codes_kind(const kvd_host_codes *k, size_t layer)
 }
 
 /*
- * Returns the first of a request's n tokens that layers of one kind (KVD_LAYERS_NEAR or
- * KVD_LAYERS_FULL) still store.
+ * Returns the index of the first of a request's n tokens that layers of `kind` (KVD_LAYERS_NEAR:
+ * with a sliding window, or KVD_LAYERS_FULL) still store.
  */
 static inline size_t kvd_host_codes_first_held(const kvd_host_codes *k, int kind, size_t n)
 {

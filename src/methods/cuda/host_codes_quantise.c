@@ -9,8 +9,8 @@
 static const char what[] = KVD_HOST_CODES_WHAT;
 
 /*
- * Tokens of which one thread quantises one part (such as K of one KV head) in one layer, and the
- * bits of their codes.
+ * Tokens that one thread quantises: one part (such as K of one KV head) of one layer. `bits` is the
+ * size of their codes.
  */
 typedef struct {
     const kvd_host_written *of;
@@ -20,8 +20,8 @@ typedef struct {
 } task;
 
 /*
- * Returns the tokens of part `place` that are quantised now. Tokens that have left the layer's
- * window are not quantised.
+ * Returns the tokens to quantise now: those of part place % n_parts in layer place / n_parts that
+ * are still in the layer's window.
  */
 static task task_of(const kvd_host_codes *k, const kvd_host_written *w, size_t place)
 {
@@ -35,7 +35,7 @@ static task task_of(const kvd_host_codes *k, const kvd_host_written *w, size_t p
 }
 
 /*
- * Arrays of a task. x [2 n][d]: n rows of numbers, then their n decoded rows. input
+ * Arrays of a task. x [2 n][d]: n vectors to quantise, then the n decoded vectors. input
  * [n][rows.input]: inputs of the layer, if needed.
  */
 typedef struct {
@@ -78,8 +78,8 @@ static int code_blocks(const kvd_host_codes *k, task *t, const task_rows *r, kvd
 }
 
 /*
- * Fills r->mass with the attention probabilities that the tokens of a task received, then with the
- * numbers of queries that gave them.
+ * Sets r->mass [2 n]: first the attention that each token of the task received, then the number of
+ * queries that gave it.
  */
 static int find_mass(const kvd_host_codes *k, const task *t, task_rows *r, kvd_err *err)
 {
@@ -98,7 +98,7 @@ static int find_mass(const kvd_host_codes *k, const task *t, task_rows *r, kvd_e
     return 0;
 }
 
-/* Quantises a part of a request's rows, and replaces its numbers by the decoded ones. */
+/* Quantises the tokens of a task, and replaces their numbers by the decoded ones. */
 static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 {
     const kvd_host_slot *const s = t->of->slot;
@@ -129,8 +129,8 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 }
 
 /*
- * Adds the bits w->near to s->near, in equal parts for the tokens that were quantised. Both count
- * layers with a window.
+ * Divides w->near, the bits of the new codes in layers with a window, equally among the quantised
+ * tokens, and adds them to s->near.
  */
 static void count_near(const kvd_host_codes *k, const kvd_host_written *w)
 {

@@ -1,7 +1,7 @@
 /*
- * Engine support for plans with only a quantisation method that the CPU computes (host_codes.h).
- * The decoded numbers in bf16 pages take as much memory as an uncompressed cache, so kvdim-jct does
- * not run such plans. Also sums attention probabilities for the method.
+ * Text generation with methods that only quantise and run on the CPU (host_codes.h). The decoded
+ * numbers in bf16 pages take as much memory as an uncompressed cache, so kvdim-jct does not run
+ * such methods. Also sums attention probabilities for the method.
  */
 #include <stdlib.h>
 
@@ -12,9 +12,8 @@
 static const char what[] = "codes on the CPU";
 
 /*
- * Attention probabilities that tokens received in an iteration: first those of prompts, from
- * element of_steps on those of decode steps. `sum` (device) has one layer, `host` [n_layers][room]
- * is pinned.
+ * Attention probabilities that tokens received in one iteration, first in prompts, and from element
+ * of_steps on in decode steps. `sum` (device) has one layer, `host` (pinned) is [n_layers][room].
  */
 struct kvd_host_received {
     kvd_gpu_method *method; /* borrowed */
@@ -122,7 +121,7 @@ void kvd_host_received_add(const kvd_host_received *x, int layer, size_t slice, 
                                 : of_steps[(slice * heads + g) * x->newest + t % x->newest]);
 }
 
-/* Returns true if the CPU can quantise tokens by the method plan->bits. */
+/* Returns true if the CPU can quantise tokens by the plan's quantisation method. */
 static bool takes(const kvd_plan *plan)
 {
     const kvd_bits_method *const bits = plan->bits;
@@ -131,13 +130,13 @@ static bool takes(const kvd_plan *plan)
            !(bits->balances && bits->balances(&plan->bits_values));
 }
 
-/* Returns true if the method plan->bits needs some of `inputs`, bits KVD_NEEDS_*. */
+/* Returns true if the method plan->bits needs one of `inputs`, a set of KVD_NEEDS_* bits. */
 static bool needs(const kvd_plan *plan, unsigned inputs)
 {
     return plan->bits->info.needs & inputs;
 }
 
-/* Returns true if the CPU can quantise tokens by plan->bits from K and V alone. */
+/* Returns true if the CPU can quantise tokens by the plan's method from K and V alone. */
 static bool takes_rows(const kvd_plan *plan)
 {
     return takes(plan) && !needs(plan, KVD_NEEDS_INPUT | KVD_NEEDS_PROBABILITIES);
@@ -152,8 +151,8 @@ bool kvd_host_codes_take_entries(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;
     /*
-     * Plugins are refused, because `position` may be the index of a token among the cached tokens
-     * instead of in the sequence.
+     * Plugins are not supported: they may need each token's position in the sequence, but get its
+     * index among the cached tokens.
      */
     const bool plugin = plan->bits && !plan->bits->info.gpu;
     return takes_rows(plan) && t && !plugin && !plan->maker && !plan->dims;

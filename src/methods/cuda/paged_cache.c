@@ -62,7 +62,7 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/* Allocates arrays for prompts. `plan`: bytes of the table that assigns tiles to CTAs. */
+/* Allocates the arrays of *p. `plan`: bytes of the table that assigns tiles to CTAs. */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -514,7 +514,7 @@ static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, k
         attend_prompts(c, p, r->layer, kvd_paged_cache_pool(c, r->layer), out, r->stream, err));
 }
 
-/* Returns true if a method works on the layer after the attention of the batch. */
+/* Returns true if the method has a callback to call after the layer's attention. */
 static bool works_after(const kvd_paged_cache *c, const kvd_paged_rows *r)
 {
     const kvd_gpu_method *const m = c->method;

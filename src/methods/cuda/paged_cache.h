@@ -20,7 +20,7 @@ typedef struct {
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Index of the group of layers (work_map) for which the tiles were made, or -1. */
+    /* Index in work_map of the group of layers whose tiles this iteration has made, or -1. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -42,21 +42,21 @@ typedef struct kvd_paged_cache {
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
     /*
-     * True if prompts attend to unprojected K and V, in iterations without decode steps. Set before
-     * kvd_paged_cache_init, which clears it if heads are not projected.
+     * True if, in iterations without decode steps, prompts attend to unprojected K and V. The
+     * caller sets it before kvd_paged_cache_init, which clears it if no head is projected.
      */
     bool exact_prompts;
     /* True if the method lets prompts attend to unprojected K and V. */
     bool exact_method;
     /* True if the cache generates text: exact_prompts was set before kvd_paged_cache_init. */
     bool generates;
-    /* Key outliers of a KV head per page; 0: the default. Set before kvd_paged_cache_init. */
+    /* Key outliers per KV head and page, or 0: the default. Set before kvd_paged_cache_init. */
     size_t outliers;
     /* [max_slices + 1] First token of each prompt in the batch, if exact_prompts is set. */
     size_t *offset;
     /*
-     * [n_layers] Descriptions of the layers without their projections, for prompts that attend to
-     * unprojected K and V.
+     * [n_layers] Layer descriptions without projections, for prompts that attend to unprojected K
+     * and V.
      */
     kvd_cache_layer *whole;
     void *whole_pool;
@@ -75,7 +75,7 @@ typedef struct kvd_paged_cache {
      */
     int *work_of;
     int n_works, n_full_works;
-    /* [n_works] Dimensions of the heads for which attention is divided among CTAs. */
+    /* [n_works] Head dimensions of each group of layers with equal heads. */
     const kvd_attn_map **work_map;
     /*
      * Numbers of groups of layers whose decode attention is divided among CTAs together: all
@@ -90,7 +90,7 @@ typedef struct kvd_paged_cache {
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
-    /* Tiles of prompts, for layers without and with a window. */
+    /* Attention tiles of prompts, for layers without and with a sliding window. */
     kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
@@ -129,8 +129,8 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Bytes of `works`, the host array that kvd_paged_cache_describe fills. The caller copies it to the
- * device for kvd_paged_cache_plan, which divides decode attention among CTAs.
+ * Returns the bytes of `works`, the host array that kvd_paged_cache_describe fills. The caller
+ * copies it to the device for kvd_paged_cache_plan, which divides decode attention among CTAs.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -167,8 +167,8 @@ typedef struct {
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
     /*
-     * True if the host has copied `table` and `kv_len` to the device, so that no kernel writes
-     * them.
+     * True if the host has copied the page table and lengths to the device, so that no kernel
+     * writes them.
      */
     bool uploaded;
 } kvd_paged_place;
@@ -187,13 +187,13 @@ typedef struct {
 } kvd_paged_rewrite;
 /*
  * Replaces K and V of tokens in a layer's pages by rows r->x, which must be adjacent (r->ld is
- * ignored). Overwrites the buffer for the queries of prompts.
+ * ignored). Overwrites the buffer in which the queries of prompts are stored.
  */
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /*
- * Returns the timed phase in which the hook is called. The hook must record the end of this phase.
+ * Returns the timed phase during which the attention hook is called. The hook must record its end.
  */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /*
@@ -211,8 +211,8 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
 /*
- * Returns the arguments of the attention of n decode steps, without `pool`, `o` and `sinks`. They
- * hold no request's length, because CUDA graphs replay them with other lengths.
+ * Returns the decode attention's arguments for n steps in group `work` of layers, without `pool`,
+ * `o` and `sinks`. CUDA graphs replay them with other lengths, so they contain none.
  */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 

@@ -21,7 +21,7 @@ int kvd_paged_full_layer(const kvd_paged_cache *c, size_t l)
     return layer;
 }
 
-/* Returns the page tables per KV head, or NULL if all KV heads hold the same tokens. */
+/* Returns the page tables per KV head, or NULL if all KV heads cache the same tokens. */
 static const kvd_gpu_heads *heads_of(const kvd_paged_cache *c)
 {
     return c->method ? c->method->heads : NULL;
@@ -105,7 +105,6 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Returns the page tables per KV head, or NULL if all KV heads hold the same tokens. */
 static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
 {
     return work < c->n_full_step_works ? heads_of(c) : NULL;

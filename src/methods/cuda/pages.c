@@ -101,7 +101,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
     return 0;
 }
 
-/* Notes that the next upload must copy `filled` page numbers of this request. */
+/* Marks the first `filled` page numbers of a row of the page table for the next upload. */
 static void touch(kvd_pages *p, size_t row, size_t filled)
 {
     if (p->dirty_first == p->dirty_end) {

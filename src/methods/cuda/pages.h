@@ -15,7 +15,7 @@ typedef struct {
     /* [max_pages] Page numbers, valid from `first` to held - 1; earlier ones left the window. */
     int32_t *page;
     size_t first, held;
-    /* Serial number, which increases with every new request and every kvd_pages_keep. */
+    /* Serial number of the slot's pages. New requests and kvd_pages_keep increase it. */
     uint64_t serial;
 } kvd_page_slot;
 
@@ -64,7 +64,7 @@ static inline size_t kvd_pages_of(size_t tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Assigns pages for `tokens` tokens; `fresh` frees old ones first. Fails if pages run out. */
+/* Assigns pages for `tokens` tokens. If `fresh`, frees old pages first. Fails if pages run out. */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
  * Like kvd_pages_hold, for a request whose tokens before `from` are no longer read. Pages with only

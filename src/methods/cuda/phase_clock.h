@@ -24,8 +24,8 @@ int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
 
 /*
- * Queue work on the stream. kvd_clock_start records the start time, kvd_clock_end the end time of
- * phase p. kvd_clock_fetch copies all times to the host.
+ * kvd_clock_start, kvd_clock_end and kvd_clock_fetch queue work on the stream: they record the
+ * start time, record the end time of phase p, and copy all times to the host.
  */
 int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
@@ -33,7 +33,7 @@ int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 /* Returns the address for the end time of phase p, or NULL if the clock is off or full. */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
-/* Adds the fetched times to *t. Time outside phases becomes KVD_PHASE_HOST. */
+/* Adds the times of kvd_clock_fetch to *t. Time outside all phases counts as KVD_PHASE_HOST. */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@ enum {
     CONSTANTS = 2
 };
 
-/* Divides one memory block into the lists of a batch. */
+/* Divides one memory block into the arrays of kvd_batch_lists. */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
 {
     int32_t *const a = array;

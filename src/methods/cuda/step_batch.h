@@ -37,7 +37,7 @@ typedef struct {
     /* [max_slices] Constant device arrays: one[i] = 1, count[i] = i. */
     const int32_t *one, *count;
     size_t n_steps, n_slices, n_tokens;
-    /* Number of rows of prompts' Q, and row length of page tables. */
+    /* Number of rows of all prompts' Q with padding, and row length of page tables. */
     size_t n_q8, max_pages;
     /* 1 if prompts' Q has no padding between requests. */
     int no_gaps;
@@ -50,7 +50,7 @@ typedef struct {
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err);
 void kvd_step_batch_release(kvd_step_batch *b);
 
-/* Start copying the lists to the device: only those of decode steps, or all. */
+/* Starts copying decode steps' lists to the device. kvd_step_batch_upload copies all lists. */
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 

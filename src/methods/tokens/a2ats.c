@@ -34,7 +34,7 @@ typedef struct {
     size_t size, d;
     /* [n_layers][n_kv_heads][d][d] Cholesky factors of the queries' second moments. */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] Centroids times the factors, for k-means distances. */
+    /* [n_layers][n_kv_heads][size][d] Centroids multiplied by Cholesky factors, for distances. */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;

@@ -1,4 +1,4 @@
-/* Method adakv: snapkv with one token budget per layer (Feng et al. 2024, Ada-KV). */
+/* Method adakv: snapkv, but a layer's KV heads share a token budget (Feng et al. 2024, Ada-KV). */
 #include <stdlib.h>
 
 #include "methods/tokens/tokens.h"
@@ -13,7 +13,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Chooses `budget` tokens over all heads, at least `floor` per head. */
+/* Chooses `budget` tokens with the largest scores in all KV heads, at least `floor` per head. */
 static int choose(double *score, size_t n_heads, size_t old, size_t budget, size_t floor,
                   uint8_t *all, uint8_t *const *level, kvd_err *err)
 {

@@ -21,7 +21,7 @@ static size_t history_of(const kvd_tokens_self *a)
     return (size_t)a->v->value[HISTORY];
 }
 
-/* Returns the bytes of probabilities [n][history]. Position t writes column t % history. */
+/* Returns the bytes of probabilities [n][history]. Query t writes column t % history. */
 static size_t state_bytes(const void *self, size_t n)
 {
     return n * history_of(self) * sizeof(double);

@@ -20,7 +20,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the doubles per layer: its weight in the budget, then scores [n_kv_heads][old]. */
+/* Returns the doubles per layer: its weight in the budget, then token scores [n_kv_heads][old]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_self *const c = self;
@@ -77,7 +77,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Adds `total` tokens in equal parts to n budgets, at most `most`; removes if negative. */
+/* Adds `total` tokens, which may be negative, in equal parts to the n budgets below `most`. */
 static void spread(long *budget, int n, long total, long most)
 {
     const long amount = labs(total), sign = total > 0 ? 1 : -1;

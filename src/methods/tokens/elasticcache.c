@@ -29,7 +29,7 @@ static size_t state_bytes(const void *self, size_t n)
 }
 
 typedef struct {
-    /* Number of first tokens that stay, and of later ones except the last, which always stays. */
+    /* Number of first tokens that stay, and of tokens to keep between them and the last token. */
     size_t sink, wanted;
     size_t at; /* index that a decode step drops */
 } choice;

@@ -20,15 +20,15 @@ typedef struct {
     int32_t limit, recent;
     int32_t drop; /* number of entries dropped at once, where 0 means one */
     /*
-     * Only with kvd_evict_rule.fixed. at: number of oldest tokens that decode steps never drop.
-     * place: index in the pages of the token to drop, or -1. share: if above 0, the limit is this
-     * fraction of all tokens.
+     * Used with kvd_evict_rule.fixed. at: decode steps never drop the first `at` tokens. place:
+     * index in the pages of the token that a step drops, or -1. share: if above 0, `limit` is
+     * replaced by this fraction of all tokens.
      */
     int32_t at, place;
     double share;
     /* Number of prompt tokens, and of steps in which the temperature rises from tau0 to tau1. */
     int32_t prompt, steps;
-    /* Part of `keep_old` that each KV head chooses by its own scores. All heads share the rest. */
+    /* Old tokens that each KV head keeps by its own scores. Heads share the rest of keep_old. */
     int32_t keep_own;
 } kvd_evict_budget;
 
@@ -42,9 +42,9 @@ typedef enum {
     KVD_EVICT_ODD_KEYS,
     /* Log of expected attention probability times |v|. After prompts only. */
     KVD_EVICT_EXPECTED,
-    /* Mean + gamma variance of the last queries' probabilities. After prompts only. */
+    /* Mean + gamma * variance of the probabilities from the last queries. After prompts only. */
     KVD_EVICT_SPREAD,
-    /* Minus the number of recent queries that gave the token less than the mean. */
+    /* Minus the number of recent queries whose attention to the token is below the mean. */
     KVD_EVICT_PIVOTAL,
     /*
      * The larger of the mean probabilities from the last `window` queries and from all queries,
@@ -62,7 +62,7 @@ typedef enum {
     KVD_MERGE_NONE,
     /* Merges into the token with the largest key cosine, if it reaches a running mean. */
     KVD_MERGE_LIKE,
-    /* Merges into the token with the largest key cosine, if it reaches `cosine`. */
+    /* Merges into the token with the largest key cosine, if it reaches kvd_evict_rule.cosine. */
     KVD_MERGE_IMPORTANT,
     /* Merges into the kept token nearest by position, but not into the first `sink` or the last. */
     KVD_MERGE_NEAREST,
@@ -84,11 +84,11 @@ typedef struct {
     int32_t smooth; /* odd number of neighbouring tokens to sum */
     /* Score by which tokens are ranked, a kvd_evict_ranking. */
     int32_t ranking;
-    /* 1 if the KV heads of a layer keep equal tokens, by summed scores. Requires temperature 0. */
+    /* 1 if a layer's KV heads keep the same tokens, by summed scores. Requires temperature 0. */
     int32_t whole_layer;
     /* Number of first tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */
     int32_t sink;
-    /* Fraction of KV heads that keep all tokens. Requires KVD_EVICT_ATTENTION and a window. */
+    /* Fraction of KV heads that keep all tokens. Requires KVD_EVICT_ATTENTION and window > 0. */
     double whole_heads;
     /* Number of positions after the prompt for which queries are predicted (KVD_EVICT_EXPECTED). */
     int32_t future;
@@ -101,15 +101,15 @@ typedef struct {
     int32_t review;
     /* If review > 0: number of consecutive layers that keep the tokens of the first of them. */
     int32_t layers;
-    /*
-     * 1 if a window's score is the mean of the better half of its tokens, 0 if it is that of all.
-     */
+    /* 1: a group of adjacent tokens scores the mean of its better half. 0: the mean of all. */
     int32_t largest;
     /*
-     * Method kvcrush. If not 0, the fraction `crush` of keep_old goes to tokens that would be
-     * dropped. They are spaced evenly by the Hamming distance of their bits, one per query head,
-     * from an anchor. 1: the anchor is 0 1 0 1 ..., 2: the majority of the bits. Requires
-     * whole_layer and KVD_EVICT_ATTENTION.
+     * Method kvcrush, if not 0: part of the token budget (the fraction `crush`) goes to tokens that
+     * would be dropped, evenly spaced by the Hamming distance of their bits (one per query head)
+     * from an anchor.
+     *
+     * Anchor 1 is 0 1 0 1 ..., anchor 2 the majority of all tokens' bits. Requires whole_layer and
+     * KVD_EVICT_ATTENTION.
      */
     int32_t anchor;
     double crush;
@@ -129,7 +129,7 @@ typedef enum {
     KVD_READ_RECENT, /* tokens, ranked by attention of the last `history` rows (alisa.c) */
     /* Reads the tokens whose nearest centroids have the largest products with the query. */
     KVD_READ_CODES,
-    /* Reads the best of small clusters in the best large clusters of tokens. */
+    /* Ranks large clusters of tokens, then reads the best small clusters in the best of them. */
     KVD_READ_CLUSTERS,
     /* Reads the prompt pages whose mean keys have the largest products with the query. */
     KVD_READ_LANDMARKS
@@ -137,15 +137,15 @@ typedef enum {
 
 /*
  * Rule by which a decode step chooses the tokens it reads: `budget` tokens (a fraction of all if
- * below 1), in whole selection pages.
+ * below 1), in groups of `page` adjacent tokens, the selection pages.
  */
 typedef struct {
     double budget;
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
     /*
-     * For KVD_READ_RECENT: fraction of the budget for the newest tokens, and number of recent
-     * queries whose probabilities count.
+     * For KVD_READ_RECENT. local: fraction of the budget for the newest tokens. history: number of
+     * recent queries whose probabilities count.
      */
     double local;
     int32_t history;
@@ -153,16 +153,16 @@ typedef struct {
     int32_t sink, newest;
     /*
      * For KVD_READ_CLUSTERS. large: tokens of a large cluster. first: fraction of the large
-     * clusters whose small clusters are scored. alpha: weight of the largest keys in a score. A
-     * prompt token stays if one of the last fraction `rows` of queries gives it at least the
-     * probability `threshold`.
+     * clusters whose small clusters are scored. alpha: weight of the largest keys in a score.
+     * threshold: a prompt token stays if one of the last queries (the fraction `rows`) gives it at
+     * least this probability.
      */
     int32_t large;
     double first, alpha, rows, threshold;
     /*
-     * For KVD_READ_LANDMARKS: rank of prompt keys, number of prompt pages that also have exact
-     * keys, and number of last prompt pages that have only exact keys. Both kinds of pages are
-     * always read.
+     * For KVD_READ_LANDMARKS. rank: rank of prompt keys. outliers: number of the prompt's selection
+     * pages that also have exact keys. last: number of its last pages that have only exact keys.
+     * Steps always read both kinds of pages.
      */
     int32_t rank, outliers, last;
 } kvd_read_rule;
@@ -171,9 +171,9 @@ typedef struct {
 typedef struct {
     int32_t size;     /* number of centroids of a KV head */
     int32_t relative; /* RoPE position at which queries are compared with centroids */
-    /* [n_layers][n_kv_heads][d][d] Factors that multiply keys and centroids before distances. */
+    /* [n_layers][n_kv_heads][d][d] Matrices that multiply keys before distances are computed. */
     const float *factor;
-    const float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
+    const float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times `factor` */
     const float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } kvd_read_codes;
 

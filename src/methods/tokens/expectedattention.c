@@ -29,10 +29,10 @@ typedef struct {
     /* [n + future][d / 2] RoPE tables, followed by their means over the next positions [d / 2]. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /* [n][d] Keys rotated back by the mean RoPE, and times the queries' covariance. */
+    /* [n][d] k: keys, rotated back by the mean RoPE. y: k multiplied by the queries' covariance. */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
-    /* [n] Exponents of one query head, and scores summed over query heads. */
+    /* [n] z: expected logits of one query head. score: softmax of z, averaged over query heads. */
     double *z, *score;
     uint32_t *position;
 } buffers;
@@ -52,7 +52,7 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_pool *pool
     return kvd_pool_check(pool, "expected attention", err);
 }
 
-/* Writes rotated keys to b->k. Negates the sine table, so that RoPE rotates back. */
+/* Writes keys, rotated back by the mean RoPE, to b->k. Negated sines invert RoPE. */
 static void turn_keys(const kvd_tokens_self *e, const kvd_prompt_attention *p, buffers *b)
 {
     const size_t n = p->n, half = p->d / 2, future = (size_t)e->v->value[FUTURE], all = n + future;
@@ -90,7 +90,7 @@ static void measure_queries(const kvd_tokens_self *e, const kvd_prompt_attention
     const size_t turned = kvd_config_rope_dims(e->config);
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
-        /* Rotating there and back multiplies by the square of the RoPE tables' constant factor. */
+        /* Rotating back and forth multiplies by the square of the RoPE tables' constant factor. */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
     for (size_t c = 0; c < d; c++) {
@@ -168,7 +168,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->epsilon = (float)v->value[EPSILON];
 }
 
-/* Returns the token budget. The first `sink` tokens always stay and count in it. */
+/* Returns the token budget. The first tokens (parameter `sink`) always stay and count in it. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),

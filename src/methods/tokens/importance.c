@@ -71,7 +71,7 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
-/* Returns the common tokens at precision `level` of two layers, as a fraction. */
+/* Returns the number of tokens at precision `level` in both a and b, relative to the larger set. */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;

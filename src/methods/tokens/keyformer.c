@@ -47,7 +47,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double *const f = state, *const x = malloc(a->n * sizeof *x);
     if (!x)
         return kvd_no_memory(err, "scores of entries", a->n * sizeof *x);
-    /* The newest token's element of `f` still holds a dropped token's score. */
+    /* A dropped token may have left its score in the newest token's element. */
     f[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++) {
         const float *const score = a->score + (size_t)j * a->n;

@@ -1,4 +1,4 @@
-/* Method knorm: keeps prompt tokens whose keys are short (Devoto et al. 2024). */
+/* Method knorm: keeps prompt tokens whose keys have small norms (Devoto et al. 2024). */
 #include <math.h>
 #include <stdlib.h>
 

@@ -20,10 +20,10 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Significance limits relative to the mean: drop below cut_low, lower below cut_high. */
+    /* Limits of significance / mean: drop below cut_low, low precision below cut_high. */
     double cut_low, cut_high;
     size_t room;
-    /* [room] Sums of received probabilities, then [room] the number of probabilities in each. */
+    /* [2 room] Sum of the probabilities that each token received, then the number of summands. */
     double sum_rows[];
 } significance;
 
@@ -82,7 +82,7 @@ static double significance_of(const significance *s, size_t i)
     return s->sum_rows[i] / s->sum_rows[s->room + i];
 }
 
-/* Returns the least significant token of precision `wanted`, or n if there is none. */
+/* Returns the least significant token at precision level `wanted`, or n if there is none. */
 static size_t least_of(const significance *s, const uint8_t *level, size_t n, uint8_t wanted)
 {
     size_t least = n;
@@ -101,7 +101,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /* The new token's elements of sum_rows still hold a dropped token's sums. */
+    /* A dropped token may have left its sums in the new token's elements. */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)

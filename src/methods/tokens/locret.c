@@ -13,7 +13,7 @@
 #include "methods/tokens/tokens.h"
 #include "model/pass/blocks.h"
 
-/* The first two parameters are KVD_WINDOW_BUDGET and KVD_WINDOW_ROWS. */
+/* The first two parameters must have the indices KVD_WINDOW_BUDGET and KVD_WINDOW_ROWS. */
 static const kvd_parameter parameters[] = {
     {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "older tokens kept: below 1 a fraction of the prompt, else a number"},
@@ -95,20 +95,20 @@ static const kvd_retaining_heads *retaining(const void *self)
     return &((const locret *)self)->heads;
 }
 
-/* Makes tables [n][d_head / 2] with which kvd_rope_apply undoes RoPE. */
+/* Fills cosine and sine tables [n][d_head / 2] with which kvd_rope_apply undoes RoPE. */
 static void tables_back(const kvd_config *c, const kvd_prompt_attention *p, size_t n, float *cosine,
                         float *sine)
 {
     kvd_rope_tables(c, kvd_rope_local(c, p->layer), p->n_expected, n, cosine, sine);
     for (size_t i = 0; i < n * (size_t)c->d_head / 2; i++) {
-        /* The square of the constant factor that some models put into their RoPE tables. */
+        /* Some models multiply RoPE tables by a constant factor; this is its square. */
         const float square = cosine[i] * cosine[i] + sine[i] * sine[i];
         cosine[i] /= square;
         sine[i] /= -square;
     }
 }
 
-/* Writes q and k before RoPE, and v, of token t to x. p [n_heads] describes the KV heads. */
+/* Writes Q and K before RoPE, and V, of token t in the KV heads p [n_heads] to x. */
 static void gather(const kvd_config *c, const kvd_prompt_attention *p, size_t n_heads, size_t t,
                    const float *cosine, const float *sine, float *x)
 {

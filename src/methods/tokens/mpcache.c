@@ -60,8 +60,8 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
 }
 
 /*
- * Returns the bits of the extremes of small clusters, which `select` reads. The extremes of large
- * clusters are computed from them.
+ * Returns the bits of the small clusters' extremes (largest and smallest key per channel), which
+ * `select` reads. The extremes of large clusters follow from them.
  */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
@@ -73,7 +73,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 2 * (double)((n + small - 1) / small * d * number_bits);
 }
 
-/* Writes the queries' similarity with each cluster of `size` tokens. Returns their number. */
+/* Writes each cluster's similarity with the queries. Returns the number of clusters. */
 static size_t compare(const kvd_tokens_self *m, const kvd_read_choice *c, size_t size,
                       double *likeness)
 {

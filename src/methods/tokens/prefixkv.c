@@ -16,7 +16,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns how many top tokens reach `share`. sum[i]: importance of the first i + 1. */
+/* Returns how many of the most important tokens reach the sum `share`. sum [n] has prefix sums. */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
     size_t low = 0, high = n - 1;
@@ -60,7 +60,7 @@ static size_t sinks_of(const kvd_parameter_values *v, size_t n)
     return asked + 1 < n ? asked : n - 1;
 }
 
-/* Writes each layer's number of kept tokens. x [layers][n] is their importance. */
+/* Writes each layer's number of kept tokens. x [layers][n] is the tokens' importance. */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)
 {

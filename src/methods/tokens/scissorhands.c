@@ -15,9 +15,9 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Number of prompt queries, over query heads, that gave the token less than the mean. */
+    /* Number of prompt queries, over query heads, with attention to the token below the mean. */
     double prompt;
-    /* One bit per decode step, the newest in bit 0: 1 if the token got less than the mean. */
+    /* Bit i is 1 if, i decode steps ago, the attention to the token was below the mean. */
     uint64_t rows;
     uint32_t steps; /* decode steps since the token was appended */
 } entry;
@@ -38,7 +38,7 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Returns `history` times the number of recent queries that gave the token less than the mean. */
+/* Returns `history` times the number of recent queries with below-mean attention to the token. */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

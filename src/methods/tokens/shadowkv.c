@@ -22,7 +22,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* State of a KV head, followed by mean keys [chunks][d] and one flag per chunk with exact keys. */
+/* State of a KV head, followed by mean keys [chunks][d] and a flag per chunk: 1 for exact keys. */
 typedef struct {
     size_t prompt, chunks;
 } shadow;
@@ -67,7 +67,7 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/* Writes mean keys, and chooses the groups with exact keys. exact [n] is 1 for their tokens. */
+/* Writes chunks' mean keys, and sets exact [n] to 1 for tokens of chunks that keep exact keys. */
 static int find_landmarks(const kvd_tokens_self *q, shadow *s, const kvd_prompt_keys *p,
                           uint8_t *exact, kvd_err *err)
 {

@@ -20,7 +20,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Computes KV heads' mean attention outputs x [d], and their distances from the overall mean. */
+/* Computes KV heads' mean attention outputs x [n_heads][d], and their distances from their mean. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -34,7 +34,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* With two heads, both distances are equal, and are set to 0 lest rounding decide. */
+        /* With two heads, both distances are equal. Zeros avoid differences by rounding. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)

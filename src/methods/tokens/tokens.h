@@ -1,4 +1,4 @@
-/* Interface of methods that decide which cached tokens are kept, lowered or dropped. */
+/* Interface of methods that drop cached tokens, or keep some of them at low precision. */
 #ifndef KVD_METHODS_TOKENS_TOKENS_H
 #define KVD_METHODS_TOKENS_TOKENS_H
 
@@ -14,16 +14,16 @@ typedef struct {
     size_t n_expected;
     /* [n] Sum of the probabilities that each token received, over queries and query heads. */
     const double *mass;
-    /* [n] Part of `mass` that each token received from itself. */
+    /* [n] Probability that each token received from itself, summed over query heads. */
     const double *own;
     /* Number of last queries of the prompt in the array `recent`. */
     size_t window;
     const double *recent; /* [group][n] probabilities from the last rows */
-    /* [n] Number of the queries of `recent` that gave each token less than the mean. */
+    /* [n] Number of the prompt's last queries whose attention to the token is below the mean. */
     const double *below;
     /* [n] Log of the softmax denominator of each query, mean over query heads. */
     const double *log_denominator;
-    /* [n] Like `mass`, but computed from the scores that the function `regularise` returns. */
+    /* [n] Sum over queries of the softmax of scores that the function `regularise` returns. */
     const double *score_mass;
     size_t d;
     /* [n][d] Keys after RoPE, and values. Tokens are `ld` floats apart. */
@@ -32,15 +32,15 @@ typedef struct {
     /* [n][group][d] Queries after RoPE. Tokens are `ldq` floats apart. */
     const float *q;
     size_t ldq;
-    /* [n] Levels that the function `rank` wrote for this KV head. */
+    /* [n] Precision levels that the function `rank` wrote for this KV head. */
     const uint8_t *ranked;
-    /* Attention sinks of the query heads from this KV head's first on. NULL: no sinks. */
+    /* Attention sinks, beginning with this KV head's first query head. NULL: no sinks. */
     const float *sinks;
 } kvd_prompt_attention;
 
 /* Q and K of one prompt in one layer, before anything is compressed. */
 typedef struct {
-    /* Index among the layers in which the method chooses tokens. */
+    /* Index of the layer among those in which the method chooses tokens. */
     int layer;
     size_t n;
     /*
@@ -104,7 +104,7 @@ typedef struct {
     kvd_dtype type;          /* data type of stored numbers */
 } kvd_prompt_keys;
 
-/* Bits of low-rank keys in the cache: for each token, and for each prompt and KV head. */
+/* Bits of a KV head's low-rank keys: for each token, and in addition for each prompt. */
 typedef struct {
     double token, prompt;
 } kvd_rebuilt_bits;
@@ -120,7 +120,7 @@ struct kvd_tokens_method {
     double entry_bits;
     /* How the CUDA engine drops this method's tokens. NULL: not supported. */
     const kvd_tokens_eviction *eviction;
-    /* Returns the rule by which the CUDA engine does `select`. NULL: not supported. */
+    /* Returns the rule by which the CUDA engine chooses tokens to read. NULL: not supported. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
     /* Returns the centroids of an open method with KVD_READ_CODES. */
     kvd_read_codes (*read_codes)(const void *self);
@@ -146,19 +146,21 @@ struct kvd_tokens_method {
     /* Returns the bytes of a KV head's state for n tokens, allocated as zeros. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
-     * `repeats`: each prompt is followed by a copy of itself. `observe` computes the numbers by
-     * which `rank` chooses tokens, and must be thread-safe. `observed` returns how many numbers a
-     * layer has. If both are NULL, `rank` uses softmax denominators.
+     * True if each prompt is followed by a copy of itself.
+     *
+     * `observe` computes the numbers by which `rank` chooses tokens, and must be thread-safe.
+     * `observed` returns how many numbers a layer has. If both are NULL, `rank` uses softmax
+     * denominators.
      */
     bool repeats;
     size_t (*observed)(const void *self, size_t n);
     int (*observe)(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err);
     /*
      * In a first pass, chooses the precision of prompt tokens of all layers: level [n_layers][n]
-     * or, with `observe`, [n_layers][n_kv_heads][n]. NULL: no first pass.
+     * or, if `observe` is not NULL, [n_layers][n_kv_heads][n]. NULL: no first pass.
      */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
-    /* Writes the precision level [n] of a prompt's tokens, at first high, and the state. */
+    /* Writes a prompt's precision levels [n], which are KVD_LEVEL_HIGH before, and the state. */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
     /*
@@ -179,9 +181,9 @@ struct kvd_tokens_method {
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
     /*
-     * Chooses how dropped tokens merge into kept ones, after prompts and, if merges_steps is true,
-     * after decode steps. into[i] is the index of the kept token that receives token i, or n if
-     * there is none. weight[i] is the weight of token i. Before the call, into[i] is n and
+     * `merge` chooses how dropped tokens merge into kept ones, after prompts and, if merges_steps
+     * is true, after decode steps. into[i] is the index of the kept token that receives token i, or
+     * n if there is none. weight[i] is the weight of token i. Before the call, into[i] is n and
      * weight[i] is 1. NULL: no merging.
      */
     bool merges_steps;
@@ -216,7 +218,7 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
 
 /* Returns the fraction of important tokens in a layer. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);
-/* Returns parameter `layers` of method importance, the layers with equal important tokens. */
+/* Returns parameter `layers` of method importance: layers per group with equal important tokens. */
 int kvd_tokens_layers(const kvd_parameter_values *v);
 
 /* Returns a budget in tokens. A value below 1 is a fraction of `of`, rounded down. */
@@ -231,7 +233,7 @@ int kvd_tokens_check_budgets(const kvd_method_info *m, const kvd_parameter_value
 /* Fails if no token would stay. For methods whose first parameter is `budget`. */
 int kvd_tokens_check_budget(const kvd_parameter_values *v, kvd_err *err);
 
-/* Private data of methods without `open`. */
+/* Private data of methods whose `open` is NULL. */
 typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
@@ -245,11 +247,11 @@ int kvd_tokens_open(const kvd_tokens_method *m, const kvd_parameter_values *v,
                     const kvd_method_setup *s, void **self, kvd_err *err);
 void kvd_tokens_close(const kvd_tokens_method *m, void *self);
 
-/* Token budget of methods that drop tokens once and have the parameter `budget`. */
+/* Token budget of methods that drop tokens once and whose first parameter is `budget`. */
 kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 
-/* Copies the precision levels that `rank` has chosen. For use as function `prompt`. */
+/* Copies the levels that `rank` has chosen. Can serve as kvd_tokens_method.prompt. */
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
@@ -272,12 +274,12 @@ void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
 /* Token budget of methods that drop tokens once and keep the last `window` tokens. */
 kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
-/* Returns the number of tokens before the last `window` of a prompt of n tokens. */
+/* Returns how many of a prompt's n tokens are older than the window of newest tokens. */
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, size_t n);
-/* Scores the older prompt tokens by the attention received from the last `window`. */
+/* Scores the older prompt tokens by the attention received from the last `window` queries. */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
-/* Keeps the `budget` tokens with the largest window scores, and the last `window` tokens. */
+/* Keeps the last `window` prompt tokens, and the `budget` older ones with the largest scores. */
 int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                            size_t budget, uint8_t *level, kvd_err *err);
 
@@ -293,7 +295,7 @@ kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_req
  */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
-/* Keeps the k of n tokens with the largest scores; on ties, the later. */
+/* Keeps the k of n tokens with the largest scores. On ties, later tokens stay. */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
 /*
@@ -309,7 +311,7 @@ int kvd_tokens_observe_received(const void *self, const kvd_observed_prompt *r, 
                                 kvd_err *err);
 
 double kvd_tokens_dot(const float *a, const float *b, size_t d);
-/* Returns the length of a vector of d numbers, at least 1e-12. */
+/* Returns the Euclidean norm of x [d], at least 1e-12. */
 double kvd_tokens_length(const float *x, size_t d);
 
 /* Returns the first index of the smallest score. n must be above 0. */

@@ -20,7 +20,7 @@ static size_t window(const kvd_parameter_values *v)
     return 1;
 }
 
-/* Keeps the newest token, and the budget - 1 older ones with the largest `sum` [n]. Frees `sum`. */
+/* Keeps the newest token and the budget - 1 older ones with the largest `sum` [n]. Frees `sum`. */
 static int keep(const kvd_parameter_values *v, double *sum, size_t n, size_t n_expected,
                 size_t n_heads, uint8_t *const *level, kvd_err *err)
 {

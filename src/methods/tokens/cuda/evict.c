@@ -33,7 +33,7 @@ typedef struct {
     kvd_evict_rule rule;
     kvd_evict_state state;
     bool steps;
-    /* True if decode steps drop tokens by score, which needs scores and positions. */
+    /* True if decode steps drop tokens by score, so that scores and positions must be stored. */
     bool notes;
     size_t n_slots, max_len, n_q8;
     evict_slot *slot;
@@ -45,7 +45,7 @@ typedef struct {
     float *mass, *score, *lse, *lse_steps, *work;
     float *distance;
     int32_t *kept;
-    /* `joined` is true if several GPUs add the scores of their KV heads. */
+    /* True if several GPUs add the scores of their KV heads. */
     bool joined;
     float *sums;
     /* RoPE data, [1] for layers with rope_local_theta, [0] for other layers. */
@@ -66,7 +66,7 @@ static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
 
-/* Returns the number of cached tokens after a decode step that begins with n. */
+/* Returns the number of cached tokens after a decode step, given n before it. */
 static size_t left_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t limit = (size_t)b->limit, all = n + 1, recent = (size_t)b->recent;
@@ -314,7 +314,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     a.latents = latents_of(e, r->layer);
     if (e->rule.ranking == KVD_EVICT_EXPECTED)
         a.expected = expected_of(e, r->layer);
-    /* Scores need unprojected keys (`whole`), but kvd_evict_choose moves stored keys (`a`). */
+    /* Unprojected keys (`whole`) are scored, but kvd_evict_choose moves stored keys (`a`). */
     kvd_evict_prompts_args whole = a;
     kvd_evict_prompts_whole(c, &whole);
     return kvd_status((e->rule.ranking == KVD_EVICT_TRAINED
@@ -342,7 +342,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Returns the bytes of a token's score, position and history. */
+/* Returns the bytes of a token's score, position and, for KVD_EVICT_PIVOTAL, history. */
 static size_t entry_state_bytes(const evict *e)
 {
     return sizeof *e->state.score + sizeof *e->state.position +
@@ -548,7 +548,7 @@ static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int 
 
 /*
  * Returns the sequence position of the token at index `place`, if decode steps overwrite the last
- * `recent` indices in turn.
+ * b->recent indices in turn.
  */
 static uint32_t streamed(const kvd_evict_budget *b, size_t tokens, size_t place)
 {
@@ -634,8 +634,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
     /*
-     * These rankings need the softmax denominators of attention. With a temperature (tau0 > 0),
-     * kernels compute denominators of their own.
+     * Ranking by attention needs its softmax denominators. With a temperature (tau0 > 0), kernels
+     * compute their own.
      */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||

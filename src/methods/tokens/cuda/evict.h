@@ -24,8 +24,8 @@ typedef struct {
     float *score;
     uint32_t *position;
     /*
-     * For KVD_EVICT_PIVOTAL: bits of each token, newest step in bit 0, 1 if its probability was
-     * below the mean.
+     * For KVD_EVICT_PIVOTAL: history of each token. Bit i is 1 if, i decode steps ago, the token's
+     * probability was below the mean.
      */
     uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
@@ -70,7 +70,7 @@ typedef struct {
     float *work; /* device memory of kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
 
-/* Networks for KVD_EVICT_TRAINED on the device, with the inputs and outputs of this GPU's heads. */
+/* Trained networks of KVD_EVICT_TRAINED, with the inputs and outputs of this GPU's heads. */
 typedef struct {
     size_t hidden, inputs; /* number of hidden units, and of inputs: Q, K and V of a token */
     const uint16_t *fc1;   /* [n_layers][hidden][inputs] bf16 */
@@ -87,13 +87,13 @@ typedef struct {
     const kvd_evict_budget *budget;
     int32_t hopper;
     /*
-     * Index of the layer, number of prompts, of rows of `q`, of page table entries per prompt, and
-     * of tokens of the longest prompt.
+     * Index of the layer, and numbers of prompts, of rows of Q, of page table entries per prompt,
+     * and of tokens of the longest prompt.
      */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
-     * [batch] in device memory: first row in `q`, number of tokens and slot of each prompt. With
-     * KVD_EVICT_REPEATED, `q` also has a copy of each prompt.
+     * [batch] in device memory: first row of Q, number of tokens and slot of each prompt. With
+     * KVD_EVICT_REPEATED, Q also has a copy of each prompt.
      */
     const int32_t *q_start, *q_len, *slot;
     /* [batch][max_pages] in device memory: page table of the prompts. */
@@ -101,9 +101,9 @@ typedef struct {
     /* Queries in device memory, in 8 x 8 blocks. */
     const void *q;
     void *pool; /* device pages with K and V of the layer */
-    /* If latents.pool is not NULL, dropping tokens moves these in place of K and V. */
+    /* If latents.pool is not NULL, latent vectors of kept tokens are moved instead of K and V. */
     kvd_evict_latents latents;
-    /* [n_heads][n_q8] on the device: logs of softmax denominators. Overwritten if tau0 > 0. */
+    /* [n_heads][n_q8] on the device: logs of softmax denominators. Overwritten if rule.tau0 > 0. */
     float *lse;
     /* Scratch [n_heads][n_q8] in device memory: attention that each token received. */
     float *mass;
@@ -113,22 +113,22 @@ typedef struct {
      */
     float *distance;
     /*
-     * summed: 1 if `mass` and `distance` are sums over the heads of all GPUs. n_heads: number of
-     * query heads of all GPUs.
+     * summed: 1 if attention and Hamming distances are sums over the heads of all GPUs. n_heads:
+     * number of query heads of all GPUs.
      */
     int32_t summed, n_heads;
     /* Output [n_kv_heads][n_q8] on the device: score of each token. */
     float *score;
-    /* Output [n_kv_heads][n_q8] on the device: kept tokens; if merging, then dropped ones. */
+    /* Output [n_kv_heads][n_q8] on the device: indices of kept and, if merging, dropped tokens. */
     int32_t *kept;
     kvd_evict_merging merging;
     kvd_evict_expected expected;
 } kvd_evict_prompts_args;
 
 /*
- * Score the tokens of prompts that begin at position 0. kvd_evict_score_keys and
- * kvd_evict_score_expected write `score`, other scoring functions `mass`. kvd_evict_choose moves
- * the kept tokens to the front of the pages.
+ * The kvd_evict_score functions score prompt tokens from position 0 on. kvd_evict_score_keys and
+ * kvd_evict_score_expected write args->score, the others args->mass. kvd_evict_choose then moves
+ * the tokens that stay to the front of the pages.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -137,23 +137,23 @@ cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStr
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Sums `mass` over this GPU's query heads and, if rule.anchor is not 0, computes `distance`. The
- * caller adds both over all GPUs.
+ * Sums args->mass over this GPU's query heads and, if rule.anchor is not 0, computes
+ * args->distance. The caller then adds both over all GPUs.
  */
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last `rows` queries gives token t at
- * least the probability `threshold`, else to 0. kvd_evict_marked drops tokens with mass 0, but
- * never the newest, and sets length [batch] to the number of kept tokens.
+ * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last queries (the fraction `rows`)
+ * gives token t at least the probability `threshold`, else to 0. kvd_evict_marked drops tokens with
+ * mass 0, but never the newest, and sets length [batch] to the number of kept tokens.
  */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);
 cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length,
                              kvd_evict_budget *budget, cudaStream_t stream);
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
-/* Merges dropped prompt tokens into kept ones. `kept` lists kept, then dropped tokens. */
+/* Merges dropped prompt tokens into kept ones. args->kept lists kept, then dropped tokens. */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* Fills `kept`, merging.count and weights from `mass`, which is overwritten. For KVD_MERGE_RUNS. */
+/* For KVD_MERGE_RUNS: fills args->kept, merging counts and weights. Overwrites args->mass. */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
 /* Arguments for dropping tokens after a decode step in one layer. */
@@ -170,9 +170,9 @@ typedef struct {
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
     kvd_evict_latents latents; /* Moved instead of K and V, unless `pool` is NULL. */
-    /* [batch][n_heads] on the device: logs of softmax denominators, unless tau0 > 0. */
+    /* [batch][n_heads] on the device: logs of softmax denominators. Not used if rule.tau0 > 0. */
     const float *lse;
-    /* Scratch of kvd_evict_steps_bytes bytes if tau0 > 0, and for KVD_EVICT_PIVOTAL. */
+    /* Scratch of kvd_evict_steps_bytes bytes, for scores with temperature or KVD_EVICT_PIVOTAL. */
     float *work;
     /*
      * [batch][room] in device memory: scores summed over this GPU's KV heads. The caller adds the
@@ -184,7 +184,8 @@ typedef struct {
 
 /*
  * Adds a decode step's probabilities to the scores, drops tokens and moves the last tokens to the
- * freed indices. `splits` is the number of CTAs per KV head: 1, 2, 4 or 8 on sm_90, otherwise 1.
+ * freed indices. args->splits is the number of CTAs per KV head: 1, 2, 4 or 8 on sm_90, otherwise
+ * 1.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *args, cudaStream_t stream);
@@ -195,9 +196,9 @@ size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room)
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
- * Allocate memory of *g, which *m owns. kvd_evict_merging_work allocates scratch memory for prompts
- * of n elements. kvd_evict_merging_slots allocates zeroed counts of merged tokens per slot, and
- * pinned memory for a copy, *host [n_slots].
+ * Allocate memory of *g, which *m owns. kvd_evict_merging_work allocates scratch memory for at most
+ * n prompt tokens, counted per KV head. kvd_evict_merging_slots allocates zeroed counts of merged
+ * tokens per slot, and pinned memory for a copy, *host [n_slots].
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
@@ -215,7 +216,7 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 /* Returns the arguments of prompts that do not depend on the method. */
 kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                             int layer);
-/* If the cache keeps unprojected K of prompts, makes *a read them and unprojected queries. */
+/* If the cache keeps unprojected K of prompts, makes *a point to them and unprojected queries. */
 void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a);
 
 /*
@@ -224,10 +225,10 @@ void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a
  */
 void kvd_gpu_evict_latents(kvd_gpu_method *m, const kvd_latent_store *store);
 
-/* Copies the networks to the device. *memory owns all arrays of *x. */
+/* Copies the trained networks of method locret to the device. *memory owns all arrays of *x. */
 int kvd_evict_trained_make(kvd_evict_trained *x, const kvd_gpu_method *m, kvd_device_memory *memory,
                            kvd_err *err);
-/* Starts scoring a layer's prompt tokens: score [n_kv_heads][n_q8]. */
+/* Starts scoring a layer's prompt tokens. The output is score [n_kv_heads][n_q8]. */
 int kvd_evict_trained_score(const kvd_evict_trained *x, const kvd_gpu_method *m,
                             const kvd_paged_rows *r, float *score, kvd_err *err);
 

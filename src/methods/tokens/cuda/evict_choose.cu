@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(CHOOSE)
                       a.score + (size_t)g * a.n_q8 + at);
 }
 
-/* Replaces the first row of `mass` by the sum over all query heads. */
+/* Replaces the first row of a.mass by the sum over all query heads. */
 __global__ void __launch_bounds__(CHOOSE)
     layer_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
-    /* The larger of recent probability and total probability, each divided by its mean. */
+    /* Importance is the larger of recent and total probability, each divided by its mean. */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
     __syncthreads();
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Sets each token's `distance` to the number of query heads whose choice to keep it differs from
- * the anchor's (method kvcrush).
+ * Counts, for each token, the query heads whose bit (1 if the head would keep the token) differs
+ * from the anchor's bit (method kvcrush).
  */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -134,8 +134,8 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
 }
 
 /*
- * Method kvcrush: keeps the tokens with the largest scores. Sorts the others by `distance` and
- * keeps every k-th of them.
+ * Method kvcrush: keeps the tokens with the largest scores. Sorts the others by Hamming distance
+ * and keeps every k-th of them.
  */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* Numbers the dropped tokens in order of distance d. Each thread counts those in its part. */
+    /* Walks through the dropped tokens by distance d, and keeps every `every`-th of them. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
@@ -290,8 +290,8 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     /*
-     * With rule.whole_layer, every CTA reads `mass` of all heads. Smoothing would overwrite it, so
-     * smoothing is not supported.
+     * Smoothing overwrites a->mass, which the CTAs of other heads read with rule.whole_layer. So
+     * these two cannot be combined.
      */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))

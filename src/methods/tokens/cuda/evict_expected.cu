@@ -2,7 +2,7 @@
  * Scores prompt tokens by the attention expected from future queries (method expectedattention), or
  * by keys alone.
  *
- * Queries are normal with mean mu and covariance C. Logarithms avoid underflow.
+ * Future queries are assumed to be normally distributed. Logarithms avoid underflow.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 
@@ -12,7 +12,8 @@ namespace
 enum { SPLITS = 8, TOGETHER = 4, THREADS = 256, WEIGH = 512, BLOCKS = KVD_WIDTH_MAX / 32 };
 
 /*
- * Geometry of kernels whose 16 x 16 threads have 8 columns each. WIDTH is the largest width of K.
+ * Sizes for kernels with 16 x 16 threads, each of which has 8 of 128 columns. WIDTH is the largest
+ * width of K.
  */
 template <int WIDTH> struct tiling {
     enum {
@@ -24,8 +25,8 @@ template <int WIDTH> struct tiling {
 };
 
 /*
- * Returns the floats that a CTA sums over queries: (x - y)(x - y)^T [d][d], x - y [d], and y [d].
- * The first query y is subtracted to avoid cancellation.
+ * Returns the number of floats in a CTA's sums over queries x: (x - y)(x - y)^T [d][d] and x - y
+ * [d], followed by y [d]. Subtracting y, the first query, avoids cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
@@ -67,8 +68,8 @@ __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, in
 }
 
 /*
- * Sums part `split` of the queries of a head. A CTA sums the products of 128 rows and 128 columns
- * of [d][d]; the first CTA of a part also sums the queries.
+ * Sums query products for a head's second moment [d][d], over part `split` of the queries. A CTA
+ * has a block of 128 x 128 products. The first CTA of each part also sums the queries.
  */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the address of 8 dimensions of K, or of V if `after` is not 0, of token t. */
+/* Returns the address of dimensions 8 block .. 8 block + 7 of K (V if `after` > 0) of token t. */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
 {
@@ -201,7 +202,7 @@ __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args
            a.map.kv_offset[g] + after + piece(t, block, d);
 }
 
-/* Computes z of ROWS keys. A thread has ROWS / 16 keys and 8 columns of each block of 128. */
+/* Computes the expected logits of ROWS keys. A thread has ROWS / 16 keys and 8 of 128 columns. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS)
     logits_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
@@ -273,7 +274,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the maximum (if `largest`) or the sum of x over the CTA. */
+/* Returns the maximum (if `largest`) or the sum of x over the CTA. of_warp is scratch memory. */
 __device__ float over_cta(float x, bool largest, float *of_warp)
 {
     for (int step = 1; step < 32; step *= 2) {
@@ -365,7 +366,7 @@ template <int BLOCKS> struct part {
     float x[BLOCKS][8];
 };
 
-/* Loads the lane's part of keys 8 t8 .. 8 t8 + 7. Keys from n on become 0. */
+/* Loads the lane's dimensions of key 8 t8 + lane % 8. Keys from n on become 0. */
 template <int BLOCKS>
 __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, const int32_t *page,
                                              int g, int t8, int n, int lane)

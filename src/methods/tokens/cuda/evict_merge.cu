@@ -55,7 +55,7 @@ __device__ __forceinline__ float add_square(uint4 x, uint4 y, float sum)
     return sum;
 }
 
-/* Writes 1 / |key| of every prompt token to `length`. */
+/* Writes 1 / |key| of every prompt token to a.merging.length. */
 __global__ void __launch_bounds__(THREADS)
     lengths_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/* Loads the keys of 32 consecutive tokens of entries.list as mma.sync fragments. */
+/* Loads the keys of tokens from .. from + 31 of e.list as mma.sync fragments. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
@@ -94,7 +94,7 @@ __device__ __forceinline__ void hold(const entries &e, int page_elements, int d,
         }
 }
 
-/* Copies the keys of TILE tokens of the list to shared memory. */
+/* Copies the keys of TILE tokens of e.list to shared memory. */
 template <int TILE>
 __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d, int tile, int n,
                                       uint32_t to)
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(RULE)
     double sum = 0;
     for (int p = e.m + me; p < e.n; p += RULE)
         sum += (double)weight[p];
-    /* The mean is NaN if no token was dropped. */
+    /* The mean cosine is NaN if no token was dropped. */
     const double mean = sum_over<RULE>(sum) / (double)(e.n - e.m);
     if (me == 0)
         a.merging.threshold[head_at(a.state, a.map.n_kv_heads, a.slot[b], g)] = mean;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Chooses to merge the dropped tokens with the largest scores, if cosines reach rule.cosine. */
+/* Selects for merging the dropped tokens with the largest scores and cosines >= rule.cosine. */
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Merges dropped tokens into the nearest kept token, except the first `sink` and the last one. */
+/* Merges dropped tokens into the nearest kept ones, but not the first rule.sink or the last. */
 __global__ void __launch_bounds__(THREADS)
     nearest_position_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums attention over query heads. Sets `into` to 1 for tokens that are never merged. */
+/* Sums attention over query heads, and marks the tokens with largest sums, which never merge. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.into[row + t] = key(t) >= least;
 }
 
-/* Sets `length` to 1 for a token that joins the run of the token before it, else to 0. */
+/* Writes 1 to merging.length for tokens that join the run of similar tokens before them, else 0. */
 __global__ void __launch_bounds__(THREADS)
     joined_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -307,13 +307,13 @@ struct run {
     int from, to, pivot, j, m;
 };
 
-/* Returns the index of token t of run r in the list of kept, then merged tokens. */
+/* Returns the index of token t of run r in the list of all kept, then all merged tokens. */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
 }
 
-/* Returns the array of the first tokens of a KV head's runs. */
+/* Returns the array with the first token of each run of similar tokens in a KV head. */
 __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, int g, int b)
 {
     return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * a.n_q8 + a.q_start[b]);
@@ -393,10 +393,10 @@ __global__ void __launch_bounds__(NEAR)
     }
 }
 
-/* Number of kept tokens of a CTA whose sums fit into shared memory. */
+/* Number of kept tokens per CTA, limited by the shared memory for their weighted sums. */
 template <int WIDTH> constexpr int kept_each = WIDTH > KVD_WIDTH_NARROW ? 16 : 32;
 
-/* Replaces kept keys and values by weighted means. */
+/* Replaces keys and values of kept tokens by weighted means over the tokens merged into them. */
 template <int WIDTH>
 __global__ void __launch_bounds__(2 * WIDTH)
     merge_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -468,7 +468,7 @@ struct candidate {
     int place, unused;
 };
 
-/* Returns a sort key: larger cosine first, then earlier position. */
+/* Returns a sort key, larger for larger cosines and, on ties, for earlier positions. */
 __device__ __forceinline__ u64 key_at(float cosine, uint32_t position)
 {
     return (key_of(cosine, 0) & 0xffffffffull << 32) | (u64)(uint32_t)~position;
@@ -480,7 +480,7 @@ __device__ __forceinline__ float cosine_of(u64 key)
     return __uint_as_float(rising >> 31 ? rising & 0x7fffffffu : ~rising);
 }
 
-/* Finds, in the CTA's part, the token whose key is most similar to the dropped token's key. */
+/* Finds, among the CTA's tokens, the one whose key is most similar to the dropped token's key. */
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {

@@ -61,7 +61,7 @@ template <int THREADS> static __device__ double sum_over(double x)
     return part[0];
 }
 
-/* Returns the index within a page of 8 dimensions of token t. */
+/* Returns the offset in a page of dimensions 8 block .. 8 block + 7 of token t. */
 static __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
     }
 }
 
-/* Returns the element index, in the pool of pages, of a block of 8 dimensions of token t. */
+/* Returns the offset in the pool of pages of dimensions 8 block .. 8 block + 7 of token t. */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
 {
@@ -238,7 +238,7 @@ static __device__ __forceinline__ void compact_rows(const page_rows &x, const in
     }
 }
 
-/* Returns into how many pieces move_piece divides a token of KV head g. */
+/* Returns into how many pieces (see move_piece) a token of KV head g is divided. */
 static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, int g)
 {
     if (!a.latents.pool)
@@ -247,7 +247,7 @@ static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, i
     return (h.rank[0] + h.rank[1]) / 8 + 1;
 }
 
-/* Copies piece c of a token from index `newest` to `place`. A piece is 16 bytes or the position. */
+/* Copies piece c (16 bytes, or the position) of the token at index `newest` to index `place`. */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int b, int g,
                                                   int newest, int place, int c)
 {
@@ -271,7 +271,7 @@ struct score_params {
     kvd_evict_prompts_args a;
     /* Factor of the product q k: scale * log2(e) / temperature. */
     float factor;
-    /* Factor of the noise: log2(e) / temperature, or 0. */
+    /* Factor of the Gumbel noise: log2(e) / temperature, or 0 without noise. */
     float noise;
     float lse_factor; /* factor of lse: log2(e), or 1 for base-2 logarithms */
 };
@@ -345,7 +345,7 @@ static __device__ __forceinline__ void step_products(const uint16_t *low, const 
     }
 }
 
-/* Multiplies 32 vectors in registers by 16 vectors in shared memory. */
+/* Multiplies 32 vectors (keys or queries) in registers by 16 vectors in shared memory. */
 template <int STEPS>
 static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from,
                                                 int d, float (&acc)[2][2][4])

@@ -62,8 +62,8 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
 }
 
 /*
- * LOGS: logs of softmax denominators. Per key, SUMS: sum of its probabilities, LARGEST: their
- * maximum, COUNTS: minus the number of those below the mean.
+ * LOGS: log of each query's softmax denominator. Others per key: SUMS of its probabilities, LARGEST
+ * probability, COUNTS: minus the number of probabilities below the mean.
  */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
@@ -73,7 +73,7 @@ __device__ __forceinline__ float below_mean(float p, int t)
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/* Adds the terms of two tokens. If MASKED, skips keys after the query. */
+/* Adds the attention terms of two adjacent tokens. If MASKED, skips keys after a query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,
@@ -119,7 +119,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* Sums attention over the queries of a prompt, to `lse` for LOGS, otherwise to `mass`. */
+/* Sums attention over the queries of a prompt, to a.lse for LOGS, otherwise to a.mass. */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)
@@ -221,8 +221,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
 }
 
 /*
- * Sums the probabilities of all query heads for 128 keys, over the prompt's last `rows` queries.
- * WIDTH: largest width of Q and K.
+ * Sums the probabilities of all query heads for 128 keys, over the prompt's last queries. WIDTH:
+ * largest width of Q and K.
  */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)

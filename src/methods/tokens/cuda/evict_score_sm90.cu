@@ -66,7 +66,7 @@ struct totals {
     float sum[2], top[2], noise[2];
 };
 
-/* Adds a tile's products to the sums of two tokens. MASKED skips keys after the query. */
+/* Adds a tile's products to the sums of the thread's two tokens. MASKED: not to later keys. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_params &p,
                                     const float *column, int token, int other, int from_row, int n,

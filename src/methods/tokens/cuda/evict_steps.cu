@@ -70,7 +70,7 @@ struct head {
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
-    /* True if a token's score is only its probability in this step. */
+    /* True if a token's score is its probability in this step alone, not a sum over steps. */
     bool own;
     uint64_t *rows;
 };
@@ -180,8 +180,8 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
 }
 
 /*
- * Adds p to the score of token i. If the token may be dropped and its score is smaller than that of
- * `least`, makes it `least`.
+ * Adds p to the score of token i. Makes token i the candidate `least` if it may be dropped and its
+ * score is smaller.
  */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(THREADS)
     head_barrier(); /* no CTA may exit while others read its shared memory */
 }
 
-/* Drops the token with the smallest sum of scores in all KV heads. */
+/* Drops the token whose scores have the smallest sum over all KV heads. */
 __global__ void __launch_bounds__(32 * LAYER_WARPS)
     layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -410,8 +410,8 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
 }
 
 /*
- * Returns a sort key that falls with the number of recent queries that gave the token less than the
- * mean. The `recent` newest tokens have the largest keys.
+ * Returns a sort key that falls with the number of recent queries whose attention to the token is
+ * below the mean. The newest tokens (budget.recent) have the largest keys.
  */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
@@ -426,7 +426,7 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
     return (unsigned long long)(0xfffffffeu - count) << 32 | position;
 }
 
-/* Drops the tokens of the smallest sort keys beyond `limit`, and fills their places. */
+/* If over the limit, drops tokens with the smallest sort keys; moves others to their indices. */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -484,7 +484,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* `turns` tokens were overwritten so far, in a ring buffer of the last `recent` indices. */
+    /* Decode steps overwrite the last `recent` indices in turn. They have done so `turns` times. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < pieces_of(a, g); c += 32)

@@ -11,7 +11,7 @@ static const char what[] = "retaining heads";
 
 enum { PIECE = 8192 }; /* number of tokens whose hidden units are in memory */
 
-/* Converts one row of the first layer's weights to bf16, for this GPU's heads. */
+/* Converts a row of weights of the network's first layer to bf16, for the inputs of this GPU. */
 static void cut_row(const kvd_config *c, const kvd_gpu_share *s, const float *from, uint16_t *to)
 {
     const size_t d = (size_t)c->d_head, q = (size_t)c->n_heads * d, kv = (size_t)c->n_kv_heads * d,

@@ -12,7 +12,7 @@
 namespace leankv
 {
 
-/* Returns the index of a request's KV head, or -1 if no request has the slot. */
+/* Returns a KV head's index in the pool, or -1 if `slot` is not that of a request. */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
@@ -23,7 +23,7 @@ struct entry {
     int at;
 };
 
-/* Returns the page and place of token i at a precision, by the KV head's page table. */
+/* Returns the page of a KV head's i-th token of precision `level`, and its index in the page. */
 __device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, const int32_t *table, int level,
                                           int i)
 {
@@ -66,7 +66,7 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
     return reinterpret_cast<__half2 *>(e.page + l.v_meta) + e.at;
 }
 
-/* Returns step and zero point of a vector, with exact divisions as on the CPU. */
+/* Returns the step and zero point of a quantised vector x, with exact divisions as on the CPU. */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
     float lo = x[0], hi = x[0];
@@ -204,7 +204,7 @@ __device__ void put_value(uint32_t *tile, const uint8_t (*code)[F], int bits, in
     }
 }
 
-/* Calls run with an object whose constexpr value is d, if the kernels support this head size. */
+/* Calls `run` with a type that has the constant d, if kernels support heads of d numbers. */
 template <typename RUN> cudaError_t with_width(int d, const RUN &run)
 {
     return d == 32    ? run(std::integral_constant<int, 32>())

@@ -48,8 +48,8 @@ size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
 /*
- * Place of a quantised number in a tile of 16 tokens, in the order of mma.sync m16n8k16 fragments.
- * Each lane has w words, in chunks of 4, 2 or 1 (section 6 of the LeanKV paper).
+ * Location of a quantised number in a tile of 16 tokens, in the order of mma.sync m16n8k16
+ * fragments. Each lane has w words, in chunks of 4, 2 or 1 (section 6 of the LeanKV paper).
  */
 typedef struct {
     int32_t word, shift;
@@ -97,13 +97,13 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
-     * Significance limits relative to the mean. Tokens below [KVD_LEANKV_HIGH] lose high precision,
-     * tokens below [KVD_LEANKV_LOW] are dropped.
+     * Significance limits relative to the mean. Tokens below cut[KVD_LEANKV_HIGH] lose high
+     * precision, tokens below cut[KVD_LEANKV_LOW] are dropped.
      */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
 
-/* State of all pages. Free pages are list[start .. end - 1], modulo the number of pages. */
+/* State of all pages. Free pages are elements start .. end - 1 of the ring buffer `list`. */
 typedef struct {
     uint64_t start, end;
     /* Number of cached tokens of high and of low precision. */
@@ -126,7 +126,7 @@ typedef struct {
     char *page; /* [n_pages][page_bytes] */
 } kvd_leankv_pool;
 
-/* Returns the bytes that a request needs without tokens. */
+/* Returns the bytes that a request without cached tokens needs. */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
@@ -186,19 +186,19 @@ int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/* Arguments for whole prompts in one layer. Token t of prompt i is at q_start[i] + t in `q`. */
+/* Arguments for whole prompts in one layer. Token t of prompt i is row q_start[i] + t of Q. */
 typedef struct {
     kvd_leankv_pool pool;
-    /* Numbers of prompts (n), of rows of `q` (n_q8), and of tokens of the longest prompt. */
+    /* Layer; numbers of prompts (n), of rows of Q (n_q8), of tokens of the longest prompt. */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
     /*
-     * Fractions of the total significance, summed from the least significant token on. Tokens below
-     * `th` are not stored at high precision, tokens below `tl` are dropped.
+     * Fractions of the total significance, summed from the least significant token on. The tokens
+     * up to sum `th` do not get high precision, those up to sum `tl` are dropped.
      */
     double th, tl;
-    /* [n] in device memory: slot, first row in `q` and number of tokens of each prompt. */
+    /* [n] in device memory: slot, first row of Q and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;
     const int32_t *page_table;
     int32_t max_pages;
@@ -208,13 +208,13 @@ typedef struct {
     const float *lse;
     /* Output [n_heads][n_q8]: attention that each token received from later tokens. */
     float *mass;
-    /* Scratch [n_kv_heads][n_q8]: high-precision tokens first, low-precision tokens last. */
+    /* Scratch [n_kv_heads][n_q8]: tokens, high precision from the front, low from the end. */
     int32_t *source;
 } kvd_leankv_prompts;
 
 /*
- * kvd_leankv_masses computes `mass`. kvd_leankv_compress then chooses each token's precision and
- * writes the quantised K and V.
+ * kvd_leankv_masses computes the attention that each token received. kvd_leankv_compress then
+ * chooses each token's precision and writes the quantised K and V.
  */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);

@@ -175,11 +175,11 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* Tiles of a warp: first, first + stride, and so on, at high, then at low precision. */
+/* A warp's tiles of tokens: number first, first + stride ... of high, then of low precision. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /* Page numbers at high precision and, from index low_pages on, at low precision. */
+    /* Numbers of high-precision pages and, from index low_pages on, of low-precision pages. */
     const int32_t *table;
     int first, stride, high, low, low_pages;
     /* 2^32 / (tiles per page), rounded up: a factor that replaces a division. */
@@ -190,8 +190,8 @@ struct tiles {
 };
 
 /*
- * Returns the offset in a page of part k of tile `in`, and its size in *bytes. Part 0: keys, 1:
- * values, 2: key scales, 3: value scales.
+ * Returns the offset in a page of part k of the page's tile number `in`, and its size in *bytes.
+ * Part 0: keys, 1: values, 2: key scales, 3: value scales.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -201,7 +201,7 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
     return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
 }
 
-/* Starts copying a tile to shared memory. All lanes must call it. */
+/* Starts copying a tile of tokens to shared memory. All lanes must call it. */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                           const char *page, int in, uint32_t to, uint32_t full,
@@ -289,7 +289,7 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 #endif
 }
 
-/* Adds n tiles of one precision, from `at` on, to the softmax. */
+/* Adds the warp's next n tiles of tokens, all of one precision, to the softmax. */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
                                              float *score, int step, int lane, state<F> &a)
@@ -359,7 +359,7 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
     }
 }
 
-/* Merges the partial outputs of n warps into `out`. Returns their softmax maximum and sum. */
+/* Merges n partial attention outputs into `out`. Returns their softmax maximum and sum. */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
                                       int lane, float (&out)[F / 32])
@@ -423,7 +423,7 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
         s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + j] = most + log2f(sum);
 }
 
-/* Writes this CTA's partial output. Returns true in the CTA that finishes last. */
+/* Writes this CTA's partial output. Returns true in the KV head's last CTA to do so. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])

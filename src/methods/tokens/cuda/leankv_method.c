@@ -23,10 +23,10 @@ typedef struct {
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    /* [2][n_slots] Pinned slots of finished requests, then of new requests. */
+    /* [2][n_slots] in pinned memory: slots of finished requests, then slots of new requests. */
     int32_t *host_leaving;
     uint32_t *known;
-    /* Pinned copy of the page counts after the latest iteration. */
+    /* Pinned copy of the state of all pages after the latest iteration. */
     kvd_leankv_state *seen;
     kvd_leankv_head *record; /* [n_layers][n_kv_heads] scratch */
 } leankv;
@@ -52,7 +52,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = (leankv *)m;
-    /* The second half of the array is used, because an earlier copy may still read the first. */
+    /* The second half of host_leaving is used, because an earlier copy may still read the first. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -135,7 +135,7 @@ static double token_bits(const leankv *k, int level)
     return k->pool.layout.d * (k->bits[0][level] + k->bits[1][level]) + 64.0;
 }
 
-/* Returns the bits of a request's window of n tokens' newest ones, in all layers with a window. */
+/* Returns the bits of a request's newest tokens in the windows of all layers with a window. */
 static double near_bits(const leankv *k, size_t n)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -155,7 +155,7 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return sum;
 }
 
-/* Returns the bits of the token that left the windows in the latest step. */
+/* Returns the bits of the token that left the sliding windows in the latest step. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)m;

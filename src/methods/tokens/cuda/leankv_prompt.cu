@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/* Border of significance: tokens below `value`, and `ties` equal ones, are less significant. */
+/* Divides tokens by significance: those below `value`, and `ties` equal to it, are below it. */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
@@ -94,7 +94,7 @@ struct border {
 /* Finds the border out[k] below which significances sum to less than target[k]. */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* Invariant: significances with bits up to hi[k] sum to at least target[k]. */
+    /* Bits of floats between which to search. Values up to hi[k] sum to at least target[k]. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
@@ -298,8 +298,8 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
 }
 
 /*
- * Returns the pool index of KV head i, counted over the slots in `slot` and n_layers layers, or -1
- * if its slot has no request.
+ * Returns the index in the pool of the i-th KV head, counted over the slots in `slot` and n_layers
+ * layers, or -1 if its slot has no request.
  */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)

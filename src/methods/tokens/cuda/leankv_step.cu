@@ -18,16 +18,16 @@ struct least {
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    /* Index, at high precision, of the token that this step makes older than the window, or -1. */
+    /* Index, among high-precision tokens, of the token that leaves the window now, or -1. */
     int leaving;
     float leaving_significance;
 };
 
-/* Tokens that move in this step: their indices at each precision, or -1. */
+/* Tokens that change precision or index in this step. An index of -1 means no token. */
 struct decision {
-    /* Token that becomes low precision: old index at high and new index at low precision. */
+    /* Token that gets low precision: index among the high-, then among the low-precision tokens. */
     int lowered, low_to;
-    /* Index of the new token, at high precision. */
+    /* Index of the new token among the high-precision tokens. */
     int fresh_to;
     int n[KVD_LEANKV_LEVELS];
 };
@@ -60,7 +60,7 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* Sums *sum over the CTA and finds its least significant tokens. Thread 0 gets the results. */
+/* Sums *sum over all threads, and finds the least significant of their tokens, for thread 0. */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -237,8 +237,8 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the step's probabilities to the scores. Thread 0 gets the sum of significances, and the
- * least significant token of each precision.
+ * Adds the step's probabilities to the scores. Thread 0 gets the sum of all tokens' significances,
+ * and the least significant token of each precision.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,

@@ -18,7 +18,7 @@ enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE /* parameter indices, as in hetero.
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] Constant kernel arguments, without codes in layers with a sliding window. */
+    /* [n_layers] Constant kernel arguments. Layers with a sliding window have no codes. */
     kvd_lower_args *layer;
     /* Bytes of a KV head in a page: quantised K and V, precision levels and scores. */
     size_t head_bytes;
@@ -165,7 +165,7 @@ static double token_bits(const lower *k, int bits_k, int bits_v)
            32.0 * ((value_of(k, bits_k) < 16) + (value_of(k, bits_v) < 16));
 }
 
-/* Returns the bits of a request's window of n tokens' newest ones, in all layers with a window. */
+/* Returns the bits of a request's newest tokens in the windows of all layers with a window. */
 static double near_bits(const lower *k, size_t n)
 {
     const size_t window = k->method.cache->window;
@@ -191,7 +191,7 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(k, slot) + near_bits(k, k->tokens[slot]);
 }
 
-/* Returns the bits of the token that left the windows in the latest step. */
+/* Returns the bits of the token that left the sliding windows in the latest step. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const lower *const k = (const lower *)m;

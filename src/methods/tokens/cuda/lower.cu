@@ -17,7 +17,7 @@ __device__ __forceinline__ size_t page_of(const kvd_lower_args &a, int b, int t)
     return (size_t)__ldg(a.page_table + (size_t)b * a.max_pages + t / KVD_PAGE_TOKENS);
 }
 
-/* Returns the index of token t of request b and KV head g in `level` and `score`. */
+/* Returns the index of token t of request b and KV head g in arrays a.level and a.score. */
 __device__ __forceinline__ size_t place_of(const kvd_lower_args &a, int b, int g, int t)
 {
     return (page_of(a, b, t) * a.map.n_kv_heads + g) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
@@ -28,7 +28,7 @@ __device__ __forceinline__ int blocked(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* The vector K (`side` 0) or V (`side` 1) of token t of request b in KV head g. */
+/* Vector K (`side` 0) or V (`side` 1) of token t of request b in KV head g. */
 struct vector_of {
     int b, g, side, t;
 };
@@ -75,7 +75,7 @@ __device__ __forceinline__ float min_of_warp(float x)
     return x;
 }
 
-/* Numbers 32 k + lane of a vector, and the step and zero point of its codes. */
+/* The lane's numbers of a vector (32 k + lane), and the step and zero point of its codes. */
 struct numbers {
     float x[CHUNKS], step, zero;
 };
@@ -115,7 +115,7 @@ __device__ __forceinline__ uint32_t code_of(const numbers &n, int k, int bits)
                         : 0;
 }
 
-/* Decodes a number, without the division by its channel's factor. */
+/* Decodes a number, but does not divide it by its channel's factor (see factors_of). */
 __device__ __forceinline__ float number_of(uint32_t code, int bits, float step, float zero)
 {
     return bits == 16 ? half_of(code) : __fadd_rn(__fmul_rn(step, (float)code), zero);
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Quantises the newest token, then lowers the high-precision token with the smallest score. */
+/* Quantises the newest token, then lowers the precision of the token with the smallest score. */
 __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_lower_args a)
 {
     __shared__ unsigned long long least;
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
 }
 
-/* Returns the CTAs per request. `others`: product of the grid's other dimensions. */
+/* Returns the CTAs per request. `others` is the product of the grid's other dimensions. */
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

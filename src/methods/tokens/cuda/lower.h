@@ -33,7 +33,7 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     int32_t d_head;
-    /* Bits per number of K and V at each precision: 1 .. 8, or 16 (float16). */
+    /* Bits per number of K and V, at high and at low precision: 1 .. 8, or 16 (float16). */
     int32_t bits[2][KVD_LOWER_LEVELS];
     int32_t n, max_pages, n_sms;
     const int32_t *kv_len, *slot; /* [n] */
@@ -80,7 +80,7 @@ cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_a
  */
 cudaError_t kvd_lower_round(const kvd_lower_args *a, const int32_t *q_len, int32_t most,
                             cudaStream_t stream);
-/* Decodes all tokens but the newest to bf16. Rows after it become 0, up to a multiple of 8. */
+/* Decodes all but the newest token to bf16 pages, and zeroes later rows up to a multiple of 8. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
  * Adds the steps' probabilities to scores and quantises the newest tokens. One token per KV head
@@ -96,9 +96,9 @@ cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float 
 #include "methods/cuda/gpu_method.h"
 
 /*
- * Rounds K and V in a layer with a sliding window to what KVD_LOWER_HIGH of `bits` (kvd_lower_args)
- * decodes to: the prompts' tokens in the window, and the tokens of decode steps. Must follow
- * attention.
+ * Rounds K and V in a layer with a sliding window to numbers that have codes at high precision
+ * (bits[..][KVD_LOWER_HIGH]): the prompts' tokens in the window, and the tokens of decode steps.
+ * Must follow attention.
  */
 int kvd_lower_round_window(const struct kvd_paged_cache *c, const kvd_paged_rows *r,
                            const int32_t bits[2][KVD_LOWER_LEVELS], kvd_err *err);

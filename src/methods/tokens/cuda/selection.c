@@ -81,7 +81,7 @@ static void drop(kvd_gpu_method *m, size_t slot)
 }
 
 /*
- * Returns the bits of the data by which a step chooses among n tokens: as stored on the GPU if
+ * Returns the bits that a step reads in a layer to choose among n tokens: as stored on the GPU if
  * `stored` is true, otherwise as the CPU counts them.
  */
 static double layer_bits(const selection *e, size_t n, bool stored)
@@ -137,7 +137,6 @@ static kvd_selection selection_of(const selection *e, int layer)
                            .recent = recalls(e) ? (float *)(void *)side : NULL};
 }
 
-/* Describes rows from .. from + n - 1 of the batch for the kernels. */
 kvd_selection kvd_selection_of_rows(const selection *e, int layer, size_t from, size_t n)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -168,10 +167,7 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/*
- * Updates the data by which steps choose tokens, for each request's last q_len[b] keys. `longest`
- * is the largest q_len[b].
- */
+/* Updates key bounds or nearest centroids for each request's last q_len[b] <= longest keys. */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {
@@ -302,7 +298,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
           kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err))));
 }
 
-/* Allocates memory. Zeroes e->sides, because timing runs read it although no prompt wrote it. */
+/* Allocates memory. Zeroes e->sides, which timing runs read although no prompt wrote it. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     selection *const e = (selection *)m;

@@ -17,7 +17,7 @@ enum {
     KEYS = KVD_PAGE_TOKENS
 };
 
-/* Number of selection pages of a request: all, the newest, and those chosen by score. */
+/* Numbers of selection pages (groups of adjacent tokens): all, newest, chosen by score. */
 struct pages {
     int all, newest, chosen;
 };
@@ -39,7 +39,7 @@ __device__ __forceinline__ int page_of(const kvd_selection &s)
     return (int)s.rule.page;
 }
 
-/* Returns the largest number of selection pages, the row length of `score` and `chosen`. */
+/* Returns the largest number of selection pages of a request, the row length of to.chosen. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (KVD_PAGE_TOKENS / page_of(s));
@@ -60,7 +60,7 @@ __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g
     return (page * s.map.n_kv_heads + g) * each + i % each;
 }
 
-/* Stores selection page i as number `at` of those that KV head g of request b reads. */
+/* Makes selection page i the `at`-th one that KV head g of request b reads. */
 __device__ __forceinline__ void choose_page(const kvd_selection &s, const kvd_selected &to, int b,
                                             int g, int at, int i)
 {
@@ -128,8 +128,8 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
 }
 
 /*
- * Writes factors per dimension. The sum of rise * largest key + fall * smallest key is a page's
- * score. All threads must call it.
+ * Writes the factors `rise` and `fall` per dimension. A page's score is the sum of rise * largest
+ * key + fall * smallest key. All threads must call it.
  */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/* Scores large clusters by each dimension's extremes over their small clusters. */
+/* Scores large clusters of tokens by the smallest and largest keys of their small clusters. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(CHOOSE)
         [&](int at, int i) { choose_page(s, to, b, g, at, i); });
 }
 
-/* Returns the address of the oldest probability of token t; later ones are 64 apart. */
+/* Returns the address of element 0 of token t's probabilities, which are KVD_PAGE_TOKENS apart. */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page = (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS];
@@ -335,7 +335,7 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
 }
 
 /*
- * Fills `recent` with probabilities, one key per thread. Element r has those from the newest query
+ * Fills s.recent with probabilities, one key per thread. Element r has those from the newest query
  * t with t % history = r. WIDTH is the largest number of dimensions of a key.
  */
 template <int WIDTH>
@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /* An earlier part of the prompt wrote the probability if query and key are old. */
+            /* Probabilities between earlier parts of the prompt are already stored. */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -394,7 +394,7 @@ __global__ void __launch_bounds__(KEYS)
     }
 }
 
-/* Zeroes the newest query's probabilities, and all probabilities of the newest token. */
+/* Zeroes the newest query's probabilities of all tokens, and all those of the newest token. */
 __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kvd_selection s)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, i = (int)(blockIdx.x * KEYS + threadIdx.x);
@@ -408,7 +408,7 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
 }
 
 /*
- * Writes the step's probabilities to `recent`. Each warp handles 16 tokens that were read. WIDTH is
+ * Writes the step's probabilities to s.recent. Each warp handles 16 tokens that were read. WIDTH is
  * the largest number of dimensions of a key.
  */
 template <int HALVES, int WIDTH>

@@ -26,7 +26,7 @@ typedef struct {
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *pool;          /* device pages of the layer */
-    /* [page][n_kv_heads][64 / page][2][d_qk] on the device: least, largest key per channel. */
+    /* Device [cache page][n_kv_heads][64 / rule.page][2][d_qk]: least, largest key per channel. */
     void *bounds;
     /*
      * [page][n_kv_heads][history][64] in device memory: probabilities summed over query heads, for
@@ -35,7 +35,7 @@ typedef struct {
     float *recent;
 } kvd_selection;
 
-/* Computes the bounds of the pages with the last q_len[b] <= longest tokens. */
+/* Updates s->bounds (smallest, largest keys) for each request's last q_len[b] <= longest tokens. */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
 
@@ -48,7 +48,7 @@ typedef struct {
     int32_t longest;
 } kvd_selection_rows;
 
-/* Fills `recent` from the last queries, after the attention of each part of a prompt. */
+/* Stores the last queries' probabilities in s->recent. Called after each part of a prompt. */
 cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *rows,
                                  cudaStream_t stream);
 
@@ -59,7 +59,7 @@ cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_row
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
 
-/* Outputs on the device. Row b * n_kv_heads + g is KV head g of request b. */
+/* Choice of tokens to read, on the device. Row b * n_kv_heads + g is KV head g of request b. */
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
     /*
@@ -100,19 +100,19 @@ typedef struct {
     /* Number of rotated dimensions. interleaved: 1 if RoPE rotates adjacent dimensions. */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /* On the device, per KV head: factors [d][d], centroids times factors, centroids [size][d]. */
+    /* Device, per KV head: matrix [d][d], its products with centroids, centroids [size][d]. */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
 } kvd_selection_codes;
 
-/* Finds the nearest centroid of the last q_len[b] <= longest keys of each request. */
+/* Finds the nearest centroid of each of a request's last q_len[b] <= longest keys. */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* Chooses the clusters of tokens that steps read, for KVD_READ_CLUSTERS. */
+/* For KVD_READ_CLUSTERS: chooses the clusters of adjacent tokens that steps read. */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                    cudaStream_t stream);
-/* Chooses tokens by their centroids. */
+/* For KVD_READ_CODES: chooses the tokens that steps read by their keys' nearest centroids. */
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
 /*
@@ -126,8 +126,8 @@ typedef struct {
     int32_t rank;
     const uint16_t *latents;
     /*
-     * Outputs: latent vectors of the keys of the tokens read, and positions of these tokens. -1:
-     * the key is stored exactly.
+     * Outputs: latent vector of each read token's key, and the token's position, or -1 if its key
+     * is stored exactly.
      */
     uint16_t *gathered;
     int32_t *position;
@@ -152,7 +152,7 @@ typedef struct {
  */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
-/* Copies values and exact keys of the last q_len[b] <= longest tokens of each request. */
+/* Stores values and exact keys of each request's last q_len[b] <= longest tokens in *x. */
 cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selection_shadow *x,
                                        const int32_t *q_len, int32_t longest, cudaStream_t stream);
 /* Computes how many tokens each decode step reads with method shadowkv. */
@@ -194,7 +194,7 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
     return p;
 }
 
-/* Numbers of pages of a prompt: with a mean key, with exact keys, read in a step. */
+/* Numbers of a prompt's selection pages: with a mean key, with exact keys too, chosen by a step. */
 typedef struct {
     size_t all, outliers, chosen;
 } kvd_selection_marks;
@@ -212,7 +212,7 @@ KVD_ON_BOTH static inline kvd_selection_marks kvd_selection_marks_of(const kvd_r
     return m;
 }
 
-/* Returns how many tokens a step reads with KVD_READ_LANDMARKS. */
+/* Returns how many of n cached tokens a step reads with KVD_READ_LANDMARKS. */
 KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, size_t prompt,
                                                       size_t n)
 {
@@ -226,13 +226,13 @@ KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
     return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;
 }
 
-/* Returns the number of tokens per entry of the page table. */
+/* Returns the tokens per entry of attention's page table, or 0 if entries are cache pages. */
 KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
 {
     return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
-/* Returns how many of n small clusters are chosen by score. First and last always are. */
+/* Returns how many of n small clusters are chosen by score. The first and last are always read. */
 KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
 {
     const size_t budget = (size_t)r->budget;

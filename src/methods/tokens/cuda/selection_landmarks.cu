@@ -19,7 +19,7 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns the page counts of request b's prompt. All threads of the CTA must call it. */
+/* Returns kvd_selection_marks_of for request b's prompt. All threads of the CTA must call it. */
 __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection &s,
                                                             const kvd_selection_shadow &x, int b)
 {
@@ -43,7 +43,7 @@ __device__ __forceinline__ int log_each(const kvd_selection &s)
     return 6 - log_tokens(s);
 }
 
-/* Returns the largest number of selection pages, the row length of the scores. */
+/* Returns the largest number of selection pages of a request, the row length of the scores. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages << log_each(s);
@@ -69,7 +69,7 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/* Returns the flag of selection page i: 0, or 1 plus its number among those with exact keys. */
+/* Returns the address of selection page i's flag: 0, or n + 1 for the n-th page with exact keys. */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -79,7 +79,7 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
            in_page(s, g, i);
 }
 
-/* Computes mean keys of pages. `score`: minus the smallest cosine of a key with the mean. */
+/* Computes each page's mean key. score: minus the smallest cosine of its keys with the mean. */
 template <int WIDTH>
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Returns the `at`-th token that a KV head reads. */
+/* Returns the index of the `at`-th of the tokens that a KV head reads. */
 __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_selected &to,
                                             size_t row, int at)
 {
@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(SCORE)
             *reinterpret_cast<const uint4 *>(from + run * 512);
 }
 
-/* Returns the address of 8 numbers of token t's exact key, or NULL. */
+/* Returns the address of elements 8 c .. 8 c + 7 of token t's key, or NULL if it is not exact. */
 __device__ __forceinline__ uint4 *exact_key(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int t, int c, int marked)
 {

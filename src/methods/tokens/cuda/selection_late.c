@@ -24,7 +24,7 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/* Returns the number of tokens that a request has in the layer that caches most. */
+/* Returns the largest number of cached tokens of a request in any layer. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = (const selection *)m;
@@ -45,7 +45,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
-/* Fails if a decode step follows tokens that were never computed. */
+/* Fails if a decode step follows tokens that were never processed. */
 static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
 {
     return step && s->before != e->tokens[s->slot]
@@ -162,7 +162,7 @@ static size_t index_of(const selection *e, int layer)
     return (size_t)e->method.cache->kind_index[layer];
 }
 
-/* Returns the arguments of a layer, for the batch from row `from` on. */
+/* Returns shadowkv's kernel arguments for a layer, for the batch from row `from` on. */
 static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from)
 {
     const size_t l = index_of(e, layer), pages = l * e->pool_pages;
@@ -175,7 +175,7 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns how many of n tokens follow the selection pages with a mean key, at least 1. */
+/* Returns how many of n tokens follow the selection pages that have a mean key, at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -245,7 +245,7 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
     return 0;
 }
 
-/* Computes latent vectors [rank][tokens] = basis [rank][wide] X, column-major bf16. */
+/* Computes latents [rank][tokens] = basis [rank][wide] x [wide][tokens], column-major bf16. */
 static int project(const selection *e, size_t tokens, const uint16_t *basis, const uint16_t *x,
                    size_t ld, uint16_t *latents, kvd_err *err)
 {
@@ -402,10 +402,7 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/*
- * Returns a negative correction of the bits that steps do not read, because unread latent vectors
- * have fewer bits than keys.
- */
+/* Returns minus the bits that unread keys save because they are latent vectors. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;

@@ -14,7 +14,7 @@ typedef struct {
     /* Number of layers without a window, of KV heads, and of tokens of the longest request. */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
-    /* [n_slots] Number of tokens of each request between iterations. */
+    /* [n_slots] Number of tokens of each running request, or 0 after its last iteration. */
     size_t *tokens;
     /* [n_slots] Number of tokens of each request after the latest iteration. */
     size_t *held;
@@ -26,13 +26,13 @@ typedef struct {
     char *sides;
     size_t side;
     float *lse; /* device [rows][group], for decode steps */
-    /* [max_slices] Pinned: tokens that each step read, if the number varies. */
+    /* [max_slices] Pinned: number of tokens that each step read, if it varies. */
     unsigned long long *read;
     /* [n_slots] Number of tokens that the latest step skipped, mean over KV heads and layers. */
     double *unread;
     /* Index of the centroid nearest to each key, for all layers. */
     struct {
-        /* Kernel arguments for layer 0. */
+        /* Kernel arguments for layer 0, from which those of other layers are made. */
         kvd_selection_codes of;
         double *frequency[2]; /* device angular frequencies of both RoPE bases */
     } codes;
@@ -47,7 +47,7 @@ typedef struct {
     } late;
     /* Latent vectors and exact keys of method shadowkv, in device memory. */
     struct {
-        /* Kernel arguments for layer 0. */
+        /* Kernel arguments for layer 0, from which those of other layers are made. */
         kvd_selection_shadow of;
         /*
          * Number of elements of all keys of a token in a layer (n_kv_heads * d_head), and rank of
@@ -62,7 +62,7 @@ typedef struct {
         uint16_t *values, *keys, *outliers;
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
-        /* Device tables for restoring keys: descriptions of heads, and page offsets. */
+        /* Device tables for rebuilding keys: description of each KV head, and page offsets. */
         kvd_latent_head *head;
         int32_t *run;
         kvd_latent_span span;
@@ -80,7 +80,7 @@ typedef struct {
 kvd_selection kvd_selection_of_rows(const kvd_selection_method *e, int layer, size_t from,
                                     size_t n);
 
-/* Returns true if the method drops prompt tokens, in selection_late.c. */
+/* Returns true if the method drops prompt tokens, so that layers cache different numbers. */
 static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_CLUSTERS;
@@ -105,16 +105,16 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 }
 /* Sets e->method's callbacks for method shadowkv. Fails for unsupported models or parameters. */
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
-/* Allocates the arrays of e->shadow that need e->rows and e->row_pages. */
+/* Allocates the arrays of e->shadow whose sizes depend on e->rows and e->row_pages. */
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_shadow_free(kvd_selection_method *e);
-/* Stores the lengths of prompts. Fails if a decomposition failed. */
+/* Stores the lengths of new prompts. Fails if the decomposition of a prompt's keys failed. */
 int kvd_selection_shadow_ended(kvd_selection_method *e, const kvd_iteration *it, kvd_err *err);
 int kvd_selection_shadow_append(const kvd_selection_method *e, const kvd_paged_rows *r,
                                 kvd_err *err);
 void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);
-/* Writes the numbers of tokens that steps read to device memory. */
+/* Writes the number of tokens that each step reads to device memory. */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);
 /*

@@ -45,7 +45,7 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/* Assigns pages, for whole prompts if the method chooses tokens after they have run. */
+/* Assigns pages to KV heads: for all prompt tokens if the method chooses tokens afterwards. */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -64,7 +64,7 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
     return 0;
 }
 
-/* For timing runs, sets the numbers of tokens that would stay after a prompt. */
+/* For timing runs without a prompt: sets the numbers of tokens that stay after a prompt. */
 static void assume(uneven *e, const kvd_slice *s)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -140,7 +140,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* Room for the next token must remain. */
+                /* The KV head keeps room for the next token. */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -148,7 +148,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            /* One page remains for the next new token. */
+            /* The next new token needs one page. */
             kvd_pages_keep(m->cache->pages, s->slot, 1);
     }
     return 0;
@@ -241,7 +241,7 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_r
     return a;
 }
 
-/* In the first layer of a group, chooses the windows of tokens for the whole group. */
+/* Copies the chosen tokens. The first layer of a group chooses for all layers of the group. */
 static int choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream,
                           kvd_err *err)
 {

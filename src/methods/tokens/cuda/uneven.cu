@@ -7,7 +7,7 @@ namespace
 {
 
 enum { CHOOSE = 1024, COPY = 256, VECTOR = 512 };
-/* Sort key above those of all tokens, so that no token reaches it. */
+/* Sort key above those of all tokens, for thresholds that no token reaches. */
 constexpr unsigned long long NONE = ~0ull;
 typedef unsigned long long u64;
 
@@ -25,12 +25,12 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     const kvd_evict_prompts_args &a = u.prompt;
     head h;
     h.budget = a.budget[a.slot[b]];
-    /* If the budget is below rule.sink, only as many first tokens stay. */
+    /* If the budget is below rule.sink, only that number of first tokens always stays. */
     h.sink = min(a.rule.sink, h.budget.keep_old);
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
-    /* Smoothed scores are stored in `mass` of the first query head. */
+    /* Smoothed scores of a KV head are stored in `mass` of its first query head. */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * a.n_q8 + h.at
                                : a.score + (size_t)g * a.n_q8 + h.at;
     if (u.rank)
@@ -50,8 +50,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
 }
 
 /*
- * Returns the sort key of token t of KV head g among all heads that share a budget. Tokens that
- * reach `own` get the largest score.
+ * Returns the sort key of token t of KV head g among all heads that share a budget. Tokens whose
+ * own head keeps them (key >= `own`) get the largest score.
  */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
@@ -60,7 +60,7 @@ __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g
            (unsigned)(g * h.old + t);
 }
 
-/* Sums the values of all tokens, weighted by attention (method taskkv). */
+/* Sums the values of all tokens, weighted by their attention (method taskkv). */
 __global__ void __launch_bounds__(VECTOR)
     vector_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -262,14 +262,14 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/* Returns the index in u.spread of a query head's partial sums, two per page. */
+/* Returns the index in u.spread of a query head's sums (entropy, variance) per page of tokens. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);
     return ((size_t)h * pages + (a.q_start[b] / KEYS + b)) * 2;
 }
 
-/* WIDTH is the largest number of dimensions of keys. */
+/* Computes scores and statistics for KVD_EVICT_SPREAD. WIDTH is the largest width of keys. */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     spread_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + ranked);
 }
 
-/* Writes each token's largest score over query heads. The first rule.sink tokens get 2. */
+/* Writes each token's largest score over query heads, or 2 (above all) if t < rule.sink. */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

@@ -1,6 +1,6 @@
 /*
- * Drops prompt tokens where layers or KV heads keep different numbers of tokens. Kept tokens go to
- * pages of one KV head. Each method calls some of the functions below (uneven.c, uneven_late.c).
+ * Drops prompt tokens where layers or KV heads keep different numbers of tokens. Kept tokens are
+ * stored in pages that belong to one KV head each.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_UNEVEN_H
 #define KVD_METHODS_TOKENS_CUDA_UNEVEN_H
@@ -13,65 +13,65 @@ extern "C" {
 
 /* Arguments for whole prompts of a batch, in one layer. */
 typedef struct {
-    /* Shared arguments. prompt.budget is this layer's, prompt.pool the uncompressed prompts. */
+    /* Common arguments. `budget` is this layer's, `pool` has the prompts' uncompressed K and V. */
     kvd_evict_prompts_args prompt;
-    /* Number of KV heads of all GPUs that rank together, and index of this GPU's first one. */
+    /* Number of KV heads on all GPUs that are ranked together, and index of this GPU's first. */
     int32_t n_all, first;
     /* Scratch [batch][n_all + 1] in device memory: smallest sort keys that stay. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
-    /* [batch * n_kv_heads][max_pages] in device memory: page numbers in `heads`. */
+    /* [batch * n_kv_heads][max_pages] in device memory: numbers of each KV head's pages. */
     const int32_t *table;
     /* Pages in device memory, each of one KV head. */
     void *heads;
-    /* [n_all][n_q8] on the device: scores, or NULL to use prompt.mass. */
+    /* [n_all][n_q8] on the device: scores that rank tokens, or NULL to use prompt.mass. */
     float *rank;
     /* Output [slot][2] on the device with KVD_EVICT_SPREAD: entropy, variance of attention. */
     double *statistic;
-    /* Scratch memory for `statistic`, [n_heads][n_q8 / 64 + batch][2] in device memory. */
+    /* Scratch memory for entropy and variance, device [n_heads][n_q8 / 64 + batch][2]. */
     float *spread;
-    /* Number of KV heads that keep all tokens. */
+    /* Number of KV heads that keep all tokens (method taskkv). */
     int32_t whole;
     /* [batch][n_all][d_v] Values of all tokens, weighted by attention and summed. */
     float *vector;
     int32_t *is_whole; /* [batch][n_all] 1 if the KV head keeps all tokens */
-    /* 1 if `heads` already holds all tokens of the prompts. */
+    /* 1 if the KV heads' pages already hold all tokens of the prompts. */
     int32_t stored;
-    /* 1 if kvd_uneven_threshold has computed the thresholds `least` for all layers. */
+    /* 1 if kvd_uneven_threshold has already computed the smallest sort keys that stay. */
     int32_t decided;
-    /* If `decided` is 1, number of KV heads in all earlier layers, otherwise 0. */
+    /* Number of KV heads in all earlier layers if all layers share one budget, otherwise 0. */
     int32_t first_head;
-    /* Number of consecutive layers, from this one on, that keep the same windows of tokens. */
+    /* Number of consecutive layers, from this one on, that keep the same tokens (windowkv). */
     int32_t layers;
-    /* Distance in elements between two adjacent layers in `count`. */
+    /* Number of elements from one layer to the next in the array of token counts. */
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 
 /* Scores all prompt tokens, then chooses and copies tokens like kvd_uneven_choose. */
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Chooses tokens by `rank` (or `mass`), fills `kept` and `count`, and copies K and V. */
+/* Chooses tokens by args->rank (or prompt.mass), fills prompt.kept and count, copies K and V. */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Computes `vector` from prompt.mass for this GPU's KV heads, if `whole` is not 0. */
+/* For method taskkv: sums the values of each of this GPU's KV heads, weighted by prompt.mass. */
 cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
  * Merges runs of tokens with similar keys, and copies K and V of the tokens that stay.
  * args->prompt.merging.count must equal args->count.
  */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Computes the scores `rank` and, with KVD_EVICT_SPREAD, `statistic`. */
+/* Computes the tokens' scores, args->rank, and (with KVD_EVICT_SPREAD) entropy and variance. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Computes `least` for a budget that n_layers layers share, beginning with the layer of `args`.
- * rank [n_layers][n_all][n_q8] has the scores. budget.keep_old is the mean number of tokens per KV
- * head. If scores are equal, tokens of later layers stay.
+ * Computes the smallest sort keys that stay, args->least, for a budget that n_layers layers share,
+ * beginning with the layer of `args`. rank [n_layers][n_all][n_q8] has the scores. budget.keep_old
+ * is the mean number of tokens per KV head. If scores are equal, tokens of later layers stay.
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
-/* Scores windows of rule.review tokens over this GPU's heads. Output: prompt.score [n_q8]. */
+/* Scores groups of rule.review adjacent tokens over this GPU's heads, to prompt.score [n_q8]. */
 cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Chooses windows of rule.review tokens. Fills `kept`, and `count` of `layers` layers. */
+/* Chooses groups of rule.review adjacent tokens, for args->layers layers. Fills kept and count. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Copy K and V of prompts to `heads`: all tokens, or those in `kept`. */
+/* Copy K and V of all prompt tokens, or (kvd_uneven_copy) of kept tokens, to pages of KV heads. */
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 
@@ -82,7 +82,7 @@ typedef struct {
     /* [batch] in device memory: slot of each request. Slots from n_slots on are padding. */
     const int32_t *slot;
     int32_t n_slots;
-    /* Page table on the device, whose first pages have the requests' new K and V. */
+    /* Page table on the device. The first page of each request has its new K and V. */
     const int32_t *from_table; /* device [batch][max_pages] */
     const void *from;          /* device pages with all KV heads of the layer */
     /* [batch * n_kv_heads] in device memory: number of cached tokens with the new one. */
@@ -101,7 +101,7 @@ cudaError_t kvd_uneven_step(const kvd_uneven_step_args *args, cudaStream_t strea
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/tokens.h"
 
-/* State of the methods whose KV heads keep different numbers of tokens. */
+/* State of a request, for methods whose KV heads keep different numbers of tokens. */
 typedef struct {
     size_t tokens;
     /* Number of cached tokens, summed over KV heads and layers. */
@@ -115,13 +115,13 @@ typedef struct {
     kvd_evict_rule rule;
     /* Number of layers without a sliding window, and number of KV heads of this GPU. */
     size_t layers, kv;
-    /* Number of KV heads of a layer that are ranked together. */
+    /* Number of KV heads of a layer, perhaps on several GPUs, that are ranked together. */
     size_t all;
     bool joined; /* true if several GPUs add up scores */
     size_t n_slots, max_len;
     kvd_uneven_slot *slot;
     size_t *entries; /* [n_slots][layers][kv] number of cached tokens */
-    /* Page lists of KV heads: number (s * layers + l) * kv + g for KV head g, layer l, slot s. */
+    /* Pages of KV heads: head g of layer l in slot s has number (s * layers + l) * kv + g. */
     kvd_pages pages;
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
@@ -149,14 +149,15 @@ typedef struct {
     size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
-    /* Data of methods whose budgets depend on all layers. */
+    /* Data of methods whose token budgets depend on the scores of all layers. */
     struct {
-        /* True if budgets depend on all layers, by kvd_tokens_eviction.divide or by `shared`. */
+        /* True if budgets depend on all layers (kvd_tokens_eviction.divide is set or `shared`). */
         bool on, shared; /* true if KV heads of all layers share one budget */
         /* True if budgets depend on entropy and variance, false if on token scores. */
         bool spreads;
         /*
-         * Scores per token and layer: one per KV head of all GPUs, or 1 if heads keep equal tokens.
+         * Number of scores per token and layer: one per KV head of all GPUs, or 1 if all heads keep
+         * the same tokens.
          */
         size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8] ranking scores */
@@ -180,11 +181,11 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const kvd_uneven *e, const kvd_pag
                                               int layer);
 /* Returns the number of GPUs whose scores are added up. */
 size_t kvd_uneven_gpus(const kvd_uneven *e);
-/* Allocates e->late for prompts that have `rows` tokens and `slices` requests altogether. */
+/* Allocates e->late for a batch of up to `slices` prompts, which have `rows` tokens altogether. */
 int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err);
-/* Starts choosing tokens in all layers, after the scores of the last layer. */
+/* Starts choosing tokens in all layers. Must be called after the scores of the last layer. */
 int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err);
-/* Zeroes the scores of all layers, to which every GPU writes those of its KV heads. */
+/* Zeroes the scores of all layers, because each GPU then writes only those of its KV heads. */
 int kvd_uneven_clear(const kvd_uneven *e, cudaStream_t stream, kvd_err *err);
 /* Chooses the tokens of prompts in a layer by the scores of the KV heads of all GPUs. */
 int kvd_uneven_choose_joined(const kvd_uneven *e, const kvd_uneven_prompts_args *a,

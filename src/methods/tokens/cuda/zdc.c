@@ -12,13 +12,13 @@
 
 static const char what[] = "two widths of tokens";
 
-/* Returns the number of a layer without a sliding window among such layers. */
+/* Returns a layer's number among the layers without a sliding window. */
 static int index_of(const kvd_zdc *z, int layer)
 {
     return z->method.cache->kind_index[layer];
 }
 
-/* Returns true if the layer chooses important tokens, not an earlier layer for it. */
+/* Returns true if the layer itself chooses its important tokens, not an earlier layer. */
 static bool chooses(const kvd_zdc *z, int layer)
 {
     return kvd_zdc_first_of(z->method.plan, index_of(z, layer)) == index_of(z, layer);
@@ -31,7 +31,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_steps; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
-        /* In timing runs, skipped tokens do not change the number of less important tokens. */
+        /* If a timing run skips tokens, the number of less important tokens does not change. */
         if (known && known <= s->before)
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
@@ -204,7 +204,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : kvd_zdc_levels_get(&z->levels, m->cache, r->stream, err);
 }
 
-/* Returns the arguments of n decode steps in the l-th layer without a sliding window. */
+/* Returns the arguments of n steps' attention in the l-th layer without a sliding window. */
 static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -225,7 +225,7 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
                              .workspace = z->layer[l].workspace};
 }
 
-/* Creates the work lists of n decode steps, once, outside the capture of CUDA graphs. */
+/* Divides the attention of n decode steps among CTAs, once, outside the capture of CUDA graphs. */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();
@@ -492,13 +492,13 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
         kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
-/* Returns how many tokens of a slot have pruned keys in a layer without a sliding window. */
+/* Returns how many tokens of a request have pruned keys in a layer without a sliding window. */
 static size_t pruned_of(const kvd_zdc *z, size_t slot)
 {
     return (size_t)z->levels.host_low[slot * kvd_zdc_layers(z)];
 }
 
-/* Returns how many tokens with pruned keys a sliding window of n tokens' newest ones holds. */
+/* Returns how many tokens in a sliding window have pruned keys, for a request of n tokens. */
 static size_t pruned_near(const kvd_zdc *z, size_t slot, size_t n)
 {
     const size_t window = z->method.cache->window, gone = n > window ? n - window : 0,
@@ -519,7 +519,7 @@ static size_t near_heads(const kvd_zdc *z)
     return (size_t)(c->config->n_layers - c->n_full) * (size_t)c->share->n_kv_heads;
 }
 
-/* Returns the bits of the channels that `tokens` keys lack in all layers with a window. */
+/* Returns the bits of the pruned channels of `tokens` keys in all layers with a window. */
 static double pruned_bits(const kvd_zdc *z, size_t tokens)
 {
     const size_t d = (size_t)z->method.cache->config->d_head;
@@ -527,8 +527,8 @@ static double pruned_bits(const kvd_zdc *z, size_t tokens)
 }
 
 /*
- * Returns the bits of K and V, plus one bit per channel of each KV head with pruned keys, less the
- * bits that layers with a window save.
+ * Returns the bits of K and V, plus one bit per channel of each KV head with pruned keys, minus the
+ * bits of the key channels that layers with a window prune.
  */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
@@ -542,7 +542,7 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
            pruned_bits(z, pruned_near(z, slot, n));
 }
 
-/* Returns minus the bits of channels of the key that left the windows, which lacked them. */
+/* Returns a correction of unread bits: minus pruned channels of the key that left the windows. */
 static double think_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;

@@ -19,10 +19,10 @@ extern "C" {
 #endif
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
-/* Bits of `level`. RAW: ranked as important in this layer. USED: treated as important. */
+/* Bits of a token. RAW: ranked as important in this layer. USED: treated as important. */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/* Layout of a KV head for important and less important tokens. Last index: K (Q), V (O). */
+/* Layout of a KV head for important and less important tokens. Last index 0: K, Q; 1: V, output. */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns per token, multiples of 16 */
     /* Number of columns of a less important token that hold data. */
@@ -37,7 +37,7 @@ typedef struct {
     const int32_t *slot; /* device [batch] */
     /* [batch][pitch] in device memory: pages of each request, without its first page. */
     const int32_t *table;
-    /* Row length of `table`, and number of the first page of slot 0. */
+    /* Row length of the page table, and number of the first page of slot 0. */
     int32_t pitch, own;
     /* [slots][n_layers] in device memory: number of less important tokens. */
     int32_t *n_low;
@@ -52,14 +52,14 @@ typedef struct {
     const int32_t *q_start, *q_len;
     /* [n_heads][n_q8] in device memory: natural logs of softmax denominators. */
     const float *lse;
-    /* 1 if `lse` has the attention that each token received per query head instead. */
+    /* 1 if, in place of logs, `lse` has the attention that each token received per query head. */
     int32_t sums;
     /* 1 if a softmax denominator is divided by the number of keys that its query sees. */
     int32_t mean;
     double share; /* fraction of important tokens */
     /* Number of consecutive layers, from this one on, that use this layer's important tokens. */
     int32_t span;
-    /* Overlap from which on the preceding layer's important tokens are reused. Above 1: never. */
+    /* Smallest overlap of two layers' important tokens at which the later layer reuses them. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
     /* Output [n_q8] in device memory: bits KVD_ZDC_RAW and KVD_ZDC_USED of each token. */
@@ -69,12 +69,12 @@ typedef struct {
 } kvd_zdc_choose_args;
 
 /*
- * Chooses the fraction `share` of each prompt with the largest importance, the log of the sum over
- * query heads of exp(lse). On ties, the earlier token. Ignored in layers that reuse another layer's
- * choice.
+ * Chooses as important the fraction args->share of each prompt's tokens with the largest
+ * importance, the log of the sum over query heads of exp(lse). On ties, earlier tokens come first.
+ * Layers that reuse another layer's choice ignore the result.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
-/* Writes the importance over this GPU's heads to [n_q8], which kvd_zdc_choose takes as `lse`. */
+/* Writes tokens' importance over this GPU's heads to `to` [n_q8], an input of kvd_zdc_choose. */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
 /* Arguments for pruning key channels (method think): whole prompts, in one layer. */
@@ -88,15 +88,15 @@ typedef struct {
     const void *from; /* device pages with the prompts */
     /* Output [slots][n_layers][n_kv_heads][d_qk] on the device: channel of each key column. */
     int16_t *order;
-    /* Outputs like those of kvd_zdc_choose. A prompt's last `window` tokens are important. */
+    /* Outputs as in kvd_zdc_choose_args, where a prompt's newest tokens are the important ones. */
     uint8_t *level;
     int32_t *place;
 } kvd_zdc_channels_args;
 cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *args, cudaStream_t stream);
 /*
- * Zeroes the key channels that think prunes in a layer whose tokens see the newest `near` ones. The
- * channels are ranked by the prompt's newest `near` keys; `kept` of them stay. Ignores order, level
- * and place. `pages` must equal args->from.
+ * For a layer with a sliding window of `near` tokens: zeroes the key channels that method think
+ * prunes. The channels are ranked by the prompt's newest `near` keys; `kept` of them stay. Ignores
+ * order, level and place. `pages` must equal args->from.
  */
 cudaError_t kvd_zdc_prune(const kvd_zdc_channels_args *args, int32_t near, int32_t kept,
                           void *pages, cudaStream_t stream);
@@ -106,14 +106,14 @@ typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of important tokens */
     int32_t batch, pitch;
-    /* [batch] on the device: number of rows up to and including each newest token. */
+    /* [batch] on the device: number of rows in the request's pages up to the newest token's row. */
     const int32_t *end;
     const int32_t *table; /* device [batch][pitch] */
     const int16_t *order; /* output of kvd_zdc_channels */
     void *q;              /* device [batch][q_pitch] */
     void *store;          /* device pages of the layer */
 } kvd_zdc_reorder_args;
-/* Sorts the channels of queries and of the newest key by `order`. */
+/* Sorts the channels of queries and of the newest key by args->order. */
 cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *args, cudaStream_t stream);
 
 /* Arguments for copying tokens to their pages: whole prompts of a batch, in one layer. */
@@ -133,7 +133,7 @@ typedef struct {
     size_t page; /* elements of a page */
 } kvd_zdc_move_args;
 
-/* Copies prompts to the pages of important and less important tokens, then zeros. */
+/* Copies prompt tokens to the pages of important or less important tokens, and pads with zeros. */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /* Zeroes the columns that less important tokens do not store. `pages` must equal args->from. */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
@@ -142,11 +142,11 @@ cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStrea
 typedef struct {
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t n_kv_heads, first, n;
-    /* Number of important and less important tokens before token `first` in the prompt. */
+    /* Number of important and of less important tokens in the prompt before these n tokens. */
     int32_t before[KVD_ZDC_STORES];
     /* Number of important and less important tokens among the tokens first .. first + n - 1. */
     int32_t count[KVD_ZDC_STORES];
-    /* Number of elements in `rows` of an important and of a less important token. */
+    /* Number of elements of an important and of a less important token in packed rows. */
     int32_t entry[KVD_ZDC_STORES];
     /* Outputs of kvd_zdc_choose for the whole prompt, in device memory. */
     const uint8_t *level;
@@ -163,28 +163,28 @@ typedef struct {
 } kvd_zdc_rows_args;
 
 /*
- * kvd_zdc_pack copies tokens from `pages` to `rows`. kvd_zdc_unpack copies tokens from `rows` to
- * `pages` and zeroes the columns that `rows` lacks.
+ * kvd_zdc_pack copies tokens from args->pages to args->rows. kvd_zdc_unpack copies tokens back, and
+ * zeroes the columns that rows lack.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
 typedef struct {
-    /* Pages of all layers; kvd_zdc_lists ignores pages.layer. */
+    /* Pages of all layers. Member pages.layer is not used. */
     kvd_zdc_pages pages;
     /* Number of requests, and number of rows of the output arrays, at least `batch`. */
     int32_t batch, rows;
     /* [batch] in device memory: number of tokens of each request, including the newest one. */
     const int32_t *kv_len;
     /*
-     * Outputs [n_layers][rows] in device memory: number of rows up to the newest token, and number
-     * of less important tokens, at least 1.
+     * Outputs [n_layers][rows] in device memory. end: number of rows in the request's pages up to
+     * the newest token's row. low_len: number of less important tokens, at least 1.
      */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/* Fills `end`, `low_len` and `table`. `end` includes the newest token. */
+/* Writes the outputs end, low_len and table of *args for all layers. */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
 /* Arguments for merging attention outputs of one decode step in one layer. */
@@ -200,13 +200,13 @@ typedef struct {
     const float *lse;
     /* Logits of attention sinks, [n_heads] in device memory, or NULL. */
     const float *sinks;
-    /* Output [batch][out_pitch] in device memory with the columns of V of important tokens. */
+    /* Output [batch][out_pitch] in device memory, as wide as V of important tokens. */
     void *out;
 } kvd_zdc_merge_args;
 
 /*
- * Averages the outputs over important and over other tokens, weighted by softmax denominators. A
- * head's sink adds to its denominator once.
+ * Averages the attention outputs over important and over less important tokens, weighted by softmax
+ * denominators. A query head's sink counts once.
  */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 
@@ -238,7 +238,7 @@ static __device__ __forceinline__ int zdc_low(const kvd_zdc_pages &p, int b)
     return p.n_low[(size_t)p.slot[b] * (size_t)p.n_layers + p.layer];
 }
 
-/* Returns the index in a page of 8 columns of token t. */
+/* Returns the offset in a page of columns 8 block .. 8 block + 7 of token t. */
 static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
 {
     return t / 8 * 8 * width + block * 64 + t % 8 * 8;

@@ -60,7 +60,7 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-/* Returns the projections of other tokens in the l-th layer without a sliding window. */
+/* Returns less important tokens' projections in the l-th layer without a sliding window. */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int l)
 {
     const kvd_dims *const dims = z->dims_low;
@@ -74,8 +74,8 @@ static const kvd_cache_layer *high_of(const kvd_zdc *z, int l)
 }
 
 /*
- * Makes the layouts of the l-th layer without a sliding window. Heads of other tokens are padded to
- * the widest as those of important tokens are.
+ * Makes the layouts of the l-th layer without a sliding window. Heads of less important tokens are
+ * padded to the widest of them if those of important tokens are.
  */
 static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
 {
@@ -119,7 +119,7 @@ static void describe_head(const kvd_zdc *z, int l, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* `both` has every head twice: at the width of important tokens, and at that of others. */
+        /* In `both`, the heads of less important tokens follow those of important tokens. */
         to->in_row[s] = z->layer[l].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }

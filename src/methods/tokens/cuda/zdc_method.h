@@ -15,7 +15,7 @@ typedef struct {
 } kvd_zdc_parts;
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
-/* Returns parameter `layers` (layers with equal important tokens), or 0 if not used. */
+/* Returns parameter `layers`, the number of layers per group with equal important tokens, or 0. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /*
  * Return the layout of a layer's KV heads, in device memory, and the layout of its pages of less
@@ -38,7 +38,7 @@ typedef struct {
      */
     int32_t *n_low, *host_low;
     size_t n_slots;
-    /* Device arrays of kvd_zdc_choose_args. */
+    /* Device arrays for the members of kvd_zdc_choose_args with the same names. */
     float *lse, *value;
     uint8_t *level;
     int32_t *place;
@@ -50,17 +50,17 @@ int kvd_zdc_levels_make(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged
                         kvd_err *err);
 int kvd_zdc_levels_make_slots(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
                               size_t slots, kvd_err *err);
-/* Copy the numbers of less important tokens to the device, and back. */
+/* Copies numbers of less important tokens to the device. kvd_zdc_levels_get copies them back. */
 int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
 int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
 /*
- * Returns the layer whose important tokens `layer` uses, both counted without layers that have a
- * sliding window; `overlap` is applied on the device.
+ * Returns the layer whose important tokens `layer` uses because of parameter `layers`. Layers with
+ * a sliding window are not counted. Parameter `overlap` is ignored, as the device applies it.
  */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
-/* In timing runs, sets a request's numbers of less important tokens. */
+/* For timing runs without a prompt: sets the numbers of less important tokens of a request. */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
                             size_t prompt);
 /* Returns kvd_zdc_choose's arguments for the prompts of `r`. The caller must set `pages`. */
@@ -82,16 +82,16 @@ typedef struct {
     kvd_attn_map both;
     /* Bytes of an important and of a less important token in this layer. */
     double entry[KVD_ZDC_STORES];
-    /* Numbers in K and V of an important and of a less important token, without padding. */
+    /* Elements of K and V of an important and of a less important token, without padding. */
     double numbers[KVD_ZDC_STORES];
-    /* Index in kvd_zdc.store of the first element of the layer's pages. */
+    /* Index in the array kvd_zdc.store at which the layer's pages begin. */
     size_t at;
     void *workspace;
 } kvd_zdc_layer;
 
 typedef struct {
     size_t tokens;
-    /* Value of `tokens` after the latest iteration. */
+    /* Number of the request's tokens after the latest iteration. */
     size_t counted;
     /* Cache bytes after the latest iteration. */
     double held;
@@ -108,13 +108,13 @@ typedef struct {
     kvd_dims own_low;
     /*
      * For method think: channel of each key column, [slots][n_layers][n_kv_heads][d_head] in device
-     * memory. `window` newest prompt tokens are important; keys of older ones keep `kept` channels.
+     * memory. The prompt's newest `window` tokens keep all key channels, older ones `kept` of them.
      */
     int16_t *order;
     size_t window, kept;
     kvd_zdc_head *head; /* device [kvd_zdc_layers()][n_kv_heads] */
     uint16_t *store;
-    /* Number of the first page of slot 0. Slot s begins with page own + s. */
+    /* Number of the first page of slot 0. The first page of slot s is own + s. */
     int32_t own;
     kvd_zdc_levels levels;
     /* [n_heads][rows] Attention that tokens received. NULL except for method `received`. */
@@ -126,14 +126,14 @@ typedef struct {
     /* In device memory: attention outputs over important, then over less important tokens. */
     void *o;
     int32_t *end, *low_len, *table;
-    /* [max_slices + 1] on the device: works[n] is attention's work list for n decode steps. */
+    /* Device [max_slices + 1]: works[n] divides the attention of n decode steps among CTAs. */
     void **works;
     void *host_works;
 } kvd_zdc;
 
 /*
  * Layers without a sliding window have the numbers 0 .. kvd_zdc_layers() - 1 in the arrays of
- * kvd_zdc. Other layers keep the columns of `dims` for all tokens.
+ * kvd_zdc. In other layers, all tokens keep the columns of important tokens.
  */
 static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 {

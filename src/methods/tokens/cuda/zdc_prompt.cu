@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the element index of 8 dimensions of the i-th token of a list of pages. `first` is the
- * index of its first page.
+ * Returns the offset in the pool of columns 8 block .. 8 block + 7 of the i-th token in pages
+ * `first`, first + 1, ... of request b.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)

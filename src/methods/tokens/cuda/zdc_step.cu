@@ -125,7 +125,7 @@ __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm
     __syncthreads();
 }
 
-/* Returns the address of the key of token t of a prompt, in groups of 8 rows and 8 channels. */
+/* Returns the offset in the pool of the key of token t of a prompt, stored in 8 x 8 blocks. */
 __device__ __forceinline__ size_t key_at(const kvd_zdc_channels_args &a, int b, int g, int t)
 {
     return (size_t)a.pages.table[(size_t)b * a.pages.pitch + t / KVD_PAGE_TOKENS] *
