@@ -103,10 +103,7 @@ int main(int argc, char **argv)
         }
     printf("\northogonal: max |R^T R - I| is %s 1e-12\n", off < 1e-12 ? "below" : "NOT below");
 
-    /*
-     * The first m columns of R keep a fraction of the energy: the sum of their sigma^2 divided by
-     * that of all columns.
-     */
+    /* The first m columns of R keep sum_{j<m} sigma_j^2 / sum_j sigma_j^2 of the energy. */
     double total = 0;
     for (size_t j = 0; j < d; j++)
         total += sigma[j] * sigma[j];

@@ -14,7 +14,7 @@ static const kvdim_key keys[] = {
     {"recent", 8, 1, 1024, 1, "newest tokens among them"},
 };
 
-/* Chooses prompt tokens to keep. Without `open`, `self` is the parameters' values. */
+/* Chooses prompt tokens to keep. `self` points to the parameter values, as there is no `open`. */
 static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error)
 {
@@ -33,7 +33,7 @@ static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t
         for (size_t i = 0; i < p->d; i++)
             square[t] += (double)p->k[t * p->stride + i] * (double)p->k[t * p->stride + i];
     for (size_t t = 0; t < p->n; t++) {
-        /* number of tokens with longer keys */
+        /* number of tokens, without the newest `recent`, whose key norm exceeds token t's */
         size_t longer = 0;
         for (size_t u = 0; u < p->n - recent; u++)
             longer += square[u] > square[t] || (square[u] == square[t] && u > t);

@@ -52,7 +52,7 @@ typedef enum {
     KVDIM_OK = 0,
     KVDIM_ERROR_ARGUMENT = 1,
     KVDIM_ERROR_MEMORY = 2, /* host memory ran out, or the workspace of a plan is too small */
-    /* no CUDA in this library, no GPU, or an unsupported one */
+    /* The library was built without CUDA, or there is no supported GPU. */
     KVDIM_ERROR_DEVICE = 3,
     KVDIM_ERROR_CUDA = 4
 } kvdim_status;
@@ -69,7 +69,7 @@ typedef struct kvdim_heads {
     int32_t device;     /* KVDIM_CPU or KVDIM_CUDA */
     int32_t dtype;      /* KVDIM_F16 or KVDIM_BF16 */
     int32_t n_heads;    /* 1 .. 128 */
-    /* Divides n_heads. On CUDA, at most 16 query heads share a KV head. */
+    /* Must divide n_heads. On CUDA, at most 16 query heads share a KV head. */
     int32_t n_kv_heads;
     int32_t d_head; /* 16 .. 256, a multiple of 16 */
     /* Kept dimensions per KV head, host [n_kv_heads]: multiples of 16 from 16 to d_head. */
@@ -100,22 +100,19 @@ int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 typedef struct kvdim_batch {
     size_t struct_size; /* set by the caller: sizeof(kvdim_batch) */
     int32_t n_requests; /* at least 1 */
-    /* Columns of page_table. A request has at most 64 max_pages tokens. */
+    /* Number of columns of page_table. A request has at most 64 max_pages tokens. */
     int32_t max_pages;
-    /* Pages in kvdim_append_args.pool. A CPU layer refuses larger page numbers. */
+    /* Number of pages in kvdim_append_args.pool. A CPU layer refuses larger page numbers. */
     int32_t pool_pages;
-    /* New tokens per request, at least 1: host [n_requests]. NULL: 1 each. */
+    /* Numbers of new tokens, host [n_requests], at least 1 each. NULL: 1 each. */
     const int32_t *q_len;
-    /* Cached tokens per request, with new ones: host [n_requests], at most 64 max_pages. */
+    /* Numbers of cached and new tokens together, host [n_requests], at most 64 max_pages each. */
     const int32_t *kv_len;
-    /*
-     * [n_requests][max_pages] Element [b][j] is the page of tokens 64 j .. 64 j + 63 of request b.
-     * Not copied.
-     */
+    /* [n_requests][max_pages] [b][j]: page of tokens 64 j .. 64 j + 63 of request b. Not copied. */
     const int32_t *page_table;
 } kvdim_batch;
 
-/* Sets *bytes to the workspace for this batch, 0 on the CPU. */
+/* Sets *bytes to the size of the workspace for this batch: 0 on the CPU. */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
                                    size_t *bytes);
 
@@ -136,10 +133,7 @@ kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
 /* Destroys a plan (division of the work). NULL is ignored. */
 void kvdim_plan_destroy(kvdim_plan *plan);
 
-/*
- * Returns how many rows Q and O have, one per token. In prefill each request begins at a multiple
- * of 8.
- */
+/* Returns how many rows (tokens) Q and O have. In prefill requests begin at multiples of 8. */
 int32_t kvdim_plan_rows(const kvdim_plan *plan);
 /* Returns the row of a request's first new token in Q and O, or -1. */
 int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request);
@@ -174,10 +168,7 @@ typedef struct kvdim_attend_args {
     size_t struct_size; /* set by the caller: sizeof(kvdim_attend_args) */
     const void *q;      /* Q as kvdim_append wrote it with the same plan */
     const void *pool;   /* pages of this layer's cache, filled by kvdim_append */
-    /*
-     * Output [kvdim_plan_rows][o_stride]. New token t of request b is row kvdim_plan_first_row(b) +
-     * t.
-     */
+    /* Output [kvdim_plan_rows][o_stride]. Request b starts at row kvdim_plan_first_row(b). */
     void *o;
     /* Elements between rows of `o`: >= o_columns, a multiple of 8. 0: o_columns. */
     int64_t o_stride;

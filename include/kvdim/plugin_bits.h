@@ -21,7 +21,7 @@ typedef struct kvdim_block {
     int32_t layer, kv_head;
     /* 1 at the end of a prompt, 0 in a decode step */
     int32_t prompt;
-    /* tokens and dimensions; d < d_head if another method removed some */
+    /* numbers of tokens and dimensions; d < d_head if another method removed dimensions */
     size_t n, d;
     const float *x;           /* numbers to be coded, [n][d], finite */
     const uint32_t *position; /* position of each token in its sequence, [n] */
@@ -32,10 +32,7 @@ typedef struct kvdim_block {
     const double *mass, *seen;
 } kvdim_block;
 
-/*
- * `self` is the pointer that `open` stored. If `open` is NULL, it is the parameter values, const
- * double [n_keys].
- */
+/* `self` is `open`'s pointer or, if `open` is NULL, the parameter values, const double [n_keys]. */
 typedef struct kvdim_bits_method {
     kvdim_method method;
     /* If 1, keys are quantised before RoPE, which kvdim applies on reading. */

@@ -12,10 +12,7 @@
 extern "C" {
 #endif
 
-/*
- * Q, K and V of a calibration text at one KV head, after RoPE. n is 0 without
- * KVDIM_NEEDS_CALIBRATION.
- */
+/* Q, K, V of a KV head in a calibration text, after RoPE; n = 0 without KVDIM_NEEDS_CALIBRATION. */
 typedef struct kvdim_rows {
     uint32_t struct_size;
     int32_t layer, kv_head;

@@ -47,7 +47,7 @@ typedef struct kvdim_step {
     const float *prob;        /* attention probabilities of this step, [group][n] */
     const float *score;       /* attention scores q.k of this step after scaling, [group][n] */
     size_t now;               /* position in the sequence of the newest token */
-    /* tokens of the prompt, and expected tokens of the sequence */
+    /* numbers of tokens of the prompt, and expected of the whole sequence */
     size_t n_prompt, n_expected;
 } kvdim_step;
 
@@ -81,7 +81,9 @@ typedef struct kvdim_tokens_method {
     void (*close)(void *self);
     /* Returns the bytes of `state` for up to n cached tokens, at most 1 GiB. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
-    /* Returns how many last prompt tokens kvdim_prompt.recent covers. NULL: 0. */
+    /*
+     * Returns the number of last prompt tokens whose attention kvdim_prompt.recent holds. NULL: 0.
+     */
     size_t (*window)(const double *value);
     int (*prompt)(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error);
@@ -94,7 +96,7 @@ typedef struct kvdim_tokens_method {
                       uint32_t *const *kept, size_t *n_kept, char *error);
     /*
      * Chooses the cached tokens that a decode step reads: rising indices in `read`, their number in
-     * *n_read. Others stay stored. NULL: all are read.
+     * *n_read. Tokens that are not read stay stored. NULL: all are read.
      */
     int (*select)(const void *self, void *state, const kvdim_read *r, uint32_t *read,
                   size_t *n_read, char *error);

@@ -12,7 +12,7 @@
 #include "common/run.h"
 #include "common/threads.h"
 
-/* 1 MiB of float32 products stays in the L2 cache. */
+/* A block of products takes 1 MiB in float32, which stays in the L2 cache. */
 enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
@@ -144,7 +144,7 @@ static void assign_row(state *s, size_t row, float row_error, float *scores, siz
             continue;
         const uint32_t c = (uint32_t)(first + j);
         const double there = squared_distance(y, s->C + c * s->d, s->d);
-        /* The first of equally near centroids, so that copies share a cluster. */
+        /* Takes the first of equally near centroids, so that copies of a vector share a cluster. */
         if (there < s->distance[row] || (there <= s->distance[row] && c < s->cluster[row])) {
             s->cluster[row] = c;
             s->distance[row] = there;

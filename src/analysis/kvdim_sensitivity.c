@@ -220,7 +220,7 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, KVD_BOTH_SIDES, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            /* This and all larger fractions leave too few dimensions. */
+            /* Removing this fraction or more leaves too few dimensions. */
             break;
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)

@@ -35,7 +35,7 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     return status;
 }
 
-/* by_gram[i]: matrices i are decomposed by X^T X; need[x]: vectors of tensor x are read. */
+/* Kinds of matrices to decompose by X^T X (`any`: at least one), and tensors to read (`need`). */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
 } plan;
@@ -85,7 +85,7 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
     return 0;
 }
 
-/* Decomposes a layer from its vectors. With --method gram, only what X^T X does not resolve. */
+/* Decomposes a layer from vectors. With --method gram, only heads that X^T X does not resolve. */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
 {
@@ -147,7 +147,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
                              kvd_err *err)
 {
     const plan p = make_plan(cfg);
-    /* A GPU is fastest with many matrices; on the CPU one layer saves memory. */
+    /* A GPU decomposes all layers at once for speed, the CPU one at a time to save memory. */
     const int at_once = p.any && cfg->common.device == KVD_DEVICE_CUDA && !cfg->reduction.centroids
                             ? s->n_layers
                             : 1;
@@ -204,7 +204,9 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
                        : spectrum_of_dumps(cfg, in, s, err);
 }
 
-/* Returns true if a GPU is faster. It starts in 0.2 to 0.8 s; a CPU takes 2.6 ns d^3 per matrix. */
+/*
+ * Returns true if a GPU, which starts in 0.5 s, beats the CPU, which takes 2.6 ns d^3 per matrix.
+ */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
     const double d = sum->model.d_head;
@@ -291,7 +293,7 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
         goto done;
     for (int i = 0; i < run->n_inputs; i++)
         s.calibration.seconds_collect += run->inputs[i].seconds;
-    /* Created before the computation, so that a missing folder is found at once. */
+    /* Creates the output before computing, so that a missing folder is found at once. */
     if (kvd_h5_create(&out, cfg->common.output, &kvd_schema_spectrum, run, err) ||
         (gpu[0] && kvd_h5_put_text(&out, "/provenance", "gpu", gpu, err)) ||
         compute(cfg, &in, &pruned, &s, err))

@@ -9,7 +9,7 @@
 
 #include "common/linalg.h"
 
-/* vectors per call of the callback: 2 MiB at d_head 128 */
+/* vectors per call of a kvd_row_sink: 2 MiB at d_head 128 */
 enum { BLOCK_ROWS = 4096 };
 
 static int group_of(const kvd_model_info *m)
@@ -154,7 +154,7 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
     return status;
 }
 
-/* Passes a weight matrix [d_head][d_model] as its transpose. */
+/* Passes a head's W_O or W_V [d_head][d_model] to `sink`, transposed. */
 static int send_weight(kvd_activations *a, buffers *b, bool w_o, int layer, int head,
                        kvd_row_sink sink, void *ctx, kvd_err *err)
 {

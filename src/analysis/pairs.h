@@ -1,4 +1,6 @@
-/* Builds the matrices whose singular values are computed. */
+/*
+ * Matrices of a head's Q, K, V and weights: rows, Gram matrices X^T X, singular values, rotations.
+ */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
 
@@ -23,7 +25,7 @@ typedef struct {
     size_t first, n;
 } kvd_span;
 
-/* Vectors of one layer that replace recorded ones, such as centroids. */
+/* Vectors of one layer, such as centroids, that are used instead of recorded vectors. */
 typedef struct {
     size_t d_head;
     int n_heads[KVD_N_X];  /* number of heads of each tensor; 0 if the tensor is absent */
@@ -45,8 +47,7 @@ typedef struct {
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
 /*
- * Passes the rows of head h's matrix to `sink`. The second function passes W_O or W_V. KVD_PAIR_BQK
- * and KVD_PAIR_BVW are refused.
+ * Pass the rows of head h's matrix to `sink`: vectors, or rows of W_O or W_V. Refuse bqk and bvw.
  */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
@@ -99,7 +100,9 @@ int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair
 /* smallest singular value, relative to the largest, that X^T X resolves */
 #define KVD_GRAM_LIMIT 1.25e-4
 
-/* Decomposes heads with singular values below KVD_GRAM_LIMIT * largest by streaming QR. */
+/*
+ * Decomposes heads whose smallest sigma is below KVD_GRAM_LIMIT * largest sigma, by streaming QR.
+ */
 int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair,
                           bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 

@@ -8,7 +8,7 @@
 #include "common/clock.h"
 #include "common/rng.h"
 
-/* Text i is pruned by random stream TEXT_STREAMS + i. */
+/* Stream TEXT_STREAMS + i of random numbers chooses which sequences of text i are dropped. */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,
@@ -42,7 +42,7 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
     return n_spans;
 }
 
-/* Drops a random fraction `prune` of n sequences. `span` [n]: remaining tokens. */
+/* Drops a random fraction `prune` of n sequences. `span` [n]: ranges of the remaining tokens. */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)
 {

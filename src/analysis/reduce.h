@@ -33,15 +33,15 @@ typedef struct {
     uint64_t seed;
 } kvd_reduction;
 
-/* Remaining tokens of all files, and how much was dropped. */
+/* Token ranges that kvd_prune keeps in all files, and numbers of dropped sequences and tokens. */
 typedef struct {
     kvd_span *span;
     size_t n_sequences, n_tokens; /* number of dropped sequences, and of their tokens */
 } kvd_pruned;
 
 /*
- * Drops round(prune * sequences) random sequences of each file. *out owns the rest. Fails if none
- * remains.
+ * Drops round(prune * sequences) random sequences of each file. *out owns the remaining ranges.
+ * Fails if none remains.
  */
 int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed, kvd_pruned *out,
               kvd_err *err);

@@ -23,7 +23,7 @@ static bool is_rate(const char *item)
     return false;
 }
 
-/* Parses a method's parameters: importance goes to *t, all but removed fractions to `rest`. */
+/* Stores importance.g and .rise in *t, and other parameters except removed fractions in `rest`. */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
     static const char *const key[] = {"importance.g=", "importance.rise="};
@@ -274,7 +274,7 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
     return sum / (double)r->n_models;
 }
 
-/* Limits *x and rounds it to four decimals. Returns true if it was outside. */
+/* Limits *x to lo .. hi and rounds it to four decimals. Returns true if *x was outside. */
 static bool put(double *x, double lo, double hi)
 {
     const double wanted = *x, within = fmin(fmax(wanted, lo), hi);

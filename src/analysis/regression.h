@@ -11,7 +11,7 @@
 
 /*
  * Fraction of important tokens (G), its rise over layers (RISE), removed fractions of important
- * tokens (P) and of others (P_U).
+ * tokens (P) and of unimportant ones (P_U).
  */
 typedef enum {
     KVD_SET_G,
@@ -40,7 +40,7 @@ typedef struct {
     kvd_tried *tried; /* [n] measured choices of parameters */
 } kvd_sweep;
 
-/* Reads measurements of ZDC, which may differ only in these parameters. */
+/* Reads measurements of method ZDC, which may differ only in the parameters listed in kvd_set. */
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
@@ -53,16 +53,13 @@ typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
     /* range of fitted losses, beyond which the regression extrapolates */
     double loss_lo, loss_hi;
-    /* each model's parameters at loss 1, twice the uncompressed perplexity */
+    /* each model's parameters for loss 1, which means twice the uncompressed perplexity */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
     double slope[KVD_N_SET]; /* change of each parameter if the logarithm of the loss rises by 1 */
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
 } kvd_regression;
 
-/*
- * Fits parameters as linear functions of ln(loss). model [n]: model of each measurement. Ignores
- * losses <= 0.
- */
+/* Fits parameters as linear functions of ln(loss > 0). model [n]: model of each measurement. */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
 
@@ -79,7 +76,7 @@ typedef struct {
  */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns a parameter at loss 1, twice the uncompressed perplexity. */
+/* Returns the parameter `number` that is fitted for loss 1 (twice the uncompressed perplexity). */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
 /* Writes *p as a value of --method. Other parameters are those of *like. */
@@ -105,18 +102,19 @@ typedef struct {
 } kvd_fit_proposal;
 
 /*
- * Fits result files and proposes parameters for n losses. In *r, kept dimensions 2i are for
- * important tokens of proposal i, 2i + 1 for others. The caller sets r->model and r->label.
+ * Fits result files and proposes parameters for n losses. Point 2i of *r holds the kept dimensions
+ * for important tokens of proposal i, point 2i + 1 those for unimportant tokens. The caller sets
+ * r->model and r->label.
  */
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
                           const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,
                           kvd_err *err);
 void kvd_fit_proposal_release(kvd_fit_proposal *x);
 
-/* Writes proposals to /rows, and coefficients to /regression. */
+/* Writes the proposed parameters to /rows, and the regression's coefficients to /regression. */
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
 void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);
-/* Returns the fit and its proposals, or NULL if memory runs out. */
+/* Returns the regression and the proposed parameters as JSON, or NULL if memory runs out. */
 json_t *kvd_fit_proposal_json(const kvd_fit_proposal *x, const kvd_rates *r);
 
 #endif

@@ -61,7 +61,7 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 {
     const float *const rows[KINDS] = {g->q, g->dq, g->o, g->d_o};
     const size_t jobs = s->n_kv_heads * KINDS, ld = s->n_kv_heads * s->group * s->d;
-    /* smallest failed job, so that the error does not depend on threads */
+    /* index of the first job that fails, so that the error does not depend on threads */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -111,10 +111,10 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* n_rows is 1, because these singular values are per token already. */
+        /* These singular values are already per token, so they count as those of one row. */
         out->pair[pair[side]].n_rows = 1;
     }
-    /* smallest failed job, so that the error does not depend on threads */
+    /* index of the first job that fails, so that the error does not depend on threads */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)

@@ -19,22 +19,21 @@
 
 typedef struct kvd_sensitivity kvd_sensitivity;
 
-/* kinds of sums: of queries, their gradients, head outputs, their gradients */
+/* kinds of sums of x x^T, for x: queries, their gradients, head outputs, their gradients */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
 /* Returns zero sums of outer products. The caller frees them. */
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
-/* Adds one layer of a batch to the sums. */
+/* Adds the outer products of one layer of a batch to the sums. */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
 /* Returns the sums, [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
 /*
- * Computes the projections of Q and K, and of V and W_O. The caller sets model, n_layers and
- * pairing of *out.
+ * Computes projections of Q and K, and V and W_O. The caller sets out's model, n_layers, pairing.
  */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
@@ -47,7 +46,7 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
  */
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 
-/* Runs the backward pass on CPU or GPU, and adds gradients to the sums. */
+/* Arguments for an engine that runs the backward pass and adds outer products to `sums`. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller; the CPU engine uses it until `free` */
@@ -67,7 +66,7 @@ struct kvd_sensitivity_engine {
     int (*run)(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err);
     /* Waits until the sums include every batch. */
     int (*flush)(kvd_sensitivity_engine *e, kvd_err *err);
-    /* Returns a description, valid until `free`. */
+    /* Returns a description of the engine, valid until `free`. */
     const char *(*describe)(const kvd_sensitivity_engine *e);
     void (*free)(kvd_sensitivity_engine *e);
 };

@@ -20,7 +20,7 @@ double kvd_mean_abs(const double *R, size_t d)
 
 double kvd_delta(const double *A, const double *B, size_t d)
 {
-    /* Summed in the order of kvd_delta_aligned, for equal bits. */
+    /* Adds in the same order as kvd_delta_aligned, which gives equal bits if it flips no column. */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
         for (size_t i = 0; i < d; i++)
@@ -178,13 +178,15 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Values per two files and head. Means are later taken in a fixed order. */
+/* Results of comparing a head's rotations of two files, averaged later in a fixed order. */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /* [head][b][a][N_CELL] rotation of file a with file b; a = n_files is random */
+    /*
+     * [head][b][a][N_CELL] comparison of file a's rotation with file b's; a = n_files: a random one
+     */
     double *cell;
-    /* [head][n_files + 1] mean absolute element, the last of a random rotation */
+    /* [head][n_files + 1] mean absolute element of each file's rotation, then of a random one */
     double *epsilon;
     double *own; /* [head][b][m - 1] fraction of file b's squared norm in its first m dimensions */
 } parts;
@@ -242,7 +244,7 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/* Compares means of |R|: the papers' delta may be their difference, or mean |R_a - R_b|. */
+/* Writes the difference of files' mean |R|. The papers' delta may be this or mean |R_a - R_b|. */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {
     const size_t F = c->n_files, heads = c->n_layers * c->n_h;

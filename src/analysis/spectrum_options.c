@@ -242,7 +242,7 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
     return status;
 }
 
-/* Returns how many singular values X^T X cannot resolve, below 1e-5 times the largest. */
+/* Returns the number of singular values below 1e-5 times the largest. X^T X cannot resolve them. */
 static size_t count_blurred(const kvd_spectrum *s, kvd_pair pair)
 {
     const size_t d = (size_t)s->model.d_head,

@@ -34,7 +34,7 @@ int kvd_spectrum_print(const char *program, const kvd_spectrum_options *cfg, boo
 
 typedef struct {
     bool moments; /* true if the inputs hold second moments, not activations */
-    /* sum over all inputs; X^T X only if `moments` is true */
+    /* model and number of tokens of all inputs and, if `moments` is true, sums of their X^T X */
     kvd_moments sum;
     kvd_activations *dump;
     /* [n_sources] files of activations */

@@ -24,7 +24,7 @@ static void curve_of(kvd_a f, const kvd_word *histogram, double *to)
 
 static double decades(const double *curve)
 {
-    /* quantiles 0.1 % and 99.9 % among the stored ones */
+    /* indices of the quantiles 0.1 % and 99.9 % among the stored quantiles */
     enum { LOW = 1, HIGH = KVD_N_CURVE - 2 };
     return log10(curve[HIGH] / curve[LOW]);
 }
@@ -177,7 +177,7 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
-    /* fractions of tokens that two layers share */
+    /* result arrays: fractions of the unimportant and important tokens that two layers share */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;
     for (size_t r = 0; r < z->s->n_kept; r++) {

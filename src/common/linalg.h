@@ -1,7 +1,4 @@
-/*
- * Dense linear algebra in float64 on row-major matrices. The first largest entry of a singular
- * vector is positive.
- */
+/* Float64 linear algebra, row-major. A singular vector's entry of largest magnitude is positive. */
 #ifndef KVD_COMMON_LINALG_H
 #define KVD_COMMON_LINALG_H
 
@@ -30,12 +27,12 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
 /* Replaces falling eigenvalues by their square roots. A clearly negative one is an error. */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
-/* Adds X^T X to G [d][d] for n rows X, `ld` apart. `scratch`: kvd_gram_scratch(d) doubles. */
+/* kvd_gram_add adds X^T X of n rows to G [d][d], with kvd_gram_scratch(d) doubles of scratch. */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
                  kvd_err *err);
 
-/* Decomposes M [d][d] = U diag(s) V^T. The largest entry of each column of U is positive. */
+/* Decomposes M [d][d] = U diag(s) V^T. Entries of largest magnitude in U's columns are positive. */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
 /* Computes S = G^{1/2} of a symmetric G [d][d], its rank, and its pseudo-inverse P unless NULL. */
@@ -46,7 +43,10 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);
 
-/* Negate columns of R [d][d] whose largest entry is negative, and the same columns of S. */
+/*
+ * kvd_fix_signs negates columns of R [d][d] whose entry of largest magnitude is negative.
+ * kvd_fix_signs_two also negates the same columns of S.
+ */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);
 

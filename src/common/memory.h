@@ -41,7 +41,7 @@ void *kvd_pool_new(kvd_pool *p, size_t bytes);
 int kvd_pool_check(const kvd_pool *p, const char *what, kvd_err *err);
 void kvd_pool_free(kvd_pool *p);
 
-/* Return a zeroed structure that begins with the pool that holds it, and free it with the pool. */
+/* Return, and free, zeroed memory that begins with the kvd_pool from which it is allocated. */
 void *kvd_pool_open(size_t bytes);
 void kvd_pool_close(void *self);
 /* Stores `opened` in *self and returns 0. If `failed`, closes it and returns -1. */

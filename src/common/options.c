@@ -74,7 +74,7 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        /* A part of an option's name counts as one edit, such as --rate for --request-rate. */
+        /* A text that is part of the option's name has distance 1, such as rate in request-rate. */
         n = 1;
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;

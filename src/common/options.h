@@ -47,7 +47,7 @@ typedef struct {
     size_t count;    /* for a list, offset of the size_t that receives the number of elements */
     size_t given;    /* offset of a bool that is set if the option was given; 0 means none */
     size_t typed;    /* offset of a const char * that receives the value as typed; 0 means none */
-    /* allowed range of the value; no limits if both are 0. Names: `high` is the largest length. */
+    /* allowed range of the value or, for texts, largest length `high`; no limits if both are 0 */
     double low, high;
     bool above_low, below_high; /* true if `low` or `high` itself is not allowed */
     bool positional;            /* true for an argument without a name */
@@ -67,7 +67,7 @@ typedef struct {
     const char *help;
 } kvd_option;
 
-/* KVD_INTO stores the value in field `f` of type `T`, KVD_INTO_LIST its length in `n`. */
+/* KVD_INTO stores a value in field `f` of type `T`, KVD_INTO_LIST also a list's length in `n`. */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
 #define KVD_GIVEN(T, f)        .given = offsetof(T, f)

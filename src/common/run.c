@@ -102,7 +102,7 @@ static void note_hang_up(void)
     hang_up_ignored = !sigaction(SIGHUP, NULL, &now) && now.sa_handler == SIG_IGN;
 }
 
-/* Notes whether SIGHUP is ignored. Libraries may change this in their constructors. */
+/* Notes whether SIGHUP is ignored before constructors of libraries can change it. */
 __attribute__((section(".preinit_array"), used)) static void (*const at_start)(void) = note_hang_up;
 
 /* Lets SIGINT, SIGTERM and SIGHUP request a stop, and SIGXFSZ and SIGPIPE make writes fail. */
@@ -263,7 +263,7 @@ done:
     return rc;
 }
 
-/* Returns true for a file that is neither hidden nor an archive of the folder. */
+/* Returns true for files to hash: neither hidden nor archives (.tar.xz). */
 static int of_content(const struct dirent *e)
 {
     static const char archive[] = ".tar.xz";

@@ -18,7 +18,7 @@ enum { KVD_HASH_TEXT = 40 };
 enum { KVD_CORPUS_HASH_TEXT = 56 };
 /* Returns true if two hashes are of equal tokens in equal sequences. */
 bool kvd_corpus_hash_same(const char *a, const char *b);
-/* Returns true if both hashes have the texts' beginning and the beginnings differ. */
+/* Returns true if both hashes have parts after '+' (first 256 bytes of the texts) that differ. */
 bool kvd_corpus_hash_begins_differently(const char *a, const char *b);
 
 typedef struct {

@@ -12,11 +12,11 @@ typedef struct {
     size_t used;
 } kvd_run_key;
 
-/* Adds a line to the key. Fails if the key is full. */
+/* Adds a line "name=value" to *k. Fails if its text is full. */
 int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
-/* Fails unless `then`, the key in file `path`, equals *now. The message names the difference. */
+/* Fails unless the text `then` of file `path` equals *now. The message names the difference. */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);
 

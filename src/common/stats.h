@@ -38,10 +38,7 @@ enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/*
- * Like kvd_bootstrap_ratio, for the mean of the strata's ratios. Stratum i has clusters first[i] ..
- * first[i + 1] - 1.
- */
+/* Like kvd_bootstrap_ratio, for the mean ratio of strata: clusters first[i] .. first[i + 1] - 1. */
 int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
                          int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);
 

@@ -9,8 +9,7 @@ unsigned kvd_utf8_width(char lead)
 }
 
 /*
- * Returns the length of the character at s, or 0 if malformed. *prefix then receives how many bytes
- * could begin one.
+ * Returns a character's length or, if malformed, 0 and in *prefix how many bytes could begin one.
  */
 static size_t one_character(const unsigned char *s, size_t len, size_t *prefix)
 {

@@ -26,7 +26,7 @@ typedef struct {
     bool phases;
     /* true if prompts attend to uncompressed K and V; not on the CPU */
     bool exact_prompts;
-    /* room for numbers that kvquant keeps exactly, per page and head; 0: default */
+    /* number of outliers that kvquant can keep exactly per page and head; 0: default */
     size_t outliers;
     /* bits of the layers' matrices: 4, or 0 for `type` */
     int weight_bits;
@@ -39,15 +39,15 @@ typedef struct {
     double cache_bytes;
     /* bytes per token over layers and GPUs; with a window, mean over max_len tokens */
     double bytes_per_token;
-    /* bytes of the weights (4-bit ones alone), and peak bytes of all memory */
+    /* bytes of the weights (4-bit ones replace bf16 ones), and peak bytes of all memory */
     double weight_bytes, peak_bytes;
     /* 64-token pages in every layer without a window */
     size_t pages;
-    /* pages of layers with a window, and most of them per request */
+    /* pages of layers with a window: all, and the most that one request keeps */
     size_t window_pages, window_share;
-    /* such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs" */
+    /* description: "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs" */
     char what[256];
-    /* true if requests can continue without their earlier tokens */
+    /* true if timing runs may continue requests whose earlier tokens were never computed */
     bool anywhere;
     /* bit p: the time of phase p is counted in the next phase */
     unsigned fused;
@@ -68,7 +68,7 @@ typedef struct {
     size_t lowered;
     /* tokens whose keys lost channels (method think), over KV heads and layers */
     size_t pruned;
-    /* bits of tokens outside the window, before the step */
+    /* bits that the last decode step did not read, because their tokens had left the window */
     double unseen;
 } kvd_engine_count;
 

@@ -27,7 +27,7 @@ typedef struct {
     bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
-    /* most tokens in a slot (running request) */
+    /* largest number of tokens in a slot (running request) */
     size_t tokens;
     kvd_cpu_rows rows;
     double held_bytes;
@@ -123,7 +123,7 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     char where[32];
     snprintf(where, sizeof where, "layer %d", layer);
     kvd_cpu_before_attention(r, layer, it->n_tokens, clock);
-    /* An infinite key could vanish in the softmax. */
+    /* Checks keys too, because an infinite key could vanish in the softmax. */
     if (check_finite(it, where, r->k,
                      l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
         check_finite(it, where, r->v, l->cut.at_v[kv], err))
@@ -206,7 +206,7 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
     kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
     for (size_t i = 0; i < it->n_slices; i++)
         e->held[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* Counted here, because finished requests still hold their caches. */
+    /* Counts cache bytes here, because finished requests still hold their caches. */
     e->held_bytes = e->stepwise ? kvd_cpu_stepwise_bytes(&e->caches) : slots_bytes(e);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -265,7 +265,7 @@ static void release(kvd_engine *hook)
     free(e);
 }
 
-/* Sets facts.pages to the given limit or, if 0, to what fits into memory. */
+/* Sets facts.pages to limits.pages or, if it is 0, to the number that fits into memory. */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {
     kvd_engine_facts *const f = &e->hook.facts;
@@ -320,7 +320,7 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /* mean over a full slot, because windows store only the newest tokens */
+    /* Takes the mean over a full slot (request), because windows store only the newest tokens. */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

@@ -6,9 +6,9 @@
 
 /* Rule by which requests get cache pages. */
 typedef enum {
-    /* pages for all tokens, input and output, on entry */
+    /* When a request is admitted, it gets pages for all its input and output tokens. */
     KVD_ADMIT_WHOLE,
-    /* pages only for stored tokens; the request may be preempted */
+    /* A request gets pages only for stored tokens, and may be preempted. */
     KVD_ADMIT_STORED,
     KVD_ADMISSIONS
 } kvd_admission;
@@ -16,13 +16,13 @@ typedef enum {
 typedef struct {
     /* largest number of requests that run at once */
     size_t max_batch;
-    /* most prompt tokens per iteration if `chunk` is 0 */
+    /* largest number of prompt tokens in an iteration if `chunk` is 0 */
     size_t max_tokens;
-    /* most tokens per iteration, beyond which prompts are split; 0: never */
+    /* largest number of tokens in an iteration, beyond which prompts are split; 0: never */
     size_t chunk;
     /* number of 64-token pages in every layer */
     size_t pages;
-    /* pages of layers with a window, and most of them per request */
+    /* pages of layers with a window: all, and the most that one request keeps */
     size_t window_pages, window_share;
     kvd_admission admission;
 } kvd_batching_limits;

@@ -53,7 +53,7 @@ typedef struct {
  *
  * `x` [n_q][(n_heads + 2 n_kv_heads) d_head] holds Q, K and V before RoPE; request b starts at
  * token_start[b]. `r_qk` and `r_v` hold a matrix [d_head][d_qk] or [d_head][d_v] per KV head; NULL
- * is the identity. The outputs are float64, one matrix per head, with the new tokens only.
+ * means the identity. The outputs are float64, one matrix per head, with the new tokens only.
  */
 int kvd_append_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                    const int32_t *token_start, const float *x, const kvd_rope_table *rope,

@@ -263,7 +263,7 @@ static void on_skipped(void *ctx, const char *line)
     if (s->progress.terminal && !s->progress.quiet)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s\n", program, line);
-    /* If memory runs out, the result file lacks the reason. */
+    /* If memory runs out here, the result file lacks the reason for skipping the case. */
     if (strlen(s->skipped ? s->skipped : "") < 16000 &&
         asprintf(&grown, "%s%s%s", s->skipped ? s->skipped : "", s->skipped ? "\n" : "", line) >=
             0) {
@@ -341,7 +341,7 @@ static int run_cases(sweep *s, kvd_err *err)
                         return -1;
                     s->done++;
                     if (write(s, err)) {
-                        /* The case was counted as done, but could not be written. */
+                        /* The case counts as done only after it is written. */
                         s->done--;
                         return -1;
                     }

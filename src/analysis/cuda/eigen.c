@@ -16,7 +16,7 @@ typedef struct {
     cusolverDnParams_t params;
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    /* `batch` matrices of d rows are decomposed at once */
+    /* rows of a matrix, and number of matrices that are decomposed at once */
     size_t d, batch;
     kvd_device_memory memory;
     double *A, *lambda; /* device memory, [batch][d][d] and [batch][d] */
@@ -41,7 +41,7 @@ static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_
                         "the work space of eigenvalues", err);
 }
 
-/* Halves the batch until it fits into free device memory. */
+/* Halves s->batch, the matrices decomposed at once, until they fit into free device memory. */
 static int choose_batch(solver *s, size_t n, kvd_err *err)
 {
     size_t free_bytes, total;
@@ -115,7 +115,7 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     float ms = 0;
     if (kvd_queue_put(s->A, gram, m * matrix, s->stream, what, err) ||
         kvd_cuda_check(cudaEventRecord(s->begin, s->stream), what, err) ||
-        /* Both cuSOLVER and kvd_gram_svd read only this triangle. */
+        /* cuSOLVER reads only one triangle of each matrix, the one that kvd_gram_svd reads too. */
         solver_check(s->lib->cusolverDnXsyevBatched(
                          s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
                          CUDA_R_64F, s->A, d, CUDA_R_64F, s->lambda, CUDA_R_64F, s->work,

@@ -7,16 +7,15 @@
 #include "common/err.h"
 
 /*
- * Computes singular values sigma [n][d], falling, and vectors R [n][d][d] (columns) from X^T X,
- * gram [n][d][d], on the current GPU. *device_s: seconds, unless NULL. On failure *bad is the first
- * bad matrix, or n.
+ * Computes the singular values sigma [n][d], falling, and right singular vectors (columns of R
+ * [n][d][d]) of n matrices X, on the current GPU. `gram` [n][d][d] holds X^T X. *device_s receives
+ * seconds, unless NULL. On failure *bad is the index of the first bad matrix, or n.
  */
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
 
 /*
- * Like kvd_decompose_moments on the current GPU, except balanced projections, which the CPU
- * computes.
+ * Like kvd_decompose_moments, but on the current GPU. The CPU still computes balanced projections.
  */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);

@@ -5,7 +5,7 @@
 #include "common/cuda/gram.h"
 #include "model/pass/cuda/backward.h"
 
-/* queries, head outputs, and the gradients of both */
+/* number of kinds of summed vectors: queries, head outputs, and gradients of both */
 
 enum { KINDS = KVD_SENSITIVITY_KINDS };
 

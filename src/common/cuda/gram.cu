@@ -213,7 +213,7 @@ int most_slices(int n_heads)
     return n_heads < MAX_CTAS ? MAX_CTAS / n_heads : 1;
 }
 
-/* Returns the number of slices with the least estimated time. Its unit is 160 clocks. */
+/* Returns the number of slices with the least time, which is estimated in units of 160 clocks. */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {
     const double extra = 0.045 * n_heads * pairs_of(blocks);

@@ -81,7 +81,6 @@ __device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
         *began = kvd_now_ns();
 }
 
-/* Writes an attribute of the current device to *value. */
 inline cudaError_t kvd_device_attribute(cudaDeviceAttr which, int *value)
 {
     int device = 0;

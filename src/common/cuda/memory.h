@@ -29,7 +29,7 @@ void *kvd_device_host(kvd_device_memory *m, size_t bytes, const char *what, kvd_
 /* Returns a new device array with a copy of `host`. */
 void *kvd_device_from(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       kvd_err *err);
-/* Queues the copy of `host` to a new device array. `host` must not change until then. */
+/* Queues the copy of `host` to a new device array. `host` must not change until the copy ends. */
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);
 /* Write zeros or a copy of host data to device memory, and wait for the end. */
@@ -37,7 +37,7 @@ int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
 /* Returns new pinned host memory, which cudaFreeHost frees. */
 void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err);
-/* Queue a copy between host and device. The caller must not touch the host memory until then. */
+/* Queue a copy between host and device. The host memory must not be used until the copy ends. */
 int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err);
 int kvd_queue_get(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,

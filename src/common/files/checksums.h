@@ -27,7 +27,7 @@ int kvd_checksums_load(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd
 
 void kvd_checksums_release(kvd_checksums *c);
 
-/* Adds n rows of a head, from row `first` on, in the file's number type. Thread-safe. */
+/* Adds n rows of a head, in the file's number type, to its checksums. Thread-safe. */
 void kvd_checksums_add(kvd_checksums *c, size_t layer, size_t head, size_t first, size_t n,
                        const void *rows);
 
@@ -42,7 +42,7 @@ int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 /* Is called to read n rows of a head in the file's number type. */
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
-/* Compares n rows of a head with their checksums. `reader` reads the rest of their blocks. */
+/* Compares n rows with their checksums. `reader` reads the other rows of the same blocks. */
 int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                          size_t first, size_t n, const void *rows, kvd_row_reader reader, void *ctx,
                          kvd_err *err);

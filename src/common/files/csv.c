@@ -100,7 +100,9 @@ static int fail_parse(reader *r, struct csv_parser *p)
 static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
-    /* From 1 MiB on, libcsv's buffer grows by 4 MiB, because its default of 128 bytes is slow. */
+    /*
+     * In rows over 1 MiB libcsv's buffer grows by 4 MiB, because its default of 128 bytes is slow.
+     */
     if (r->since_row_end > (size_t)1 << 20)
         csv_set_blk_size(p, (size_t)4 << 20);
     if (csv_parse(p, text, len, on_field, on_row, r) != len && !r->failed)
@@ -176,7 +178,7 @@ typedef struct {
     kvd_csv_row row;
     void *ctx;
     size_t n_rows;
-    /* number of rows so far, and the number given in the last row or SIZE_MAX */
+    /* number of rows so far, and number given in the row KVD_CSV_END (SIZE_MAX before that row) */
     size_t n_all, end;
 } table_reader;
 

@@ -28,10 +28,7 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
 /* Writes one field, quoted if necessary, and the separator or line end. */
 int kvd_csv_put(FILE *f, const char *field, int last, kvd_err *err);
 
-/*
- * Writes a text. If it begins with "=", "+", "-" or "@", puts an apostrophe before it, so that no
- * spreadsheet runs it.
- */
+/* Writes a text. An apostrophe before a first =, +, - or @ keeps spreadsheets from running it. */
 int kvd_csv_put_text(FILE *f, const char *text, int last, kvd_err *err);
 
 #endif

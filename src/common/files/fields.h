@@ -41,13 +41,13 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
 /*
- * Writes a hash of texts (KVD_CORPUS_HASH_TEXT) as attributes of the file, `corpus_hash` and, if
- * the hash has the texts' beginning, `corpus_start`.
+ * Writes a hash of texts (KVD_CORPUS_HASH_TEXT) to attributes of the file: `corpus_hash` and, for
+ * the part after '+', `corpus_start`.
  */
 int kvd_field_write_corpus_hash(kvd_h5 *f, const char *hash, kvd_err *err);
-/* Reads a hash of texts from both attributes. Older files lack `corpus_start`. */
+/* Reads a hash of texts from `corpus_hash` and `corpus_start`. Older files lack the second. */
 int kvd_field_corpus_hash(kvd_h5 *f, char hash[KVD_CORPUS_HASH_TEXT], kvd_err *err);
-/* Combines the hash of another text into *sum. The order of texts does not matter. */
+/* Adds the hash of another text to the hash `sum`. The order of texts does not matter. */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);
 /* Joins labels: "a" and "b" become "a+b". Equal labels are not joined. */
 void kvd_field_add_label(char *sum, size_t size, const char *other);

@@ -24,15 +24,15 @@ hid_t kvd_h5_access(void)
         return access;
     /* Closing a file also closes objects that are open in it. */
     herr_t rc = H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    /* Aligned data are copied to the page cache twice as fast. */
+    /* Aligns data in the file, which copies them to the page cache twice as fast. */
     rc = rc < 0 ? rc : H5Pset_alignment(access, 1 << 16, 4096);
-    /* This format version protects HDF5's own structures by checksums. */
+    /* Chooses a format version that protects HDF5's own structures by checksums. */
     rc = rc < 0 ? rc : H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_LATEST);
-    /* A killed writer leaves the mark "open for writing" in the file. */
+    /* Clears the mark "open for writing", which a killed writer leaves in the file. */
     if (rc >= 0 && H5Pexist(access, "clear_status_flags") > 0)
         rc = H5Pset(access, "clear_status_flags", &(hbool_t){1});
 #if H5_VERSION_GE(1, 10, 7)
-    /* HDF5's file locks fail on read-only and network folders. */
+    /* Switches off HDF5's file locks, which fail on read-only and network folders. */
     rc = rc < 0 ? rc : H5Pset_file_locking(access, 0, 1);
 #endif
     if (rc < 0) {
@@ -89,7 +89,7 @@ static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 void kvd_h5_close(kvd_h5 *f, bool keep_partial)
 {
     kvd_err ignored;
-    /* Deletes an incomplete file first, which saves flushing its data. */
+    /* Deletes an incomplete file before closing it, which saves flushing its data. */
     if (f->writing && !keep_partial && f->output.path)
         (void)unlink(f->output.partial);
     if (f->id > 0)
@@ -100,7 +100,7 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* Cuts a text that is too long for an attribute, and marks the place. */
+/* Cuts a text that is too long for an attribute, and appends the number of missing bytes. */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };

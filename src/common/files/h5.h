@@ -31,7 +31,7 @@ typedef struct {
     int n_inputs, n_parameters; /* number of inputs and of parameters already written to the file */
 } kvd_h5;
 
-/* Fails if `path` exists and is not empty, not HDF5, and not named *.h5. */
+/* Fails if `path` is a file that is not empty, not HDF5, and not named *.h5. */
 int kvd_h5_check_replaced(const char *path, kvd_err *err);
 
 /* Creates PATH.partial. Fails if PATH is an input or may not be replaced. */

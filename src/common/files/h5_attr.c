@@ -53,7 +53,7 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     hid_t group = H5I_INVALID_HID;
     if (links >= 0 && creation >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
         group = H5Gcreate2(f->id, where, links, creation, H5P_DEFAULT);
-    /* Does not close after a failure, which would overwrite HDF5's error message. */
+    /* After a failure closes nothing, because that would overwrite HDF5's error message. */
     if (group >= 0) {
         kvd_h5_drop(creation);
         kvd_h5_drop(links);
@@ -268,7 +268,7 @@ int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *valu
     const hid_t attr = open_number(f, where, name, true, &type, err);
     if (attr < 0)
         return -1;
-    /* Reads unsigned values as such, because HDF5 would silently cut them to the signed range. */
+    /* Reads unsigned values as unsigned, as HDF5 would silently limit them to the signed range. */
     int rc = 0;
     uint64_t wide = 0;
     const bool is_unsigned = H5Tget_sign(type) == H5T_SGN_NONE;

@@ -9,7 +9,7 @@
 #include "common/files/h5_internal.h"
 #include "common/threads.h"
 
-/* division of a dataset into chunks of `piece` indices along axis `cut` and all of later axes */
+/* Chunks of a dataset: one index of axes before `cut`, `piece` of axis `cut`, all of later axes. */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
@@ -69,7 +69,7 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
 /* Returns the checksum of HDF5's Fletcher-32 filter, over 16-bit words, high byte first. */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
-    /* number of additions that cannot overflow 32 bits */
+    /* number of steps of a Fletcher-32 sum that cannot overflow 32 bits */
     enum { ROUND = 360 };
     uint32_t a = 0, b = 0;
     for (size_t words = bytes / 2; words;) {
@@ -93,7 +93,7 @@ static uint32_t fletcher32(const uint8_t *x, size_t bytes)
     return b << 16 | a;
 }
 
-/* The first constant is the bit of HDF5's filter mask for "not deflated". */
+/* bit of HDF5's filter mask for "not deflated", and bytes of a Fletcher-32 checksum */
 enum { DEFLATE_SKIPPED = 1 << 1, SUM_BYTES = 4 };
 
 typedef struct {

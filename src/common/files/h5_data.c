@@ -63,7 +63,7 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* All axes before axis i get a block length of 1. */
+            /* Once an axis is cut, chunks have length 1 along all axes before it. */
             inner = most;
     }
 }

@@ -16,7 +16,7 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* most bytes of a dataset that the child process reads */
+/* largest number of bytes of a dataset that the child process reads */
 static const size_t probe_bytes = (size_t)16 << 20;
 /* bytes that the child process may allocate beyond what it has at its start */
 static const size_t probe_memory = (size_t)2 << 30;
@@ -188,7 +188,7 @@ static int probe_file(const char *path, kvd_err *err)
     if (kvd_h5_room(path, err))
         return -1;
     const hid_t access = kvd_h5_access();
-    /* Uses the stdio driver. HDF5's default would reuse a closed file descriptor. */
+    /* Uses the stdio driver, because HDF5's default would reuse a closed file descriptor. */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)
@@ -226,9 +226,9 @@ static size_t address_space(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* file descriptor for the child's answer */
+/* file descriptor to which the child process writes why it refuses the file */
 enum { ANSWER = 3 };
-/* exit statuses of the child process */
+/* exit statuses of the child process that tries to read the file */
 enum { DAMAGED = 1, NOT_OPENED = 3 };
 
 _Noreturn static void answer_with(const char *text, int status)
@@ -245,7 +245,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
-    /* Ctrl-C must not make the file look damaged. */
+    /* Ignores Ctrl-C, which would otherwise make the file look damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -345,14 +345,14 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-/* a checked file, with the reason to refuse it or "" */
+/* result of checking a file: the reason to refuse it, or "" */
 typedef struct {
     struct stat file;
     char reason[sizeof((kvd_err *)NULL)->msg];
 } verdict;
 
 enum { KEPT = 64 };
-/* verdicts on the files that were checked last */
+/* results of the latest checks of files */
 static verdict kept[KEPT];
 /* number of files checked so far */
 static size_t n_kept;
@@ -376,7 +376,7 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/* Remembers a verdict, unless the file changed within the last second. */
+/* Remembers the result of checking a file, unless the file changed within the last second. */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;

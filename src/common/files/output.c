@@ -237,7 +237,6 @@ static bool same_joined(const char *a, const char *x, const char *b, const char 
     return same;
 }
 
-/* Fails if two outputs use the same file. */
 static int check_pair(const kvd_output_name *a, const char *a_name, const kvd_output_name *b,
                       const char *b_name, kvd_err *err)
 {

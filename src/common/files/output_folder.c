@@ -196,7 +196,7 @@ int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err)
     return rc;
 }
 
-/* Replaces NAME in two renames, with NAME.old in between. */
+/* Renames NAME to NAME.old, then NAME.partial to NAME, and removes NAME.old. */
 static int step_aside(const kvd_output *out, kvd_err *err)
 {
     char *old = NULL;
@@ -224,7 +224,7 @@ static int put_in_place(const kvd_output *out, bool replace, kvd_err *err)
                    : 0;
     if (!renameat2(AT_FDCWD, out->partial, AT_FDCWD, out->path, RENAME_EXCHANGE))
         return remove_folder(out->partial, out->contents, false, err);
-    /* Network file systems cannot exchange two names; these are their errors. */
+    /* Network file systems that cannot exchange two names return these errors. */
     if (errno == EINVAL || errno == ENOSYS)
         return step_aside(out, err);
     return kvd_fail_errno(err, "cannot exchange '%s' and '%s'", out->partial, out->path);
@@ -265,7 +265,7 @@ char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *e
     return NULL;
 }
 
-/* Copies the rest of `from`, or if it is NULL the text, to `to`. Closes neither file. */
+/* Copies the rest of file `from` or, if it is NULL, `text` to file `to`. Closes neither file. */
 static int write_all(FILE *to, const char *path, FILE *from, const char *text, size_t len,
                      kvd_err *err)
 {

@@ -78,7 +78,6 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
-    /* The loop below sets each token's row of the RoPE tables. */
     const kvd_config *const c = r->model->config;
     for (size_t i = 0, row = 0; i < it->n_slices; i++) {
         const size_t whole = it->slice[i].whole ? it->slice[i].whole : r->max_len;
@@ -157,7 +156,7 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
     }
 }
 
-/* Computes to [rows][m] = x [rows][d] a [d][m] or, if `a` is NULL, copies m columns of x. */
+/* Sets `to` [rows][m] to x [rows][d] a [d][m] or, if `a` is NULL, to m columns of x. */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
 {
@@ -198,7 +197,7 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
     kvd_blas_restore(saved);
 }
 
-/* Computes the steps after attention in models that norm the outputs of blocks. */
+/* Computes the steps after attention in models that norm outputs of attention and feed-forward. */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,
                                      kvd_cpu_clock *clock)
@@ -230,7 +229,7 @@ void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
         const size_t rows = n - i < BLOCK ? n - i : BLOCK;
         float *const x = r->x + i * d, *const normed = r->work, *const gate = normed + rows * d,
                      *const up = gate + rows * (size_t)c->d_ffn;
-        /* The second norm reads the layer's input. */
+        /* In parallel blocks, the second norm also reads the layer's input. */
         if (c->order == KVD_ORDER_PARALLEL) {
             normalise(c, &l->w, second, x, rows, normed);
             kvd_cpu_mark(clock, KVD_PHASE_NORM);

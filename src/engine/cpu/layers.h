@@ -12,15 +12,15 @@ typedef struct {
     size_t most, max_len;
     /* activations that the method reads, as bits of kvd_needs */
     unsigned needs;
-    /* residual stream, [most][d_model] */
+    /* residual stream [tokens][d_model] */
     float *x;
     /* queries, keys and values of all tokens */
     float *q, *k, *v;
-    /* after projection; equal to q and k if kvd_cpu_layer.rotates is false */
+    /* projected queries and keys; equal to q and k if kvd_cpu_layer.rotates is false */
     float *q_cut, *k_cut;
-    /* memory of q_cut and k_cut, if separate */
+    /* memory of q_cut and k_cut if kvd_cpu_layer.rotates is true */
     float *q_own, *k_own;
-    /* keys before RoPE, and layer inputs [most][d_model], or NULL */
+    /* keys before RoPE, and layer inputs [tokens][d_model], or NULL */
     float *k_pre, *input;
     /* attention output; query heads have their KV head's kept dimensions */
     float *o;

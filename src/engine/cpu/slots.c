@@ -87,7 +87,7 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
                  before = x->before, all = before + x->n;
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
-    /* A single token attends to all, whatever their order in the cache. */
+    /* A single new token attends to all stored tokens, in any order, so it needs no mask. */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
         return (seen_rows){n, n - 1, 0, false};
@@ -101,7 +101,7 @@ static bool is_decoded(const kvd_cpu_slots *s, const seen_rows *r)
     return r->gathered || s->type != KVD_F32;
 }
 
-/* Rounds x to the cache's number type, back as float32 in `to`. */
+/* Rounds x to the cache's number type and stores it as float32 in `to`. */
 static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, float *to)
 {
     char rounded[4096];
@@ -125,7 +125,7 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
         round_numbers(s, m, x + i * ld, to + (r->first + i) * m);
 }
 
-/* Stores new tokens. A smaller cache gets the last ones. */
+/* Stores new tokens, or the last of them if there are more than the cache holds. */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
 {

@@ -21,7 +21,7 @@ typedef struct {
     /* K and V of one layer in float32 */
     float *decoded;
     size_t decoded_n;
-    /* place of each request's K and V in `decoded` */
+    /* index of each request's K and V in `decoded` */
     size_t *decoded_at;
     /* [threads][KVD_ATTEND_ROWS][tokens] attention scores */
     float *scores;

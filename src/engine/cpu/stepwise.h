@@ -11,11 +11,11 @@ typedef struct {
     /* tokens to reserve for a request of unknown length */
     size_t tokens;
     size_t n;
-    /* per request: first token in the batch, cached tokens, tokens to reserve, and cache */
+    /* per request: index of its first token, cached tokens, tokens to reserve, slot of its cache */
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
-/* Fails if the method needs K and V of all layers first, or if `chunk` is not 0. */
+/* Fails if the method must first read prompts through all layers, or if `chunk` is not 0. */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);

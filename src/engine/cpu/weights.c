@@ -67,7 +67,7 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
 /* rows of W_O that are multiplied at a time */
 enum { FOLD_ROWS = 64 };
 
-/* Computes to [rows][width] = W_O times the projections of V of all heads. */
+/* Sets `to` [rows][width] to W_O times the projections of V of all heads. */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
 {
@@ -235,7 +235,7 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /* Embedding and positions stay in the mapped file. */
+    /* The tables of embeddings and positions are read from the mapped file, not copied. */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

@@ -54,7 +54,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         kvd_pages_pass(&e->near, s->slot, first_near(e, (size_t)s->before + s->n));
-        /* The prompt's copy is no longer needed. Room for one more token stays. */
+        /* Frees the pages of a prompt's further copies, but keeps room for one more token. */
         if (kvd_cuda_rows(e, it, i) > s->n)
             kvd_pages_keep(&e->near, s->slot, (size_t)s->before + s->n + 1);
     }
@@ -66,7 +66,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
         e->held += (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes;
 }
 
-/* Fills up a decode batch with requests on a page that belongs to none. */
+/* Fills up a decode batch with idle requests, whose tokens are stored in a page of no request. */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
@@ -79,7 +79,7 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
     }
 }
 
-/* Copies to the device the data that divide n decode steps among CTAs. */
+/* Copies to the device the lists that divide the attention of n decoding requests among CTAs. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -300,7 +300,7 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
     return 0;
 }
 
-/* Returns the most tokens of an iteration, if prompts are read `copies` times. */
+/* Returns the largest number of tokens of an iteration, if prompts are read `copies` times. */
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
     const size_t prompts =
@@ -308,7 +308,7 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
     return kvd_larger(copies * prompts, filled_up(s->limits.max_batch));
 }
 
-/* Returns the most positions of a request, if its prompt is read `copies` times. */
+/* Returns the largest number of positions of a request, if its prompt is read `copies` times. */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
     return kvd_smaller(copies * max_len, kvd_larger((size_t)c->max_positions, max_len));
@@ -365,7 +365,7 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
     return low;
 }
 
-/* Sets the pages per request, and those for new tokens, in layers with a window. */
+/* Sets how many pages of layers with a window a request keeps and new tokens can add. */
 static void share_near(kvd_cuda_engine *e)
 {
     const size_t window = e->cache.window, slots = e->spec.limits.max_batch,
@@ -377,7 +377,7 @@ static void share_near(kvd_cuda_engine *e)
     e->near_spare = tokens / KVD_PAGE_TOKENS + kvd_smaller(slots, tokens);
 }
 
-/* Sets *pages to the given number or, if 0, to what fits. */
+/* Sets *pages to limits.pages or, if it is 0, to the number that fits into device memory. */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
     size_t left = 0, total = 0;

@@ -136,7 +136,7 @@ static void free_parallel(kvd_engine *self)
 {
     parallel *const p = (parallel *)self;
     kvd_gpu_threads_free(p->gpu_threads);
-    /* CUDA graphs use NCCL's communicators, so they are freed first. */
+    /* Frees CUDA graphs before kvd_gpu_sum_free, because they use its NCCL communicators. */
     for (int g = 0; g < p->n; g++)
         if (!cudaSetDevice(p->gpu[g]->device))
             kvd_cuda_graphs_destroy(p->gpu[g]);

@@ -1,7 +1,4 @@
-/*
- * Shared parts of the CUDA engine. Functions marked "All GPUs call it" must be called on all GPUs
- * at once.
- */
+/* Parts of the CUDA engine. Functions marked "All GPUs call it" must be called on all at once. */
 #ifndef KVD_ENGINE_CUDA_ENGINE_PARTS_H
 #define KVD_ENGINE_CUDA_ENGINE_PARTS_H
 
@@ -19,7 +16,7 @@ void kvd_gpu_threads_free(kvd_gpu_threads *h);
 /* Runs a task on all GPUs. On failure *err names the failed GPU, and all later runs fail. */
 int kvd_gpu_threads_run(kvd_gpu_threads *h, kvd_gpu_threads_task task, void *ctx, kvd_err *err);
 
-/* CUDA graph of decode steps. phase[i] ends at time stamp i. */
+/* CUDA graph of a decode step of several requests. phase[i] ends at time stamp i. */
 typedef struct {
     cudaGraphExec_t exec;
     size_t n_marks;
@@ -40,14 +37,14 @@ typedef struct {
     size_t copies;
     /* number of positions that a request can use */
     size_t positions;
-    /* free device memory in bytes before allocation */
+    /* free bytes of device memory before the engine allocates its own */
     size_t left_before;
     kvd_gpu_worker w;
     kvd_paged_cache cache;
     kvd_step_batch batch;
     kvd_pages pages;
     kvd_pages near; /* pages of sliding-window layers; empty if none */
-    /* most pages of `near` per request, and number of further pages that prompts need */
+    /* pages of layers with a window: most per request, and further ones that prompts need */
     size_t near_share, near_spare;
     /* bytes of pages in use, if layers have a window */
     double held;
@@ -55,7 +52,7 @@ typedef struct {
     kvd_device_memory memory;
     /* [max_slices][d_model] residual stream of tokens that get logits */
     float *rows;
-    /* logits of these tokens, [max_slices][vocab_size] */
+    /* [max_slices][vocab_size] logits of the tokens in `rows` */
     float *logits;
     /* [max_slices] largest logit and its index as one number */
     unsigned long long *key;
@@ -63,14 +60,14 @@ typedef struct {
     unsigned long long *host_key;
     /* first non-finite activation, in pinned memory */
     kvd_gpu_bad *host_bad;
-    /* on the device; divides decode steps among CTAs */
+    /* lists on the device that divide the attention of decode steps among CTAs */
     char *works;
     char *host_works; /* pinned copy of `works` */
     size_t described;
     /* [n_layers] weights in 4 bits, or NULL, and their bytes */
     kvd_layer_codes *codes;
     size_t codes_bytes;
-    /* [max_slices + 1] CUDA graphs by number of decode steps */
+    /* [max_slices + 1] graph[n] is the CUDA graph that decodes one token of each of n requests */
     kvd_step_graph *graph;
     kvd_device_memory graph_memory;
     /* [max_slices] row of `logits` of each request; -1: it emits no token */
@@ -81,7 +78,7 @@ typedef struct {
 
 /* Creates the engine of GPU `index` in *s. Free it even if a later call fails. */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
-/* Loads the weights. `sum` adds results of several GPUs, or is NULL. *pages: cache pages. */
+/* Loads the weights and counts cache pages. `sum` adds results of several GPUs, or is NULL. */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the cache, captures and runs CUDA graphs. All GPUs call it. */
@@ -110,17 +107,17 @@ int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, 
 /* Fails if prompts are split (`chunk`) and the method must see whole ones. */
 int kvd_cuda_check_whole(const kvd_cuda_engine *e, bool chunk, kvd_err *err);
 void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id);
-/* Returns how many tokens slice i has in the batch, with copies of its prompt. */
+/* Returns how many rows the tokens of request i have in the batch, with copies of its prompt. */
 size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i);
-/* Returns how many tokens each KV head has cached before slice *s. */
+/* Returns how many tokens each KV head has cached before the new tokens *s of a request. */
 size_t kvd_cuda_entries(const kvd_cuda_engine *e, const kvd_slice *s);
-/* Returns 1 if all are decode steps that emit a token. */
+/* Returns 1 if every request of the iteration is a decode step that emits a token. */
 int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
 /* Fails if `bad` names a non-finite value. The message names request and token. */
 int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                           kvd_err *err);
 
-/* Fail if one or (_several) several GPUs do not support model, methods or options. */
+/* Fail if one or several GPUs do not support the model, methods or options. */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
@@ -131,9 +128,9 @@ kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *pl
 kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err);
 
-/* Queues n decode steps. `works` divides them among CTAs. */
+/* Queues one decode step of n requests. `works` divides their attention among CTAs. */
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err);
-/* Replays the CUDA graph of n decode steps, captured at the first call. */
+/* Replays the CUDA graph of a decode step of n requests, captured at the first call. */
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
 /* Free the graphs. kvd_cuda_graphs_release first waits for the device. */
 void kvd_cuda_graphs_destroy(void *engine);
@@ -142,7 +139,7 @@ void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
 /* Returns the size in bytes of the bf16 matrices that 4-bit weights replace. */
 double kvd_cuda_codes_replace(kvd_cuda_engine *e);
-/* Returns true if few_rows.h can compute n decode steps. */
+/* Returns true if the kernels of few_rows.h can decode n requests at once. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
 /* Stores device pointers to token ids and positions. */

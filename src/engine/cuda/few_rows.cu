@@ -27,7 +27,7 @@ enum {
 
 struct params {
     kvd_few_rows a;
-    /* sizes of W; slabs: blocks of 64 columns; tiles: 16 rows; pitch: bytes of a row */
+    /* n tokens; W [out][in] has slabs of 64 columns and tiles of 16 rows; pitch: bytes per x row */
     int n, in, out, slabs, tiles, pitch;
     /* first column of W in this launch */
     size_t first;
@@ -126,7 +126,7 @@ struct team {
     }
 };
 
-/* Writes the residual stream times the gain, and 1 / RMS. Ends with a barrier. */
+/* Writes the residual stream times the gain to `to`, and 1 / RMS to `scale`, with a barrier. */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
 {
@@ -192,12 +192,12 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * p.out + row;
     if (KIND == KVD_FEW_ADD) {
-        /* Without the result of atomicAdd, the thread does not wait. */
+        /* The result of atomicAdd is not used, so that the thread need not wait for it. */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (is_gated(KIND)) {
-        /* rounded to bf16, as separate products would store them */
+        /* Rounds both products to bf16, as if they were stored separately. */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
         static_cast<uint16_t *>(p.a.y)[at] =
             bf16::narrow((KIND == KVD_FEW_SWIGLU ? silu(gate) : gelu_tanh(gate)) * up);
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /* the part of W before has been used and may be overwritten */
+            /* The previous part of W has been used, so it may be overwritten. */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -469,13 +469,13 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/* parts of W in a warp's ring buffer; the largest that fits */
+/* numbers of parts of W in a warp's ring buffer; the largest number that fits is used */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
-    /* over half of the shared memory, so that CTAs do not share a multiprocessor */
+    /* Takes over half of the shared memory, so that CTAs do not share a multiprocessor. */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
     const size_t bytes = need > half ? need : half;

@@ -58,11 +58,11 @@ typedef struct {
     size_t n, in, out;
     /* bf16 [out][in], aligned to 16 bytes; no kernel on the stream writes it */
     const void *w;
-    /* used instead of `w`, unless codes.codes is NULL */
+    /* 4-bit weights, used instead of `w` unless codes.codes is NULL */
     kvd_few_codes codes;
-    /* bf16 [n][in], aligned to 16 bytes, or NULL */
+    /* input in bf16 [n][in], aligned to 16 bytes, or NULL */
     const void *x;
-    /* if x is NULL: the input is the RMS norm of residual [n][in] times gain [in] */
+    /* the input, if x is NULL, is the RMS norm of residual [n][in] times gain [in] */
     const float *residual, *gain;
     double eps;
     /* number of the check, recorded in *bad if a value is not finite */

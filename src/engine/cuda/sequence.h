@@ -1,7 +1,4 @@
-/*
- * Sequence-parallel engine: GPUs divide a prompt's tokens and the heads. Functions marked "All GPUs
- * call it" must be called on all GPUs at once.
- */
+/* Sequence-parallel engine: GPUs divide a prompt's tokens and the heads. */
 #ifndef KVD_ENGINE_CUDA_SEQUENCE_H
 #define KVD_ENGINE_CUDA_SEQUENCE_H
 
@@ -11,15 +8,15 @@ typedef struct kvd_sequence kvd_sequence;
 
 /* State of method zdc with layers=N, whose N layers share their important tokens. */
 typedef struct {
-    /* [n][tokens] importance of each token, summed over heads, on the device */
+    /* [GPUs][tokens] importance of tokens, summed over each GPU's heads, on the device */
     float *sum;
     /* received K and V, ordered by sending GPU */
     char *in;
-    /* [n + 1] pinned: earlier tokens with the same level as each GPU's first token */
+    /* [GPUs + 1] pinned: number of earlier tokens with the level of each GPU's first token */
     int32_t *place;
-    /* [n + 1] pinned: level of each GPU's first token, high if important */
+    /* [GPUs + 1] pinned: level of each GPU's first token, high (important) or low */
     uint8_t *level;
-    /* [n + 1] important and other tokens before those of each GPU */
+    /* [GPUs + 1] numbers of important and other tokens before each GPU's first token */
     int32_t (*before)[2];
     /* `before` has been copied from the device */
     bool fetched;
@@ -31,23 +28,23 @@ typedef struct {
     int gpu;
     /* computes this GPU's part of the prompt, layer by layer */
     kvd_cuda_engine *slice;
-    /* slice->w restricted to this GPU's heads */
+    /* copy of slice->w with this GPU's share of the heads */
     kvd_gpu_worker of_share;
     kvd_paged_cache own;
     kvd_step_batch batch;
     /* page tables of this GPU's part and of the whole prompt */
     kvd_pages slice_pages, own_pages;
-    /* values -max_pages .. max_pages - 1, of which parts are page tables */
+    /* page numbers -max_pages .. max_pages - 1, parts of which are page tables */
     int32_t *pages;
-    /* K and V to send, and received Q, ordered by the other GPU */
+    /* K and V to send, and received Q or attention output, one GPU after another */
     char *out_pages, *in_rows;
     kvd_gpu_piece *out, *in;
     size_t n_out, n_in;
-    /* first position of this GPU's part, and its tokens */
+    /* first position of this GPU's part of the prompt, and number of its tokens */
     size_t first, n;
     /* bytes sent: [0] Q, K and V, [1] attention output */
     double sent[2];
-    /* method zdc with layers=N; unused if sets.in is NULL */
+    /* state of method zdc with layers=N; unused if sets.in is NULL */
     kvd_sequence_sets sets;
 } kvd_sequence_rank;
 
@@ -64,7 +61,7 @@ struct kvd_sequence {
     const uint32_t *id;
 };
 
-/* Returns the first page of a GPU's part, which may be empty. */
+/* Returns the first page of a GPU's part of the prompt, which may be empty. */
 
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_first(const kvd_sequence *q, int gpu);
@@ -86,13 +83,13 @@ int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention
 int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, kvd_err *err);
 int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream,
                            kvd_err *err);
-/* Adds memory to a list of what to send or receive. */
+/* Adds `bytes` bytes at `at` to a list of memory to send to, or receive from, a GPU. */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
-/* Connects all GPUs. The first exchange could hang after a failure. All GPUs call it. */
+/* Exchanges data once, as the first exchange could hang after a failure. All GPUs call it. */
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
-/* Allocates r->sets, for zdc with layers=N, after r->own and the cache. */
+/* Allocates r->sets for method zdc with layers=N. Requires r->own and the cache. */
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 /* Returns true if a layer uses an earlier layer's important tokens. */
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);

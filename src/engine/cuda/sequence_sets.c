@@ -31,7 +31,7 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
     return kvd_sequence_exchange(r, 0, r->slice->w.stream, err);
 }
 
-/* Returns the first position of a GPU's part, at most the prompt's last. */
+/* Returns the first position of a GPU's part, or the prompt's last position if that is less. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
     return kvd_smaller(kvd_sequence_first(q, gpu), q->len - 1);
@@ -70,7 +70,7 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
     return 0;
 }
 
-/* Returns arguments to pack K and V of GPU `slice`'s tokens and GPU `heads`'s heads. */
+/* Returns arguments to pack K and V of the tokens of GPU `slice` for the heads of GPU `heads`. */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
 {

@@ -1,4 +1,3 @@
-/* Small kernels of the GPU engine, bound by launch overhead. */
 #include "engine/cuda/small.h"
 
 #include "model/pass/cuda/rows.cuh"

@@ -6,7 +6,7 @@
 
 static const char what[] = "steps";
 
-/* Records the end of phase p, unless attention records it. */
+/* Records the end of phase p, unless the attention hook records it. */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
     static const int phase[KVD_GPU_PHASES] = {[KVD_GPU_EMBED] = KVD_PHASE_EMBED,
@@ -21,7 +21,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* An error of the clock is reported by the next launch. */
+    /* Errors of the clock are ignored, because the next launch reports them. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -180,7 +180,10 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
-    /* With norms of outputs, an earlier kernel has checked these tokens. */
+    /*
+     * If outputs of blocks are normed, an earlier kernel has already checked x for NaN and
+     * infinity.
+     */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =
@@ -260,7 +263,7 @@ static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kv
                            w->stream, err);
 }
 
-/* Last product of a block, added to the residual stream. */
+/* Last matrix product of attention or feed-forward, which is added to the residual stream. */
 typedef struct {
     const void *matrix;
     kvd_few_codes codes; /* codes of the matrix, or zeros */
@@ -268,7 +271,7 @@ typedef struct {
     kvd_phase phase;
     unsigned stage;            /* number of the check after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /* gain of the product's norm, and of the norm after it */
+    /* gains of the norm of the product and of the norm after the addition, or NULL */
     const float *gain, *next;
 } last_product;
 
@@ -288,7 +291,7 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
     return kvd_cuda_check(kvd_gpu_branch_add(&a, w->stream), what, err);
 }
 
-/* Adds w->narrow times l->matrix, summed over all GPUs, to the residual stream. */
+/* Adds e->w.narrow times l->matrix, summed over all GPUs, to the residual stream. */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
 {
@@ -382,7 +385,7 @@ static int few_experts(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd
     return sum_up(e, w->x, n, open, err);
 }
 
-/* Queues layer l for n decode steps. *open: phase in progress. */
+/* Queues layer l of a decode step of n requests. *open: phase in progress. */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;

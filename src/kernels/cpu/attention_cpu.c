@@ -7,7 +7,7 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu_task.h"
 
-/* Number of parts of the work per thread, and least and most blocks of keys per part. */
+/* Number of parts of the work per thread, and least and most blocks of keys in a part. */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
 kvd_cpu_isa kvd_cpu_isa_best(void)
@@ -105,10 +105,7 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/*
- * Cuts tasks into pieces whose cost is about `wanted`. If `wanted` is 0, each task is one piece.
- * Returns the total cost.
- */
+/* Cuts tasks into pieces of about cost `wanted` (0: one piece per task). Returns the total cost. */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;

@@ -26,7 +26,7 @@ typedef struct {
     size_t key_block; /* Keys per block, counted from kvd_cpu_task.key. */
     /* Returns the number of floats of scratch memory per thread, aligned to 64 bytes. */
     size_t (*scratch)(size_t d_qk, size_t d_v);
-    /* `scale` is log2(e) / sqrt(d_head). */
+    /* Computes the output of a task. `scale` is log2(e) / sqrt(d_head). */
     void (*run)(const kvd_cpu_task *task, float scale, float *scratch);
 } kvd_cpu_kernel;
 

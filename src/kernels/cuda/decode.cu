@@ -51,7 +51,7 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns one page table entry per lane, from page `from` of the segment on. */
+/* Returns one page table entry per lane, from page `from` of a CTA's token range on. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -66,7 +66,9 @@ static __device__ __forceinline__ bool copies_tokens(const params &p)
     return p.log2_pieces > 3;
 }
 
-/* Sets token[i] to the position of one token in the page pool, or to -1 after the segment's end. */
+/*
+ * Sets token[i] to the position of one token in the page pool, or -1 after the CTA's token range.
+ */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
                                                    int32_t (&token)[KVD_PAGE_TOKENS / 8])
@@ -84,10 +86,7 @@ static __device__ __forceinline__ void load_tokens(const params &p, const kvd_de
     }
 }
 
-/*
- * Returns which groups of 8 tokens a lane copies if several lanes share a page. Lane `piece` of
- * them copies 8 >> shift groups.
- */
+/* Returns which groups of 8 tokens lane `piece` of the 1 << shift lanes copying a page copies. */
 static __device__ __forceinline__ piece_groups groups_of(int32_t entry, int piece, int shift,
                                                          int group, int groups)
 {
@@ -265,7 +264,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
                    q_stride(map, head), map.group, map.d_qk[head], lane);
 }
 
-/* Returns one word of a segment per lane. All words in one lane would spill registers. */
+/* Returns one word of *at per lane. All words in one lane would spill registers. */
 static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
 {
     return __ldg(reinterpret_cast<const int32_t *>(at) + lane % 8);
@@ -311,7 +310,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                               8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
-        /* Index of the first unit (8 GROUPS tokens) of the segment that this warp computes. */
+        /* Index of this warp's first unit (8 GROUPS tokens) in the CTA's token range. */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES, WIDTH16> st;
         clear(st);
@@ -323,10 +322,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
-            /*
-             * Units of the segment's first and last page may hold no token of the segment. They are
-             * skipped.
-             */
+            /* Skips units of the range's first and last page that hold no token of the range. */
             if (tokens > 0 && (WINDOW ? first + 8 * GROUPS > skip : first >= skip)) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
@@ -353,7 +349,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
             continue;
         }
-        /* After this wait, no warp reads results of the previous segment. */
+        /* After this wait, no warp reads results of the previous token range. */
         pipe_wait(area.free, turn & 1);
         turn ^= 1;
         if (warp == 0 && lane == 0)

@@ -29,8 +29,9 @@ typedef struct {
      */
     int32_t piece_tokens;
     /*
-     * Device [batch], or NULL: number of tokens, at least 1, of the upper half of the KV heads,
-     * whose pages come first. kv_len[b] then counts the tokens of all pages.
+     * Device [batch], or NULL. Tokens, at least 1, of KV heads from n_kv_heads / 2 on, if they
+     * differ from those of other heads. Their pages come first in page_table, and kv_len[b] counts
+     * 64 tokens for each of them.
      */
     const int32_t *second_len;
     /* Number of requests to compute, in device memory; NULL means all. */

@@ -149,7 +149,7 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
                  : "memory");
 }
 
-/* Merges the outputs of `places` warps into the final output, or a partial one unless is_whole. */
+/* Merges the outputs of `places` warps: into the final output if is_whole, else a partial one. */
 template <bool BF, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,

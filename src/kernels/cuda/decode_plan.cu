@@ -25,7 +25,7 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /* KV heads from this one on have second_len instead of kv_len tokens. */
+    /* First KV head that has second_len instead of kv_len tokens. */
     int32_t n_first;
     int32_t window;
     /* [n_kv_heads + 1] Cost of 8 tokens, summed over the KV heads before each one. */
@@ -42,10 +42,7 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/*
- * Returns the number of pages of request b that belong to the upper half of the KV heads. They come
- * first in the page table.
- */
+/* Returns how many first pages of request b belong to KV heads that have second_len tokens. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -219,8 +216,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
 }
 
 /*
- * Returns the cost of KV heads first .. end - 1 of request b. All these heads must have the same
- * number of tokens.
+ * Returns the cost of KV heads first .. end - 1 of request b, all with the same number of tokens.
  */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {

@@ -32,10 +32,7 @@ enum {
     FEW_PAGES = 2,    /* Up to this number of pages, SMs may stay idle. */
     SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
     MANY_PAGES = 128, /* limit if the CTA has all shared memory of an SM */
-    /*
-     * Requests of more than this number of pages may have CLUSTER_MAX CTAs per KV head, other
-     * requests half as many.
-     */
+    /* Larger requests (in pages) may have CLUSTER_MAX CTAs per KV head, others half as many. */
     SMALL_REQUEST = 16
 };
 
@@ -244,7 +241,9 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
                   unit_of(at, lane), n_tokens, policy);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_FIRST_COPY);
-    /* The copies start before the barriers of the ring buffer are initialised, which is slow. */
+    /*
+     * Page copies start before the slow initialisation of the barriers that free the ring buffer.
+     */
     if (mine > slots) {
         if (lane < slots)
             pipe_init(empty + 8 * (uint32_t)lane, 32);
@@ -390,7 +389,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
 #endif
 }
 
-/* Arguments of a launch. `config` points to `attribute`, so the struct must not move before it. */
+/* Arguments of a launch. `config` points to `attribute`, so do not copy or move the struct. */
 typedef struct {
     cudaLaunchConfig_t config;
     cudaLaunchAttribute attribute[2];

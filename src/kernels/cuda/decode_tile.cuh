@@ -415,10 +415,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
     }
 }
 
-/*
- * Adds a unit of tokens to the warp's softmax state. Masks tokens after the CTA's range and, if
- * WINDOW, before the sliding window.
- */
+/* Adds a unit of tokens to the softmax state. Masks tokens after the range or before the window. */
 template <bool BF, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,

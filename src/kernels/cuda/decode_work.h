@@ -1,7 +1,4 @@
-/*
- * Token ranges that each CTA reads in decode attention. decode_plan.cu writes them, decode.cu reads
- * them.
- */
+/* Token ranges of each CTA in decode attention, written by decode_plan.cu, read by decode.cu. */
 #ifndef KVD_KERNELS_CUDA_DECODE_WORK_H
 #define KVD_KERNELS_CUDA_DECODE_WORK_H
 
@@ -11,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Range of tokens of one KV head that one CTA reads (a segment). `span` CTAs share the KV head. */
+/* Range of tokens of one KV head that one CTA reads. `span` CTAs share the KV head. */
 typedef struct {
     int32_t request, head;
     int32_t page; /* index of the first page in the request */
@@ -22,7 +19,7 @@ typedef struct {
     int32_t skip;
 } kvd_decode_segment;
 
-/* Work of a CTA: `count` segments, the first here, others in kvd_decode_work.list at `next`. */
+/* Work of a CTA: `count` token ranges. The first is here, the others in kvd_decode_work.list. */
 typedef struct {
     int32_t count, next, unused[2];
     kvd_decode_segment first_segment;
@@ -32,8 +29,8 @@ typedef struct {
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
     /*
-     * [n_ctas] Number of CTAs of a KV head that have finished, stored at the index of the head's
-     * first CTA. It is 0 between launches.
+     * [n_ctas] [i]: number of finished CTAs of the KV head whose first CTA is i; 0 between
+     * launches.
      */
     uint32_t *arrived;
     /* [batch * n_kv_heads + n_ctas] Token ranges of the CTAs, except the first of each. */

@@ -13,7 +13,7 @@ extern "C" {
 
 enum {
     KVD_PREFILL_ROWS = 192, /* largest number of rows of a tile: 3 warpgroups of 64 */
-    /* Most query rows of a tile in layers with a head wider than KVD_WIDTH_NARROW. */
+    /* Largest number of a tile's query rows if a head is wider than KVD_WIDTH_NARROW. */
     KVD_PREFILL_WIDE_ROWS = 128
 };
 

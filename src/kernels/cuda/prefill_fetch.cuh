@@ -181,8 +181,7 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
         /*
-         * Keys and values that are not fetched become 0, because a softmax weight 0 times NaN is
-         * NaN.
+         * Sets keys and values that are not fetched to 0, because a weight of 0 times NaN is NaN.
          */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];

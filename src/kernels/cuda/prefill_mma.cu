@@ -139,10 +139,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
-    /*
-     * If FULL, O and S take nearly all registers, so other values are read or computed again at
-     * each use.
-     */
+    /* If FULL, O and S fill the registers, so other values are read or computed at each use. */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
     const float kept_scale = w.scale_log2;
@@ -240,10 +237,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                             if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
-            /*
-             * A row's maximum is raised only if a score exceeds it by more than 8 (in log2), which
-             * avoids most rescaling of the output.
-             */
+            /* A row's maximum is raised only by more than 8 (in log2), so O is rarely rescaled. */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;

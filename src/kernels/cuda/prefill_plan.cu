@@ -10,7 +10,7 @@ enum {
     WARPS = THREADS / 32,
     KEYS = 128,           /* number of keys per block in the cost model */
     LENGTHS_SHARED = 512, /* largest number of requests whose lengths fit into shared memory */
-    /* Most (request, query head) combinations whose prefix sums fit into shared memory. */
+    /* Largest number of (request, query head) pairs whose prefix sums fit into shared memory. */
     UNITS_SHARED = 2048,
     /* Largest number of CTAs whose loads (modelled work) fit into shared memory. */
     CTAS_MAX = 1024,
@@ -37,7 +37,7 @@ typedef struct {
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
     /* [batch * n_heads + 1] Number of tasks before each query head of each request. */
     int32_t *prefix;
-    /* [max_pieces] Tiles into which KVD_SCHEDULE_PAPERS cuts the last round of tasks. */
+    /* [max_pieces] Tiles into which KVD_SCHEDULE_PAPERS cuts its last tasks, fewer than n_ctas. */
     kvd_prefill_tile *piece;
     int32_t *owner; /* [max_pieces] CTA of each tile in `piece` */
 } plan_args;
@@ -145,7 +145,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
     for (int i = (int)threadIdx.x; i <= BUCKETS; i += THREADS)
         bucket[i] = 0;
 
-    /* A request has several sections if its KV heads do not fit into L2 together. */
+    /* If a request's KV heads do not fit into L2 together, they are divided into sections. */
     const float head_bytes = (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS *
                              2.f / (float)p.map.n_kv_heads;
     const int section_heads = min(p.map.n_kv_heads, max(1, (int)((float)L2_SECTION / head_bytes)));
@@ -153,10 +153,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         section_heads == p.map.n_kv_heads ? 0 : ceil_div(p.map.n_kv_heads, section_heads);
     const int want = max(1, p.batch * per_request), sections = min(want, BUCKETS / 64),
               levels = BUCKETS / sections;
-    /*
-     * Most keys that a tile's rows read: with a window, the window before the first row and one key
-     * per row, rounded up to blocks.
-     */
+    /* Largest number of keys that a tile's rows read, rounded up to blocks. */
     const int most_keys =
         p.map.window ? min(len.longest, p.map.window + p.cost.rows + KEYS) : len.longest;
     const float top = (float)ceil_div(most_keys, KEYS) * block_cost(p, p.widest) + p.cost.per_tile;
@@ -249,7 +246,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     }
     __syncthreads();
 
-    /* Cuts the tasks of the last round into smaller tiles. */
+    /* Cuts the last tasks, fewer than CTAs, into smaller tiles. */
     const int last = n_tasks - full;
     if (t < 32) {
         int made = 0;

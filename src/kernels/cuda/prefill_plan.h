@@ -12,7 +12,7 @@ typedef enum {
     /* CTA c computes tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
     KVD_SCHEDULE_PAPERS, /* schedule of the ZACK (section 5) and FDC (section 4.3) papers */
-    /* CTAs take tiles when free, the most expensive first, in sections that fit in L2. */
+    /* Free CTAs take tiles: of heads that fit in L2 together, the most expensive first. */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 

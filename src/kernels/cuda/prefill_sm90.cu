@@ -65,10 +65,7 @@ __device__ __forceinline__ void turn_end(const worker &w)
     bar_arrive(BAR_TURN + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
 }
 
-/*
- * Computes S = Q K^T and, if PV, O += P V. A run-time branch before the wait would make the
- * compiler serialise the wgmmas.
- */
+/* Computes S = Q K^T and, if PV, O += P V. PV is constant, as a branch would serialise wgmmas. */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
                                      uint32_t q, uint32_t k, uint32_t v, int d_v, const worker &w)
@@ -262,8 +259,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
     /*
-     * Blocks 0 .. too_old - 1 hold keys that some row of this warpgroup does not see, because they
-     * are before its window.
+     * Each of the blocks 0 .. too_old - 1 has keys before the window of some row of this warpgroup.
      */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;

@@ -65,7 +65,7 @@ static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
-/* Names a candidate, for example "composite heads engine 5 knobs 24=33". */
+/* Names a candidate engine, for example "composite heads engine 5 knobs 24=33". */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
     int64_t n = 0, index = -1;
@@ -132,7 +132,7 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
     }
 }
 
-/* Compiles the candidate on the first call, which may take cuDNN a long time. */
+/* Compiles a candidate engine on the first call, which may take cuDNN a long time. */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
     if (c->plan)
@@ -253,7 +253,7 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
         goto done;
     }
 
-    /* The first cuDNN graph must build. Other graphs may fail and are then no candidates. */
+    /* The first cuDNN graph must build. Other graphs may fail and then add no candidate engines. */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
     if (add_form(p, 0, 0, err))
@@ -397,7 +397,7 @@ static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const sto
     return 0;
 }
 
-/* Allocates one workspace for all candidates. If memory is short, drops those that need most. */
+/* Allocates one workspace for all candidate engines, dropping those for which memory is short. */
 static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
 {
     for (int i = 0; i < p->n_list; i++)
@@ -421,7 +421,7 @@ static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
     }
 }
 
-/* Measures the candidates in turn in each round, so that a slower GPU affects all of them. */
+/* Measures the engines in turn in each round, so that a slower GPU affects all of them. */
 static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *w, kvd_err *err)
 {
     double least = INFINITY, us, rounds[CANDIDATES_MAX][TIMED];
@@ -460,7 +460,7 @@ static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *
         if (best < 0 || c->us < p->list[best].us)
             best = i;
     }
-    /* cuDNN's first choice is kept unless another candidate is over 2 % faster; less is noise. */
+    /* cuDNN's first choice is kept unless another engine is over 2 % faster; less is noise. */
     return kvd_cudnn_choose(p, p->list[best].us < 0.98 * p->list[first].us ? best : first, err);
 }
 
@@ -488,7 +488,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* This call cannot fail, because this candidate was chosen before. */
+        /* This call cannot fail, because this engine was chosen before. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)

@@ -77,8 +77,7 @@ int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kv
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
 /*
- * Count, describe and choose cuDNN's engines. *us is the measured time in microseconds, NaN if
- * unknown, negative if refused.
+ * Count, describe and choose cuDNN's engines. *us: measured time, NaN if unknown, < 0 if refused.
  */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);

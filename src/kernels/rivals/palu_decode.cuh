@@ -47,7 +47,7 @@ enum {
 };
 
 /*
- * Returns how many pieces of latent vectors fit in shared memory next to the projection matrices.
+ * Returns how many 64 x 64 pieces of latent vectors fit next to the projections in shared memory.
  */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
@@ -329,10 +329,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (x + i + 1 < end)
                     bar_arrive(2 - w, 256);
 
-                /*
-                 * K is rotated by the token's position in the page, so queries are rotated back by
-                 * the position of the page's first token.
-                 */
+                /* K is rotated by offsets in the page, so Q is rotated back by the page's start. */
                 {
                     /* Keeps the compiler from reading c4 and s4 before the products above. */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");

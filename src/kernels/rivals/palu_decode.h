@@ -23,7 +23,7 @@ typedef struct {
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* return value of kvd_palu_decode_clusters() */
-    /* Device memory of kvd_palu_decode_workspace_bytes(), kept from the plan to the decode. */
+    /* Device memory of kvd_palu_decode_workspace_bytes(), kept from planning to decoding. */
     void *workspace;
 } kvd_palu_decode_args;
 

@@ -62,10 +62,7 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /*
-     * Reference outputs of each kvd_width_use. KVD_WIDTH_USE_PADDED uses those of
-     * KVD_WIDTH_USE_OWN.
-     */
+    /* Reference outputs by kvd_width_use; KVD_WIDTH_USE_PADDED uses those of KVD_WIDTH_USE_OWN. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;

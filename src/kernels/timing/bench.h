@@ -48,7 +48,7 @@ int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival 
 typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
-    /* Any of: slow-first, outliers, noise, short (near the resolution), throttled. */
+    /* Any of: slow-first, outliers, noise, short (near the clock's resolution), throttled. */
     char warnings[96];
 } kvd_bench_stats;
 

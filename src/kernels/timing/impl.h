@@ -71,7 +71,7 @@ typedef struct {
 
 /* Counts a case's bytes, FLOP and exponentials with the numbers of dimensions in `heads`. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
-/* Sets the times of *f to its counts divided by peak rates. In decode, prefers the read rate. */
+/* Sets the times of *f: counts divided by peak rates. Decode uses the rate of reads, if known. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 /* Measures CPU rates on all threads: sgemm of 1536^3, memcpy and sum of 128 MiB, exponentials. */
@@ -179,10 +179,7 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
-/*
- * Returns the head dimensions of the case before padding. If the implementation runs as
- * KVD_WIDTH_USE_DENSE, all are d_head.
- */
+/* Returns the head dimensions that the implementation computes, before padding. */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
 /* Fills the implementation's output with NaN, so that unwritten elements are found. */

@@ -113,10 +113,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
                       kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err));
 }
 
-/*
- * Writes descriptions of LAYERS equal layers to the device, to time the assignment of their tiles
- * to CTAs.
- */
+/* Writes descriptions of LAYERS equal layers to the device, to time assigning tiles to CTAs. */
 static int describe_prefill_plans(state *s, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);

@@ -1,6 +1,5 @@
 /*
- * Palu's decode attention as an implementation for kvdim-attn. Its latent vectors take as much
- * memory as K and V of the case.
+ * Palu's decode attention in kvdim-attn. Latent vectors take as much memory as the case's K and V.
  */
 #ifdef KVD_CUDA
 

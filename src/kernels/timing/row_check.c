@@ -61,10 +61,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /*
-     * Each position is checked in one query head, in turn over the heads of the KV head. `last` is
-     * the previous position.
-     */
+    /* Checks each position in one query head of the KV head, taking the heads in turn. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
