@@ -16,7 +16,7 @@
 #include "model/pass/forward.h"
 #include "model/text/corpus.h"
 
-/* Input and outputs of an engine. A resumed run gives equal bits. */
+/* Input and outputs of an engine. A resumed run gives the same bits as one without a break. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller */
@@ -34,21 +34,21 @@ typedef struct {
     int first_gpu, n_gpus;
 } kvd_collect_spec;
 
-/* Seconds inside the engine's `run`. Recording counts only while the forward pass waits. */
+/* Seconds spent in the engine's `run`. Work that overlaps the forward pass is not counted. */
 typedef struct {
-    /* `backward` includes recomputed activations; `forward` excludes recording */
+    /* seconds of forward and backward passes, of converting and summing, and of writing */
     double forward, backward, record, write;
 } kvd_collect_times;
 
 typedef struct kvd_collect_engine kvd_collect_engine;
 struct kvd_collect_engine {
-    /* Writes W_O and W_V of the recorded layers and adds their moments. */
+    /* Writes W_O and W_V of the recorded layers and adds their moments, also in a resumed run. */
     int (*weights)(kvd_collect_engine *e, kvd_err *err);
     /*
-     * Runs a batch from first_token of the activations file on.
+     * Runs the model on a batch, whose first token is token first_token of the activations file.
      *
-     * - into: second moments to add to, or NULL
-     * - to_dump: also adds to the file, spec.stats and spec.fisher
+     * - into: second moments to which the batch is added, or NULL
+     * - to_dump: true to write Q, K, V to the file and to add to spec.stats and spec.fisher
      * - give_up: called between layers; nonzero makes `run` fail
      *
      * After a failure all results are invalid.
@@ -91,13 +91,14 @@ typedef struct {
 typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 
 /*
- * Opens the output files. *o is zero but for run, key, want_*, sizes in o->dump, o->stats,
- * o->fisher, and the description in o->sums.
+ * Opens the output files. The caller zeroes *o, then sets run, key, want_*, the sizes in o->dump,
+ * o->stats and o->fisher, and the description in o->sums.
  *
  * - output is the path of -o, each ..._file that of one kind of result, or NULL.
  * - *how is NEW; RESUMED if *o has an interrupted run's results; DONE if complete files exist.
  *
- * If `resume`, fails on files with another key. Otherwise replaces an interrupted run's files.
+ * If `resume` is true, fails if existing files have another run key. Otherwise replaces the files
+ * of an interrupted run.
  */
 int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file,
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
@@ -118,7 +119,7 @@ void kvd_outputs_close(kvd_outputs *o);
 int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
                              kvd_outputs *out, size_t batch_tokens, kvd_err *err);
 
-/* File NAME.1024.h5: second moments of the first sequences, 1024 tokens together. */
+/* Snapshot in file NAME.N.h5: second moments of the first sequences with N or more tokens. */
 
 typedef struct {
     size_t asked; /* wanted number of tokens, part of the file name */
@@ -137,19 +138,17 @@ typedef struct {
 } kvd_snapshots;
 
 /*
- * Fills n snapshots of the first asked[i] tokens each. asked[] must increase. `run` and `key` stay
- * unset.
+ * Prepares n snapshots. Snapshot i is for the first sequences with at least asked[i] tokens in
+ * total; asked[] must increase. The caller must set `run` and `key` of each snapshot.
  */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
 
-/* Finds the snapshots of an interrupted run. Fails if one is missing or has other options. */
+/* Finds snapshots of an interrupted run. Fails if one is missing or was made with other options. */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
-/*
- * Returns the first unwritten snapshot, at least `from`, at first + 1 .. last sequences, or s->n.
- */
+/* Returns the index, >= from, of an unwritten snapshot of first + 1 .. last sequences, or s->n. */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
 /* Writes a snapshot with the sums of *sums and the counts of *s. */
@@ -188,7 +187,7 @@ typedef struct {
 /* Mutes all ranks but one. Call before parsing the options. */
 void kvd_ranks_mute(void);
 
-/* Returns the index of this process on its machine, or 0. */
+/* Returns the index of this process among those on its machine, or 0. */
 int kvd_ranks_local(void);
 
 /* Starts MPI if a launcher started this process. Every rank must call it. */
@@ -203,7 +202,7 @@ int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err);
 /* Fails unless every rank has the same `text`. Every rank must call it. */
 int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err);
 
-/* Computes this rank's sequences *first .. *end - 1. Batches are those of a single process. */
+/* Computes which sequences, *first .. *end - 1, this rank runs. They form whole batches. */
 void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
                      size_t *end);
 

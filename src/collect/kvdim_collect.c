@@ -65,7 +65,7 @@ static int resolve_options(const collector *c, kvd_err *err)
         if (kvd_engine_cuda_batch(model, cfg->compute, c->first_gpu, cfg->gpus, cfg->seq_len,
                                   &cfg->batch, err))
             return -1;
-        /* The backward pass keeps the input of every layer. */
+        /* Limits the batch, because the backward pass keeps the input of every layer. */
         if (cfg->fisher && cfg->batch > 4096)
             cfg->batch = 4096;
     }
@@ -208,7 +208,7 @@ static int save(collector *c, kvd_err *err)
     return 0;
 }
 
-/* Returns true if saving would take at most a tenth of the time. */
+/* Returns true if it is time to save. Saving takes at most a tenth of the run's time. */
 static bool save_is_due(const collector *c, double last_cost)
 {
     const double every = c->cfg->save_every, since = kvd_run_elapsed(&c->run) - c->last_save;
@@ -272,7 +272,7 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    /* Counted only now, because a resumed run must have all files of --snapshots. */
+    /* Counts the sequences last: a resumed run must find the snapshots of all counted ones. */
     c->sequence += n;
     return 0;
 }
@@ -296,7 +296,7 @@ static int run_all(collector *c, kvd_err *err)
     /* Ranks synchronise after every batch, so that all end soon after one fails. */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
-        /* Only a single process without Fisher output can be resumed. */
+        /* Only a run on one rank without Fisher output can be resumed. */
         const bool alone = c->ranks.n == 1 && !c->out.want_fisher;
         if (c->sequence < c->last)
             status = run_batch(c, err);
@@ -492,7 +492,7 @@ static int collect(collector *c, kvd_err *err)
 static void release(collector *c)
 {
     if (c->engine)
-        /* Freed first, because the engine's threads may still write into the files. */
+        /* Frees the engine first, because its threads may still write into the files. */
         c->engine->free(c->engine);
     kvd_outputs_close(&c->out);
     kvd_moments_release(&c->part);
@@ -525,7 +525,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: what was recorded is lost: unfinished files of '%s' were removed\n",
                 program, cfg.common.output);
     release(&c);
-    /* An error that all ranks know is printed by rank 0 only. */
+    /* Only rank 0 prints an error that all ranks have. */
     const bool silent = c.ranks.rank > 0 && !c.ranks.lost;
     const int result = silent ? status != 0 : kvd_run_exit(program, status, &err);
     if (kvd_ranks_end(&c.ranks, &err))

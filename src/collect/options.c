@@ -32,7 +32,7 @@ static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
         const char *option;
-        /* without =FILE, the output is the file of -o */
+        /* true if the option has no =FILE, so that its result is in the file of -o */
         bool at_output;
     } out[] = {{"--moments", cfg->moments && !cfg->moments_file},
                {"--attention", cfg->attention && !cfg->attention_file},

@@ -23,7 +23,7 @@ static bool exists(const char *path, const char *suffix)
     return there;
 }
 
-/* Returns 1 if `path` is complete with options *wanted. Sets *other if its options differ. */
+/* Returns 1 if file `path` is complete with options *wanted. Sets *other if its options differ. */
 static int complete(const char *path, const kvd_schema *schema, const kvd_run_key *wanted,
                     bool *other, kvd_err *err)
 {
@@ -94,7 +94,7 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     o->dump.dtype = dtype;
     if (o->want_dump && create_dump(o, have_lock, err))
         return -1;
-    /* Removes the state of the earlier run, whose activations file was just replaced. */
+    /* Removes the state file of the earlier run, whose activations file was just replaced. */
     if (unlink(o->state_path) && errno != ENOENT)
         return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
     return 0;
@@ -138,7 +138,7 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     bool have_lock = false, fits = true;
     kvd_err why;
     o->saved = true; /* From here on, a failure keeps the unfinished activations file. */
-    /* Takes the lock first, because its holder may replace the state. */
+    /* Locks the activations file first, because another run with the lock may replace the state. */
     if (o->want_dump) {
         if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
             return -1;
@@ -260,7 +260,7 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (kvd_state_check(o->state_path, err))
         return -1;
     const bool found = exists(o->state_path, "");
-    /* Each file holds the lock on its name until the end. */
+    /* Creates the files now. Each holds the lock on its name until the end of the run. */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
         (o->want_stats &&
@@ -301,7 +301,7 @@ bool kvd_outputs_kept(const kvd_outputs *o)
            (!o->want_dump || exists(o->dump_path, ".partial"));
 }
 
-/* Completes the activations file last, because a run can be resumed only until then. */
+/* Completes the output files, the activations file last: until then, a run can be resumed. */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
     if (o->want_moments && (kvd_moments_write(&o->moments_file, &o->sums, err) ||
@@ -359,7 +359,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = bytes_of(out);
     if (cfg->n_snapshots)
-        /* A snapshot inside a batch needs memory of its own. */
+        /* A snapshot that ends inside a batch needs sums of its own. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
@@ -390,7 +390,7 @@ static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
     return name;
 }
 
-/* Returns how many first sequences have n tokens together. */
+/* Returns the smallest number of first sequences that have at least n tokens in total. */
 static size_t sequences_for(const kvd_corpus *corpus, size_t n)
 {
     size_t low = 1, high = kvd_corpus_n_sequences(corpus);
@@ -438,7 +438,7 @@ void kvd_snapshots_release(kvd_snapshots *s)
     *s = (kvd_snapshots){0};
 }
 
-/* Removes NAME.lock, which a process leaves that is killed after renaming its output. */
+/* Removes NAME.lock, which a process that is killed after renaming its output does not remove. */
 static int clear_remains(const char *path, kvd_err *err)
 {
     kvd_output out;
@@ -482,7 +482,7 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* `part` shares the arrays of *sums, with the smaller file's counts. */
+    /* `part` shares the arrays of *sums, but has the snapshot's numbers of tokens and sequences. */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

@@ -11,7 +11,7 @@
 #include <mpi.h>
 #endif
 
-/* Returns the first environment variable that holds a number, or -1. */
+/* Returns the first number among the environment variables in the list `name`, or -1. */
 static long launched(const char *const *name)
 {
     for (; *name; name++) {
@@ -28,7 +28,7 @@ static long launched(const char *const *name)
 /* Open MPI, PMIx and PMI launchers set one of these to the rank. */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
-/* Open MPI, MPICH and Slurm set one of these to the index on the machine. */
+/* Open MPI, MPICH and Slurm set one of these to the index of the process on its machine. */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
 
@@ -119,7 +119,6 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
         return -1;
     if (launched(rank_names) < 0)
         return 0;
-    /* Only the main thread calls MPI. */
     if (check(r, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "start", err))
         return -1;
     r->started = true;
@@ -223,7 +222,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /* Without MPI support, all launched processes fail here, and one prints. */
+    /* Without MPI support, every launched process fails here, and one prints the message. */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

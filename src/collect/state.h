@@ -1,4 +1,4 @@
-/* State file OUT.h5.state of kvdim-collect, for --resume. It is written after its data. */
+/* State file OUT.h5.state of kvdim-collect, for --resume. It is written after the data. */
 #ifndef KVD_COLLECT_STATE_H
 #define KVD_COLLECT_STATE_H
 
@@ -20,11 +20,11 @@ typedef struct {
 /* Fails if `path` exists and is not a state file. */
 int kvd_state_check(const char *path, kvd_err *err);
 
-/* Writes the file atomically. `sums` and `stats` may be NULL. */
+/* Writes the state file atomically. `sums` and `stats` may be NULL. */
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 
-/* Loads a file; *found is 0 without one. Fills `sums` and `stats` if its options equal *now. */
+/* Loads a state file; *found: it exists. Fills `sums` and `stats` if its options equal *now. */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);
 

@@ -36,7 +36,7 @@ static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, s
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /* smallest failed job, so that the error does not depend on threads */
+    /* smallest index of a failed job, whose error is reported in whatever order threads run */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -157,7 +157,7 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
     most->x = fmax(most->x, x);
 }
 
-/* Adds scores s[n] of one query to *h. Writes probabilities p, returns ln of the denominator. */
+/* Adds scores s[n] of a query to sums *h. Writes probabilities p, returns ln of the denominator. */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
 {
@@ -244,7 +244,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /* begins with the attention of the token to itself */
+            /* The attention that token i receives begins with its own. */
             mass[i] = p[i - start];
         }
     }
@@ -258,7 +258,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         const size_t others = seen_by(j, n, window) - 1;
         if (j + 1 == n) /* The last token has no later tokens. */
             break;
-        /* With a window of 1, no other token attends to it. */
+        /* With a window of 1, no other token attends to token j. */
         const double mean = others ? later[j] / (double)others : 0;
         AT(RECEIVED_HISTOGRAM)[mean > 0 ? kvd_probability_bin(log10(mean)) : 0].n++;
         AT(RECEIVED_MIN)->x = fmin(AT(RECEIVED_MIN)->x, mean);
@@ -292,10 +292,10 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* factor on the wanted sum, so that rounding does not count one more token */
+/* factor on a sum to reach, so that a rounding error does not count one more token */
 static const double slack = 1 - 1e-12;
 
-/* Counts the fewest tokens with 90, 95 and 99 % of `mass` in statistics `count` .. count + 4. */
+/* Adds the numbers of tokens with 90, 95, 99 % of `mass` to five statistics from `count` on. */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {
@@ -314,7 +314,7 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
     }
 }
 
-/* Sums t->mass over the query heads of a KV head. */
+/* Adds statistics of the attention that tokens receive from all query heads of a KV head. */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
 {
@@ -348,7 +348,7 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/* Adds a layer's statistics. For the first requests, also stores values of single tokens. */
+/* Adds a sequence's statistics of a layer. Stores those of each token for the first sequences. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;

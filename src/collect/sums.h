@@ -28,7 +28,7 @@ typedef struct {
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err);
 void kvd_tally_release(kvd_tally *t);
 
-/* Adds one layer of a batch, if recorded. Fails on a non-finite value; *t is then invalid. */
+/* Adds a layer, if recorded, to the statistics. Fails on a non-finite value; *t is then invalid. */
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err);
 
 /* Second moments of a run: X^T X of each head's Q, K and V. */
@@ -44,10 +44,10 @@ typedef struct {
 int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, kvd_err *err);
 void kvd_accumulator_release(kvd_accumulator *a);
 
-/* Adds one layer of a batch, if recorded. Fails on a non-finite value; sums are then invalid. */
+/* Adds a layer, if recorded, to the sums. Fails on a non-finite value; sums are then invalid. */
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
-/* Adds one layer's w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model]. */
+/* Computes moments of w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model]. */
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 
@@ -56,8 +56,8 @@ int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, con
 typedef struct kvd_information kvd_information;
 
 /*
- * Returns an object that adds to *f, owned by the caller. If `c` is NULL, kvd_information_take
- * gives the gradients.
+ * Returns an object that adds squared gradients to *f, owned by the caller. If `c` is NULL, it does
+ * not run the model, and the caller passes gradients to kvd_information_take.
  */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
@@ -74,7 +74,7 @@ int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_tok
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);
 
-/* Stores the sums for weights in the kvd_fisher object. */
+/* Stores the sums of squared weight gradients in the kvd_fisher object. */
 void kvd_information_flush(kvd_information *s);
 
 #endif

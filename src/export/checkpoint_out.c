@@ -95,7 +95,7 @@ static int write_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const k
     return kvd_status(status);
 }
 
-/* Returns true for files to copy. Model cards describe the uncompressed model. */
+/* Returns true for files to copy: no model cards, which describe the uncompressed model. */
 static bool belongs(const char *name)
 {
     static const char *const patterns[] = {"generation_config.json",
@@ -158,7 +158,7 @@ static int copy_tokenizer(const kvd_checkpoint *c, const kvd_output *folder, kvd
     return status;
 }
 
-/* Copies tokenizer and licence. For NAME.config.json, only the tokenizer of that name. */
+/* Copies tokenizer and licence; if the configuration is NAME.config.json, only the tokenizer. */
 static int copy_others(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err)
 {
     const char *const config = kvd_checkpoint_config_path(c), *const slash = strrchr(config, '/');
@@ -196,7 +196,10 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Converts to the type t->to. Fails if a result is not finite, unless the input was not. */
+/*
+ * Converts x [n] to the type t->to. Fails if a result is not finite, unless a stored weight was
+ * not.
+ */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
     kvd_from_f32(t->to, x, t->buffer, n);

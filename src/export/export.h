@@ -63,7 +63,7 @@ typedef struct {
 /* Writes rates.json, which describes the projections. */
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
-/* Returns the removed fraction, counting only projections that are in the weights. */
+/* Returns the fraction of the dimensions of K and V that projections in the weights remove. */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 
 /* Returns true if `folder` was written by kvdim-export and has no subfolders. */

@@ -22,7 +22,7 @@ typedef struct {
     kvd_rates rates;
     kvd_error_table table;
     kvd_point point;
-    /* projections that are multiplied into the weights; `point` owns them */
+    /* projections that are multiplied into the weights; `point` owns their matrices */
     kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;
@@ -53,7 +53,7 @@ static int load(exporting *x, kvd_err *err)
                                                          cfg->table, err)));
 }
 
-/* Chooses the default method, which reduces the matrices of the --rates file. */
+/* Chooses the default method: the first one that reduces the same matrices as the --rates file. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -72,8 +72,8 @@ static int resolve_method(exporting *x, kvd_err *err)
 }
 
 /*
- * Chooses kept dimensions: --point, the smallest removed fraction that reaches --overall-p, or the
- * only ones.
+ * Chooses kept dimensions from the --rates file: point number --point, the smallest removed
+ * fraction that reaches --overall-p, or the only point.
  */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
@@ -105,7 +105,7 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
                         largest);
-    /* The limit is 0.01, because kvdim-fit may miss p by one dimension of a head. */
+    /* Tolerates 0.01, because kvdim-fit may miss the fraction by one dimension of a head. */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->rates, cfg->overall_p, r->overall_p[best]);
@@ -137,7 +137,7 @@ static int make_point(exporting *x, kvd_err *err)
     return kvd_point_of_rates(m, i, &x->point, err);
 }
 
-/* Returns the largest element of right * left - I; right is [m][d], or transposed [d][m]. */
+/* Returns the largest magnitude in right * left - I; right is [m][d], or transposed [d][m]. */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
 {
@@ -152,7 +152,7 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
     return worst;
 }
 
-/* Fails unless queries' projections invert those of keys, as with too few calibration tokens. */
+/* Fails if the two matrices of a projection are not inverse, as after too little calibration. */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
     const double limit = 1e-2;
@@ -172,7 +172,7 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/* Decides which projections go into weights: V's, and without RoPE and norms Q's and K's. */
+/* Decides which projections go into the weights: V's, and, without RoPE and norms, Q's and K's. */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;
@@ -195,7 +195,7 @@ static int resolve_folding(exporting *x, kvd_err *err)
     return kvd_folded_list_make(&x->list, x->checkpoint, &x->folded, err);
 }
 
-/* Refuses a folder with an input, or not from kvdim-export. */
+/* Refuses an output folder that contains an input file, or that kvdim-export did not write. */
 static int check_output(const kvd_export_options *cfg, kvd_err *err)
 {
     const char *const out = cfg->common.output, *const input[] = {cfg->model, cfg->spectrum,
@@ -255,7 +255,7 @@ static int write_folder(exporting *x, kvd_err *err)
                       kvd_output_folder_commit(&x->folder, cfg->force, err));
 }
 
-/* Writes the --method with which kvdim-eval predicts as the exported checkpoint does. */
+/* Writes the --method of kvdim-eval that gives the predictions of the exported checkpoint. */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
     const bool left_whole = !x->note.folds[0] && kvd_dims_cuts(&x->point.dims, 0);

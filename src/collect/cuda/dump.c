@@ -9,15 +9,15 @@
 #include "collect/cuda/slabs.h"
 #include "common/clock.h"
 
-/* Sizes of buffers and threads: while one thread waits for the disk, another works. */
+/* numbers of buffers and writer threads: while one thread waits for the disk, another works */
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /* buffer on device and host: recorded values and, at bad_at, the first non-finite one */
+    /* buffer on device and host: values, and from byte bad_at on the first non-finite value */
     void *device, *host;
     /*
-     * events: `asked` before waiting for a buffer, `begin` and `made` around the transposition,
-     * `copied` after the copy
+     * CUDA events: before waiting for a free buffer (asked), before and after the transposition
+     * (begin, made), and after the copy to the host (copied)
      */
     cudaEvent_t asked, begin, made, copied;
     int layer;
@@ -37,7 +37,7 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /* recorded before waiting for a buffer, which takes it over as its `asked` */
+    /* event recorded before waiting for a free buffer, then swapped with `asked` of that buffer */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];

@@ -16,12 +16,14 @@ void kvd_gpu_dump_free(kvd_gpu_dump *d);
 size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *share,
                           size_t max_tokens);
 
-/* Queues one layer, from token first_token of the file on. Ignores unrecorded layers. */
+/*
+ * Queues a layer's Q, K, V for the file, from token first_token on. Ignores layers not in the file.
+ */
 int kvd_gpu_dump_add(kvd_gpu_dump *d, const kvd_gpu_attention_in *in, size_t first_token,
                      kvd_err *err);
 /* Waits until all layers are written to the file. They may not be on disk yet. */
 int kvd_gpu_dump_flush(kvd_gpu_dump *d, kvd_err *err);
-/* Seconds of transposing, of waiting for a buffer, and of writing. */
+/* seconds of transposing Q, K and V, of waiting for a free buffer, and of writing to the file */
 typedef struct {
     double convert, wait, write;
 } kvd_gpu_dump_times;

@@ -46,14 +46,14 @@ struct cuda {
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
     /* second moments of which the devices hold a copy, or NULL */
     kvd_moments *held;
-    /* true if the devices have added batches that *held lacks */
+    /* true if the sums on the devices contain batches that *held does not contain yet */
     bool ahead;
     /* first token of the batch in the activations file */
     size_t first_token;
     bool add, to_dump;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
-    /* two events per layer on the first GPU, to time the moments */
+    /* two events per layer on the first GPU, to time the computation of second moments */
     cudaEvent_t *event;
     int n_events;
     double elapsed, moments;
@@ -76,7 +76,7 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* Copies *sums to the devices, after saving the sums that they held. */
+/* Copies *sums to the devices, after copying back the sums that the devices held. */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -182,7 +182,7 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /* Copies the sums now, so that a weight that is not finite fails at once. */
+        /* Copies the sums to the host now, which fails at once if a weight is not finite. */
         if (fetch_sums(c, err))
             return -1;
     }
@@ -321,7 +321,7 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /* Only spec.sums stay on the GPUs, because the caller may change other sums. */
+    /* Keeps only spec.sums on the GPUs, because the caller may change other sums between calls. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;
@@ -453,7 +453,7 @@ static int open_all(cuda *c, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
     const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
-    /* The backward pass allocates first; the forward pass takes the rest. */
+    /* The backward pass allocates first; the forward pass takes the rest of the memory. */
     if (s->fisher && open_gradients(c, err))
         return -1;
     if (!s->dump && !s->sums)
@@ -503,7 +503,7 @@ int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu,
     if (kvd_cuda_check(cudaSetDevice(first_gpu), "collecting", err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), "collecting", err))
         return -1;
-    /* A tenth is left for second moments, buffers and the CUDA runtime. */
+    /* A tenth of the memory is left for second moments, buffers and the CUDA runtime. */
     pass.memory = total / 10 * 9;
     for (*batch = MOST; *batch > LEAST; *batch /= 2) {
         pass.max_tokens = *batch > seq_len ? *batch : seq_len;

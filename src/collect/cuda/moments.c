@@ -11,7 +11,7 @@ struct kvd_gpu_moments {
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
-    /* [n_layers][heads here][d_head][d_head] on the device; NULL if not recorded */
+    /* sums X^T X on the device, [n_layers][this GPU's heads][d_head][d_head], or NULL */
     double *gram[KVD_N_G];
     double *scratch;
 };
@@ -133,7 +133,6 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
     return add(m, &a, in->stream, err);
 }
 
-/* Adds second moments of W_O and W_V in the number type of the device's weights. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
 {
@@ -162,7 +161,7 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
     return 0;
 }
 
-/* Copies moments between device, with its own heads, and host, with all heads. */
+/* Copies second moments between the device (heads of this GPU) and the host (all heads). */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
 {
@@ -178,7 +177,7 @@ static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStr
                           "second moments", err);
 }
 
-/* Fails if a diagonal element is not finite: then a recorded value was not finite. */
+/* Fails if a diagonal element is not finite, which means that a summed value was not finite. */
 static int check(const kvd_gpu_moments *m, const kvd_moments *sums, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->shape.model.d_head;

@@ -7,16 +7,16 @@
 
 typedef struct kvd_gpu_moments kvd_gpu_moments;
 
-/* Creates zero moments for this GPU's heads (`share`). `shape`: model, layers and has_pre. */
+/* Creates sums of zero for this GPU's heads (`share`), and for the model and layers of `shape`. */
 kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_share *share,
                                      kvd_err *err);
 /* Frees *m, whose device must be current, as for all functions here. */
 void kvd_gpu_moments_free(kvd_gpu_moments *m);
 size_t kvd_gpu_moments_bytes(const kvd_moments *shape, const kvd_gpu_share *share);
 
-/* Queues one layer on in->stream. Ignores unrecorded layers. */
+/* Queues the sums of one layer on in->stream. Ignores layers that are not recorded. */
 int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_err *err);
-/* Queues the moments of W_O and W_V, which replace earlier ones. */
+/* Queues the second moments of W_O and W_V, which replace earlier ones. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err);
 

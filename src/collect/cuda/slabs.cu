@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
     }
 }
 
-/* Completes the record of the first non-finite value. Runs as one thread. */
+/* Writes the indices and the value of the first non-finite element. Runs as one thread. */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {
     kvd_slab_bad *const bad = a.bad;

@@ -16,7 +16,7 @@ enum { KVD_SLAB_PARTS = 5 };
 
 /* First value that is not finite after the conversion. */
 typedef struct {
-    /* head << 48 | token << 16 | dim; all bits are 1 if all values are finite */
+    /* position as head << 48 | token << 16 | dim; all bits are 1 if all values are finite */
     uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;
@@ -33,12 +33,12 @@ typedef struct {
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    /* [n_heads][n_rows][d] output: the heads of part[0], then of part[1], and so on */
+    /* output [n_heads][n_rows][d]: the heads of part[0] (such as Q), then of part[1], and so on */
     void *slabs;
     kvd_slab_bad *bad;
 } kvd_slab_args;
 
-/* Queues the work of *args. Ties round to even. */
+/* Queues the transposition and conversion that *args describes. Ties round to even. */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -162,7 +162,7 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* ignored: a stored tensor of an unsupported type exists, although find_stored fails */
+    /* ignored: find_stored also fails for an existing tensor of an unsupported type */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -474,7 +474,7 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
                     out->file, name, found, rows, columns);
 }
 
-/* Fails without a tokenizer. `model`: unsupported SentencePiece file, or NULL. */
+/* Reports a missing tokenizer. Frees `model`, the path of a SentencePiece file, or NULL. */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

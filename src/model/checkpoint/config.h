@@ -8,7 +8,7 @@
 
 #include "common/err.h"
 
-/* Variants. The first value of each enumeration is that of Llama. */
+/* Variants of model architectures. The first value of each enumeration is that of Llama. */
 
 typedef enum { KVD_POSITIONS_ROPE, KVD_POSITIONS_LEARNED } kvd_positions;
 
@@ -40,7 +40,7 @@ typedef enum {
     KVD_ORDER_PARALLEL,
     /* x += norm2(attention(norm(x))); x += norm2'(ffn(norm'(x))). */
     KVD_ORDER_AROUND,
-    /* x += norm2(attention(x)); x += norm2'(ffn(x)). */
+    /* norms only after the blocks: x += norm(attention(x)); x += norm'(ffn(x)) */
     KVD_ORDER_BRANCH
 } kvd_order;
 
@@ -107,7 +107,8 @@ typedef struct {
     /* Factor by which LongRoPE and YaRN multiply RoPE's cosines and sines. */
     double rope_attention_factor;
     /*
-     * limits: YaRN keeps frequencies of more turns than the first, divides those below the second
+     * YaRN keeps frequencies with more turns than rope_beta_fast in the original context, and
+     * divides those with fewer than rope_beta_slow.
      */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
@@ -193,7 +194,7 @@ int kvd_config_d_embed(const kvd_config *c);
 /* Returns the sliding window of a layer in tokens, or 0. */
 size_t kvd_config_window(const kvd_config *c, int layer);
 
-/* Returns the numbers per token and layer in an uncompressed cache. */
+/* Returns how many numbers per token and layer an uncompressed cache has. */
 size_t kvd_config_cached(const kvd_config *c);
 
 bool kvd_config_routed(const kvd_config *c, int layer);

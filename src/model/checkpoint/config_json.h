@@ -63,7 +63,7 @@ int kvd_cfg_attention_bias(const json_t *root, kvd_config *c, kvd_err *err);
 int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const char *absent,
                        kvd_config *c, kvd_err *err);
 
-/* Requires that the key is absent or "gelu_pytorch_tanh". */
+/* Selects GeGLU with tanh. Fails if the key has another value than "gelu_pytorch_tanh". */
 int kvd_cfg_geglu(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 
 /* Fails if the key is true, because `what` is not supported. */
@@ -109,7 +109,7 @@ int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err 
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 
-/* keys of config.json for routed experts, and their defaults; 0 means required */
+/* keys of config.json for routed experts, and their defaults; the default 0: a required key */
 typedef struct {
     const char *experts, *chosen, *width;
     int n_experts, n_chosen, d_expert;

@@ -104,7 +104,7 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
     return 0;
 }
 
-/* Fails on a parameter that the type of scaling does not use. */
+/* Fails if `rope` has a parameter that its type of scaling does not use. */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
 {

@@ -336,7 +336,7 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
     return kvd_expert_place(c, part, bias, layer, 0, place);
 }
 
-/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and the rest. NULL: no layer's name. */
+/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and the rest. NULL for other names. */
 static const char *split_layer(const kvd_family *f, const char *name, unsigned long *layer)
 {
     const size_t len = strlen(f->layers);

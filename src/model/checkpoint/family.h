@@ -74,7 +74,7 @@ typedef enum {
 
 typedef struct {
     kvd_part part;
-    /* name without layer, ".weight" and ".bias"; '#' is an expert's index */
+    /* name without layer, ".weight" and ".bias"; '#' is the number of an expert */
     const char *name;
     kvd_part_rows rows;
     /* Returns true if the model has the tensor. NULL: all models have it. */
@@ -93,7 +93,7 @@ typedef struct {
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
     /* prefix of all tensor names, such as "model." */
     const char *base;
-    /* other possible prefixes, and prefixes of ignored tensors, ended by NULL */
+    /* prefixes that may replace `base`, and prefixes of ignored tensors; NULL ends a list */
     const char *const *other_bases, *const *other_models;
     /* prefix of a layer's tensors, such as "model.layers." */
     const char *layers;
@@ -134,11 +134,11 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
-/* Finds which weight, of several the first, a stored tensor holds. Returns false if unknown. */
+/* Finds the weight in a stored tensor; if it has several, the first. Returns false if unknown. */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);
 
-/* Returns true if a file of this model may contain this tensor. */
+/* Returns true if the tensor name may occur in a file of this model, also if it is not read. */
 bool kvd_family_knows(const kvd_config *c, const char *tensor);
 
 /* Returns the number of all weights. A tied output head is not counted twice. */

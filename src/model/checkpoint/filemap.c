@@ -45,8 +45,8 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     while (e && at - atomic_load(&e->begin) >= atomic_load(&e->len))
         e = e->next;
     /*
-     * Restores the old handler for an unknown address. The processor repeats the access, and that
-     * handler receives SIGBUS.
+     * Restores the old handler if the address is in no mapped file. The processor repeats the
+     * access, and the old handler receives SIGBUS.
      */
     if (!e) {
         (void)sigaction(signal, &earlier_action, NULL);

@@ -24,11 +24,11 @@ void kvd_gguf_close(kvd_gguf *g);
 
 const char *kvd_gguf_path(const kvd_gguf *g);
 
-/* kvd_gguf_whole to kvd_gguf_reals return 1 if the key is absent, -1 on another type. */
+/* kvd_gguf_whole to kvd_gguf_reals return 0, 1 if the key is absent, -1 if it has another type. */
 
-/* Reads an integer of any integer type. */
+/* Reads the value of a key, an integer of any size, signed or unsigned. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
-/* Reads a number of type f32 or f64. */
+/* Reads the value of a key, a float32 or float64 number. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
 /* Finds a text, which may contain any bytes and has no terminating zero. */
@@ -77,7 +77,7 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
-/* Returns true for divisors of RoPE frequencies, which are settings and no weights. */
+/* Returns true if the tensor holds divisors of RoPE frequencies: settings instead of weights. */
 bool kvd_gguf_is_setting(const char *tensor);
 
 /* Reads the configuration from a GGUF file. Messages use the keys of config.json. */

@@ -222,7 +222,7 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
         put_divisors(b, rope, "long_factor", factors_long, err));
 }
 
-/* Writes YaRN. The factor on cosines and sines is that of llama.cpp. */
+/* Writes YaRN's keys to config.json. The factor on cosines and sines is that of llama.cpp. */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     double factor = 0, changed = 1;
@@ -312,7 +312,7 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
     return 0;
 }
 
-/* Writes routed experts. As in llama.cpp, all but qwen2moe normalise probabilities. */
+/* Writes keys of routed experts. As in llama.cpp, all but qwen2moe normalise probabilities. */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
     const bool qwen = strncmp(family, "qwen", 4) == 0;
@@ -330,7 +330,7 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
         put(b->root, "attention_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err));
 }
 
-/* Writes gpt-oss. GGUF files do not say which layers have the sliding window. */
+/* Writes config.json of gpt-oss. GGUF files do not say which layers have the sliding window. */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
     return kvd_status(
@@ -343,7 +343,7 @@ static int put_gpt_oss(builder *b, kvd_err *err)
         put_experts(b, "gpt_oss", err));
 }
 
-/* Writes Gemma. As in llama.cpp, the factor of scores follows from the number of layers. */
+/* Writes config.json of Gemma. As in llama.cpp, the number of layers sets the factor on scores. */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {
     int64_t layers = 0, wide = 0, heads = 0, d_head = 256, window = 0;
@@ -395,7 +395,7 @@ static int put_starcoder2(builder *b, kvd_err *err)
                       put(b->root, "use_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err));
 }
 
-/* Writes Falcon, whose variants are told apart by their tensors. */
+/* Writes config.json of Falcon, whose variants are told apart by their tensors. */
 static int put_falcon(builder *b, kvd_err *err)
 {
     int64_t kv_heads = 1;

@@ -59,7 +59,7 @@ static const struct {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/* Finds Falcon's norms. With two, "attn_norm" precedes the feed-forward block. */
+/* Finds which of Falcon's two norms has this name. "attn_norm" precedes the feed-forward block. */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
     if (strcmp(c->family, "falcon") != 0 || c->order != KVD_ORDER_PARALLEL || c->shared_norm)
@@ -263,7 +263,7 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* ignored: a key of a wrong type still means that there is a tokenizer */
+    /* ignored, because a key of a wrong type also shows that the file has a tokenizer */
     kvd_err ignored;
     const char *s;
     size_t len;

@@ -10,7 +10,7 @@ typedef enum { ONCE, PER_LAYER } repeat;
 
 /* a tensor such as W_Q, stored for all layers one after another */
 typedef struct {
-    /* Hugging Face name without the layer; "" if it is not read */
+    /* Hugging Face name without the layer; "" for a tensor that is not read */
     const char *name;
     repeat repeat;
     size_t rows, cols;
@@ -173,7 +173,7 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     return 0;
 }
 
-/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and the rest. NULL: no layer's name. */
+/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and the rest. NULL for other names. */
 static const char *split_layer(const char *name, size_t *layer)
 {
     static const char prefix[] = "model.layers.";

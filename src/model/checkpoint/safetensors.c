@@ -63,7 +63,7 @@ unsigned kvd_safetensors_bits(const char *dtype)
     return d ? d->bits : 0;
 }
 
-/* Reads an integer of 0 or more from JSON. Otherwise returns -1. */
+/* Reads an integer >= 0 from JSON. Returns -1 if the value is anything else. */
 static int read_size(const json_t *value, size_t *out)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0)

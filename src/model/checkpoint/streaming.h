@@ -8,7 +8,7 @@
 
 #include "model/checkpoint/weights.h"
 
-/* Lets the kernel drop the memory pages of a mapped tensor. */
+/* Lets the operating system drop the memory pages of a mapped tensor. */
 void kvd_tensor_drop(const kvd_tensor *t);
 void kvd_mapped_drop(const void *data, size_t bytes);
 

@@ -33,7 +33,7 @@ static bool is_plus_one(const kvd_config *c, kvd_part part)
     }
 }
 
-/* Returns the factor on a weight when it is read, or 0 for none. */
+/* Returns the factor by which a weight is multiplied when it is read, or 0 for none. */
 static float factor_of(const kvd_config *c, kvd_part part)
 {
     if (part == KVD_PART_NORM_FINAL)

@@ -1,4 +1,4 @@
-/* Reads weights of any data type as float32, rounded after kvd_checkpoint_quantise. */
+/* Reads weights of any data type as float32, and rounds them if kvd_checkpoint_quantise says so. */
 #ifndef KVD_MODEL_CHECKPOINT_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_WEIGHTS_H
 

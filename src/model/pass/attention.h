@@ -27,9 +27,9 @@ typedef struct {
     const float *k_pre;
     /* [n_tokens][d_model] layer input; NULL unless the hook sets wants_input */
     const float *input;
-    /* Position of each sequence's first token in its text; NULL if sequences are whole. */
+    /* Position of each sequence's first token in its text; NULL if sequences are whole texts. */
     const size_t *start;
-    /* Length of each sequence's whole text; NULL if sequences are whole. */
+    /* Number of tokens of each sequence's text; NULL if sequences are whole texts. */
     const size_t *whole;
     /* Number of keys that a query sees, with its own; 0 means all. */
     size_t window;
@@ -51,7 +51,7 @@ struct kvd_attention {
 typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
                                  const float *prob, size_t n, kvd_err *err);
 
-/* number of queries per block */
+/* number of queries of which attention is computed at a time */
 enum { KVD_ATTEND_ROWS = 128 };
 
 typedef struct {
@@ -85,7 +85,7 @@ void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size
                      const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);
 
-/* Hook that calls `record` (or NULL) before `inner`, and `output` (or NULL) with its result. */
+/* Hook that calls `record` before the hook `inner`, and `output` after it. Both may be NULL. */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;

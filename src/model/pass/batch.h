@@ -19,7 +19,7 @@ typedef struct {
     const size_t *start, *whole;
 } kvd_batch;
 
-/* Return b->start[s] and b->whole[s], or the values for whole sequences. */
+/* Return the position of sequence s's first token in its text, and the length of that text. */
 size_t kvd_batch_start(const kvd_batch *b, size_t s);
 size_t kvd_batch_whole(const kvd_batch *b, size_t s);
 
@@ -34,7 +34,7 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 /* Returns the first row of the RoPE tables that this layer reads. */
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
-/* Returns the table row of position 0 in a text of `whole` tokens, from the layer's first row. */
+/* Returns the RoPE row of position 0 in a text of `whole` tokens; 0 is the layer's first row. */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 
 /* Checks a batch. Computes each token's position and row in the RoPE tables, both [max_tokens]. */
@@ -44,8 +44,8 @@ int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, 
 int kvd_layer_check(const kvd_config *c, int layer, kvd_err *err);
 
 /*
- * Computes the token after each one, UINT32_MAX at a sequence's end. Unless NULL, u receives random
- * numbers in [0, 1).
+ * Writes the token after each one to `target`, or UINT32_MAX at a sequence's end. Unless NULL, u
+ * receives random numbers in [0, 1).
  */
 void kvd_batch_targets(const kvd_batch *b, uint32_t *target, uint64_t seed, double *u);
 

@@ -135,7 +135,7 @@ static double llama3_frequency(const kvd_config *c, double frequency)
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
 }
 
-/* Returns the index, as a real number, of the frequency with `turns` turns. */
+/* Returns the index, a real number, of the RoPE frequency with `turns` turns in the context. */
 static double pair_of(const kvd_config *c, double turns)
 {
     const double original = (double)c->rope_original_positions;

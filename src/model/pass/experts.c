@@ -20,7 +20,7 @@ enum {
     WEIGHTS = 2 * MATRICES,
 };
 
-/* use of an expert by a token, with the factor `p` on its output */
+/* token that chose an expert, and the factor on the expert's output */
 typedef struct {
     size_t row;
     float p;
@@ -39,13 +39,13 @@ struct kvd_experts {
     /* [threads][KVD_ROUTE_SCRATCH * n_experts] for the router */
     double *scratch;
     size_t threads;
-    /* [max_tokens][n_chosen] uses of experts by each token */
+    /* [max_tokens][n_chosen] token and factor of each chosen expert */
     use *uses;
-    /* [max_tokens][n_chosen] expert of each use */
+    /* [max_tokens][n_chosen] number of each chosen expert */
     size_t *expert;
-    /* the uses, sorted by expert */
+    /* the elements of `uses`, sorted by expert */
     use *by_expert;
-    /* indices of uses: first[x] .. first[x + 1] - 1 of by_expert belong to expert x */
+    /* Elements first[x] .. first[x + 1] - 1 of by_expert belong to expert x. */
     size_t *first;
     /* [piece][d_model] input and output of one expert for `piece` tokens */
     float *in, *out;

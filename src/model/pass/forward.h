@@ -17,7 +17,7 @@ typedef struct kvd_forward kvd_forward;
 
 /*
  * Opens a forward pass for max_tokens tokens and sequences of max_len. The checkpoint must stay
- * open. Use one thread at a time.
+ * open. Only one thread may use it at a time.
  */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);

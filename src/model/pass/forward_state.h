@@ -48,7 +48,7 @@ struct kvd_forward {
     size_t narrow_n;
 };
 
-/* Returns a x b floats, or NULL with *err. */
+/* Allocates a x b floats. Returns NULL with *err on failure. */
 float *kvd_floats(const char *what, size_t a, size_t b, kvd_err *err);
 
 /* Returns a layer's weights in the checkpoint, [KVD_LAYER_WEIGHTS]. */

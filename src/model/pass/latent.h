@@ -24,8 +24,8 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
                        float *values);
 
 /*
- * Write the matrices of kvd_forward_weights_o and _v for the latent c, unless NULL. Rows of rotated
- * dimensions are 0.
+ * Write the matrices of kvd_forward_weights_o and _v for the latent c. A NULL pointer is skipped.
+ * Rows of rotated dimensions are 0.
  *
  * w_o [n_heads][d_head][d_model]  maps c to the residual stream
  * w_v [d_head][d_model]           maps the normed input to c
@@ -33,7 +33,7 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
 int kvd_latent_weights(const kvd_config *c, const kvd_weight *part, float *w_o, float *w_v,
                        kvd_err *err);
 
-/* Returns the multiplications by weights per token and layer. */
+/* Returns the multiplications by weights that latent attention takes per token and layer. */
 double kvd_latent_multiplications(const kvd_config *c);
 
 #endif

@@ -27,7 +27,7 @@ size_t kvd_layer_buffer_size(const kvd_weight *part);
 /* Points *w to float32 weights in the mapped file, or to converted copies in `buffer`. */
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
-/* Drops memory pages of weights that are used in place, or if not in_place, of copied ones. */
+/* Drops memory pages of weights that are used in place or, if in_place is false, were copied. */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
 /* Computes y [rows][d_model], the RMS or layer norm of x; y may be x. */
@@ -58,7 +58,7 @@ void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows
 void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                             size_t rows, float *gate, float *up, float *x);
 
-/* Returns how many floats of scratch memory this file needs per token. */
+/* Returns how many floats of scratch memory per token the functions of this header need. */
 size_t kvd_layer_scratch(const kvd_config *c);
 
 /* Computes y [rows][d_model], the output projection of o, added to y if `add`. */

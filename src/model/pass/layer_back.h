@@ -43,7 +43,7 @@ typedef struct {
 } kvd_attend_back_in;
 void kvd_attend_back(const kvd_attend_back_in *in, float *scratch);
 
-/* Returns how many floats of scratch memory this file needs per token. */
+/* Returns how many floats of scratch memory per token the functions of this header need. */
 size_t kvd_layer_back_scratch(const kvd_config *c);
 
 /* Adds the gradient of the norm's input x to dx [rows][d_model]. */
@@ -64,7 +64,7 @@ typedef struct {
     float *dq_pre, *dk_pre;    /* output: gradients of Q and K before RoPE */
     /* output: gradient of K before its norm */
     float *dk_raw;
-    /* output: input of the QKV projections, [rows][d_model] */
+    /* output: values that the QKV projections multiply, [rows][d_model] */
     float *in;
 } kvd_layer_back_qkv;
 

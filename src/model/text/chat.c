@@ -243,7 +243,7 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/* Removes differences of chat templates that do not matter. */
+/* Makes chat templates comparable: unifies quotes, joins strings, replaces \n by a line feed. */
 static void normalise(char *s)
 {
     static const char joint[] = "' + '";

@@ -37,7 +37,7 @@ enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 /* Returns the format kvd_chat_words[word], or NULL for "none" and "auto". */
 const kvd_chat *kvd_chat_form(int word);
 
-/* Returns the format of a Jinja template, or NULL if it is unknown. */
+/* Returns the chat format that a Jinja template describes, or NULL if it is unknown. */
 const kvd_chat *kvd_chat_recognise(const char *template_text);
 
 /* Reads a folder's chat template, with its allocated path in *path. Fails on unknown formats. */
@@ -53,7 +53,7 @@ typedef struct {
     const char *after;
 } kvd_chat_pieces;
 
-/* Returns the texts of one turn. `text` is the user's message in UTF-8. */
+/* Returns the texts of a turn of a conversation. `text` is the user's message in UTF-8. */
 kvd_chat_pieces kvd_chat_around(const kvd_chat *c, const char *text, bool first);
 
 #endif

@@ -20,7 +20,7 @@ enum { BEGIN_BYTES = 256 };
 struct kvd_corpus {
     FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
-    /* [n_sequences + 1] tokens before each sequence, then all tokens; in a mapped file */
+    /* [n_sequences + 1] number of tokens before each sequence, then of all; in a mapped file */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
@@ -42,10 +42,10 @@ typedef struct {
     kvd_ids ids;
     /* number of tokens left out, because a sequence needs at least 2 */
     size_t passed_over;
-    /* true if the last sequence left a token to the next */
+    /* true if the last sequence was cut one token early, to leave 2 tokens for the next */
     bool shortened;
     bool full;
-    /* number of tokens of earlier texts, if max_tokens limits each text */
+    /* number of tokens before the current text if max_tokens limits each text, otherwise 0 */
     size_t before;
 } cutter;
 
@@ -321,7 +321,7 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* Stops the CSV reader by -1, which is no error if k->full. */
+    /* Returns -1 to stop the CSV reader; this is no error if k->full. */
     return k->full ? -1 : 0;
 }
 

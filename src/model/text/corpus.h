@@ -20,7 +20,7 @@ typedef struct {
     size_t n_text;
     /* JSON key or CSV column of the text; "a,b" joins two */
     const char *field;
-    /* `field` of each text, or NULL if `field` applies to all */
+    /* JSON key or CSV column of each text; NULL: `field` applies to all texts */
     const char *const *fields;
     /* true if special tokens, such as begin-of-text, are left out */
     bool no_special;
@@ -57,11 +57,10 @@ size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Return how many tokens sequence s has, and how many are before it. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
-/* Fills offset [n + 1]: tokens of the batch before each of n sequences, then all its tokens. */
+/* Fills offset [n + 1]: number of tokens before each sequence of the batch, then of all tokens. */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
-/* Returns the hash of all token ids and lengths, and of the texts' beginning (run.h). */
+/* Returns the hash of all token ids and sequence lengths, with that of the texts' beginning. */
 const char *kvd_corpus_hash(const kvd_corpus *c);
-/* Computes the hash of the first n_sequences sequences. */
 int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[KVD_CORPUS_HASH_TEXT],
                           kvd_err *err);
 

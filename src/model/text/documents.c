@@ -78,7 +78,7 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
     return 0;
 }
 
-/* Passes a document on. Returns 0 to continue, 1 to stop, or -1 with *err. */
+/* Passes a document to the callback. Returns 0 to continue, 1 to stop, or -1 with *err. */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
 {
@@ -242,7 +242,7 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     size_t text_len;
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
-    /* Stops the CSV reader by -1, which is no error if r->stopped. */
+    /* Returns -1 to stop the CSV reader; this is no error if r->stopped. */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
 

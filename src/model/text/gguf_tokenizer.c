@@ -105,7 +105,7 @@ static json_t *token_text(const source *s, size_t i)
     return json_stringn(s->token[i], s->len[i]);
 }
 
-/* Appends `item`, which it takes. If memory runs out, *list becomes NULL. */
+/* Appends `item` and takes ownership of it. If memory runs out, *list becomes NULL. */
 static void append(json_t **list, json_t *item)
 {
     if (json_array_append_new(*list, item)) {

@@ -90,7 +90,7 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* Frees buffers beyond 4 MiB. */
+    /* Frees buffers that have grown beyond 4 MiB. */
     if (w->pieces.text.capacity > (size_t)4 << 20) {
         work_free(w);
         return;
@@ -154,7 +154,7 @@ static bool is_gguf(const char *bytes, size_t len)
     return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-/* Reads a tokenizer.json. Takes ownership of `root`; NULL means that *err is filled. */
+/* Reads a tokenizer.json. Takes ownership of `root`. If it is NULL, *err must be filled. */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
     if (!root)

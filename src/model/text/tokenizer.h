@@ -39,8 +39,8 @@ int kvd_ids_append(kvd_ids *ids, const uint32_t *id, size_t n, kvd_err *err);
 /*
  * Opens a tokenizer: JSON, a GGUF file or a llama2.c binary.
  *
- * A llama2.c binary must hold exactly vocab_size tokens. Elsewhere larger ids are an error, unless
- * vocab_size is 0.
+ * A llama2.c binary must hold exactly vocab_size tokens. In other files, ids of vocab_size or more
+ * are an error, unless it is 0.
  */
 kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *err);
 kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t len,
@@ -50,7 +50,7 @@ void kvd_tokenizer_free(kvd_tokenizer *t);
 /* Returns the largest token id + 1. Smaller ids may be unused. */
 size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 
-/* Returns true, and a warning in *note, if it has far fewer ids than vocab_size. */
+/* Returns true if the tokenizer has far fewer ids than vocab_size; then *note is a warning. */
 bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *note);
 
 /*

@@ -36,7 +36,7 @@ static const char *no_gradients(const kvd_config *c)
                                                           : NULL;
 }
 
-/* Returns the first feature that the GPU code lacks for this use, or NULL. */
+/* Returns the first feature of the model that the GPU code lacks for this use, or NULL. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     if (use == KVD_GPU_GRADIENTS)
@@ -143,7 +143,7 @@ typedef struct {
     const char *stored;
 } cut;
 
-/* Converts n elements of the whole matrix to the number type on the GPU. */
+/* Writes elements first .. first + n - 1 of the whole matrix to `to`, in the GPU's number type. */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type);
@@ -157,7 +157,7 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/* Converts n <= CHUNK elements of a rectangle, counted row by row. */
+/* Writes n <= CHUNK elements of the rectangle *c, counted row by row from `first`, to `to`. */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), cols = c->weight.cols;
@@ -192,7 +192,7 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/* Copies or generates n elements of the rectangle at the device address `to`. */
+/* Copies n elements of the rectangle *c to device address `to`, or makes random ones there. */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;

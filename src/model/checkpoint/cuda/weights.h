@@ -20,9 +20,9 @@ typedef struct {
     int first_head, n_heads;
     int first_kv_head, n_kv_heads;
     int first_ffn, n_ffn;
-    /* first hidden unit of each routed expert here, and number of units */
+    /* first hidden unit of each routed expert on this GPU, and number of units */
     int first_expert, n_expert;
-    /* first hidden unit of the shared expert here, and number of units */
+    /* first hidden unit of the shared expert on this GPU, and number of units */
     int first_shared, n_shared;
 } kvd_gpu_share;
 
@@ -65,9 +65,9 @@ typedef struct {
     void *down; /* [d_model][n_ffn] */
     /* biases; bias_o and bias_down are not split among GPUs */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
-    /* gains of the norms of attention [0] and feed-forward block [1] */
+    /* gains and biases of the norms of attention [0] and feed-forward block [1] */
     float *norm[2], *norm_bias[2];
-    /* norms of the outputs of attention [0] and feed-forward block [1] */
+    /* gains and biases of the norms of the outputs of attention [0] and feed-forward block [1] */
     float *branch[2], *branch_bias[2];
     /* gains of the norms of Q and K: per dimension, or per head and dimension */
     float *norm_q, *norm_k;
@@ -118,7 +118,7 @@ int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype 
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);
 
-/* Copies an expert into a buffer for use on `stream`. Then call kvd_gpu_expert_used. */
+/* Copies an expert into a buffer for use on `stream`. After use, call kvd_gpu_expert_used. */
 int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
                          kvd_gpu_expert *to, kvd_err *err);
 int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *err);

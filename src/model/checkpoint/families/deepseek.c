@@ -113,7 +113,7 @@ static int read_experts(const json_t *root, const kvd_routed_keys *keys, int sha
     return 0;
 }
 
-/* Reads all of a model with latent attention except experts, head and special tokens. */
+/* Reads a model with latent attention, except experts, output head and special tokens. */
 static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->norm_eps = 1e-6;

@@ -1,4 +1,4 @@
-/* Configurations of Falcon, GPT-NeoX, StableLM and Nemotron. */
+/* Configurations of Falcon, GPT-NeoX (arXiv:2204.06745), Pythia, StableLM and Nemotron. */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
@@ -85,7 +85,6 @@ static const kvd_stored stored[] = {
     {.name = NULL},
 };
 
-/* Reads GPT-NeoX (arXiv:2204.06745) and Pythia. */
 static int read_gpt_neox(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool parallel = true, biases = true;

@@ -14,7 +14,7 @@ extern const kvd_family kvd_glm_families[];
 extern const kvd_family kvd_gpt_oss_families[];
 extern const kvd_family kvd_deepseek_families[];
 
-/* Prefixes of tensor names in multimodal files: of the language model, and of others. */
+/* Prefixes of tensor names in multimodal files: of the language model, and of ignored parts. */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
 /* Entry for a family whose tensor names have Llama's prefixes. */

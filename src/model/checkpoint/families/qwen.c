@@ -1,4 +1,4 @@
-/* Configurations of Qwen2 and 2.5, Qwen3, and OLMoE. */
+/* Configurations of Qwen2 and 2.5, Qwen3, and OLMoE (arXiv:2409.02060). */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
@@ -73,7 +73,6 @@ static int read_qwen3_moe(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_attention_bias(root, c, err) || read_moe(root, 4, &keys, c, err) ? -1 : 0;
 }
 
-/* Reads OLMoE (arXiv:2409.02060). */
 static int read_olmoe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

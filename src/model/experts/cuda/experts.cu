@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* Gives NaN to missing experts, if too few logits are numbers. */
+        /* Gives NaN to experts that are missing because too few logits are numbers. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -76,7 +76,6 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* Chooses the experts of one token with one warp. */
 __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token)
 {
     const uint32_t lane = threadIdx.x % 32, experts = (uint32_t)r.n_experts;
@@ -106,7 +105,7 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /* Gives NaN to missing experts, if too few logits are numbers. */
+        /* Gives NaN to experts that are missing because too few logits are numbers. */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -304,7 +303,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Loads PAIRS expert numbers at once. */
+/* Loads the expert numbers of PAIRS (token, expert) pairs at once. */
 __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
                                              uint32_t total, uint32_t (&x)[PAIRS])
 {
@@ -313,7 +312,7 @@ __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t f
         x[k] = first + k * KVD_FEW_EXPERTS < total ? r.expert[first + k * KVD_FEW_EXPERTS] : 0;
 }
 
-/* Sorts (token, expert) entries by expert. If ROUTE, first chooses the experts. */
+/* Sorts (token, expert) pairs by expert. If ROUTE, first chooses the experts. */
 template <bool ROUTE>
 __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     few_plan_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -427,7 +426,7 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
 
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
-/* Returns one element of the product, summed over the warps in a fixed order. */
+/* Returns one element of the product with W, summed over the warps in a fixed order. */
 __device__ __forceinline__ float few_total(const few_sums &sums, uint32_t token, uint32_t row)
 {
     float s = 0;
@@ -473,13 +472,13 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
                        (uint32_t)(UP ? (out + TILE / 2 - 1) / (TILE / 2) : (out + TILE - 1) / TILE),
                    items = __ldcg(a.n_groups) * tiles;
     uint32_t item = blockIdx.x;
-    /* parts of W that are loaded in turn */
+    /* two blocks of W: one is multiplied while the other is loaded */
     uint4 even[4], odd[4];
     kvd_gpu_expert_group g = load_group(a.group + (item < items ? item / tiles : 0));
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /* Waits in the second product, which reads what the preceding kernel writes. */
+    /* The second product waits, because it reads what the preceding kernel writes. */
     if (!UP)
         follow();
     if (item >= items)
@@ -581,7 +580,7 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
 }
 
-/* Queues the products for groups of up to KVD_FEW_TOKENS tokens. */
+/* Queues the products of experts' matrices with groups of up to KVD_FEW_TOKENS tokens. */
 static cudaError_t few_products(const kvd_gpu_few_experts &a, size_t groups, cudaStream_t stream)
 {
     const size_t up = smaller(groups * ceil_div(a.ffn, TILE / 2), (size_t)(FEW_CTAS * a.sms)),

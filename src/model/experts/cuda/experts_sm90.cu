@@ -15,7 +15,7 @@ enum {
     ROWS = 256, /* rows of W in a tile, for gate and up 128 each */
     STEP = 64,  /* columns of a stage */
     STAGES = 4,
-    /* number of stages that are loaded in advance */
+    /* number of stages of the ring in shared memory that are loaded in advance */
     AHEAD = STAGES - 2,
     CORE = 128, /* bytes of a core matrix */
     /* number of bytes between neighbouring 8 x 8 blocks, padded against bank conflicts */
@@ -35,7 +35,7 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
                  : "memory");
 }
 
-/* progress of one thread in its sequence of loads */
+/* progress of one thread in loading tiles of x and W */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
     /* indices of the first elements of this lane's rows of x and w, and number of the tile */

@@ -65,7 +65,7 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_units
         kvd_unit_multiply(&x->blas, &pv, units, n, err));
 }
 
-/* Finds the matrices of all heads of sequences of `len` tokens, from token `at` on. */
+/* Returns the addresses of Q, K, V, scores and output of sequences of `len` tokens from `at` on. */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
     const size_t e = x->bytes, head = x->d * e, n_heads = (size_t)x->in->share->n_heads,

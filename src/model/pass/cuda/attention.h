@@ -49,7 +49,7 @@ struct kvd_gpu_attention {
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
     int wants_input;
-    /* true if `run` applies bias, norms and RoPE itself */
+    /* true if `run` itself applies bias, norms and RoPE to Q and K */
     int wants_raw;
 };
 
@@ -93,7 +93,7 @@ void kvd_gpu_capture_init(kvd_gpu_capture *t, kvd_gpu_attention *inner);
 typedef struct {
     /* number of sequences, tokens of the longest one, tokens in the sliding window (or 0) */
     size_t n_sequences, longest, window;
-    /* host array [n_sequences + 1]: first token of each sequence, then their number n */
+    /* host array [n_sequences + 1]: first token of each sequence, then the number of tokens */
     const size_t *offset;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype type;

@@ -24,7 +24,7 @@ enum {
     DS      /* gradients of scores in the type of the pass */
 };
 
-/* Returns the bytes of scratch memory per score: 8 in float32, and 4 for bf16 copies. */
+/* Returns the bytes of scratch memory per score: 8, or 12 with additional copies in bf16. */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 8 : 12;
@@ -86,7 +86,7 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_units *
     return 0;
 }
 
-/* Finds the matrices of all heads and sequences for a block of queries. */
+/* Returns the addresses of matrices and gradients for query head `member` of each KV head. */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                           size_t member)
 {

@@ -21,7 +21,7 @@ extern "C" {
 /* largest number of matrices per unit (head of a sequence), and of units in one batched product */
 enum { KVD_UNIT_MATRICES = 11, KVD_SCORE_UNITS = 4096 };
 
-/* places of a matrix for all units (heads of sequences), in bytes except `share` */
+/* addresses of a matrix for all units (heads of sequences); sequence and head are byte offsets */
 typedef struct {
     char *base;
     size_t sequence, head; /* from one sequence, or head, to the next */
@@ -69,7 +69,7 @@ typedef struct {
     const char *what; /* for messages */
 } kvd_unit_blas;
 
-/* Computes the product for n units, in one call of cuBLAS if there are pointers. */
+/* Computes the product for n units, in a single call of cuBLAS if x->pointers is set. */
 int kvd_unit_multiply(const kvd_unit_blas *x, const kvd_unit_product *p, const kvd_units *units,
                       size_t n, kvd_err *err);
 

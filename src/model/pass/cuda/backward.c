@@ -144,7 +144,7 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
     return w->engine;
 }
 
-/* Returns the first check for non-finite values after those of the forward pass. */
+/* Returns the number of the first check for non-finite values in the backward pass. */
 static unsigned stage_behind(const kvd_config *c)
 {
     return kvd_gpu_stage_final(c) + 1;

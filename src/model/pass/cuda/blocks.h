@@ -116,7 +116,7 @@ typedef struct {
     const void *q_raw;
     void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
-/* Writes queries, keys and values of latent attention, except what a product with W_UK gives. */
+/* Writes keys, values, and the dimensions of queries that RoPE rotates in latent attention. */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
 /* Computes y [n][ffn] = activation of `in` + bias. With a gate, `in` is [n][2 ffn], gate first. */
@@ -173,8 +173,8 @@ cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 /*
  * Routed experts without waiting for the host, for CUDA graphs.
  *
- * A group is up to KVD_FEW_TOKENS or KVD_MANY_TOKENS tokens of one expert. (token, expert) entries
- * are sorted by group.
+ * A group is up to KVD_FEW_TOKENS or KVD_MANY_TOKENS tokens of one expert. The (token, expert)
+ * pairs are sorted by group.
  */
 enum {
     KVD_FEW_TOKENS = 32,
@@ -182,11 +182,11 @@ enum {
     KVD_FEW_EXPERTS = 1024 /* largest number of experts in a layer */
 };
 typedef struct {
-    /* entries (token, expert) first .. first + n - 1, which have the same expert */
+    /* (token, expert) pairs first .. first + n - 1, sorted by expert, all of one expert */
     uint32_t expert, first, n;
 } kvd_gpu_expert_group;
 typedef struct {
-    /* result of routing; row[i] is the token of entry i */
+    /* result of routing; row[i] is the token of the i-th (token, expert) pair */
     kvd_gpu_routes routes;
     const kvd_gpu_expert *expert; /* device [n_experts] */
     int sms;                      /* multiprocessors of the device */
@@ -203,12 +203,12 @@ typedef struct {
     kvd_gpu_expert_group *group;
     uint32_t *n_groups;
     uint32_t group_tokens; /* set by kvd_gpu_few_experts_add */
-    /* scratch: index of the entry of a token's j-th expert */
+    /* scratch: index, among pairs sorted by expert, of a token's j-th expert */
     uint32_t *place;
     void *hidden; /* scratch: bf16 [n * n_chosen][ffn] */
     float *out;   /* scratch: experts' outputs, [n * n_chosen][d] */
 } kvd_gpu_few_experts;
-/* Returns the largest number of groups for n tokens. */
+/* Returns the largest number of groups of tokens with the same expert, for n tokens. */
 size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
 /* Chooses experts by routes.logit, and adds their weighted outputs to y. */
 cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
@@ -220,7 +220,7 @@ cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_grou
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,
                            void *y, cudaStream_t stream);
 
-/* Adds weight[i] * (y[i] + bias) to row row[i] of x. Indices must differ; arrays may be NULL. */
+/* Adds weight[i] * (y[i] + bias) to row row[i] of x. Rows differ. bias, row, weight may be NULL. */
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
 

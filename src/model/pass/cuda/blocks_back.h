@@ -40,7 +40,7 @@ typedef struct {
     /* output: gradients before RoPE (Q, K), and before norms (Q, K, V) */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
-/* Computes the gradient. The first row of a->d that is not finite is recorded in *bad. */
+/* Computes a->d_pre and a->d_raw. Records the first row of a->d that is not finite in *bad. */
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);
 

@@ -8,7 +8,7 @@
 
 #include "common/err.h"
 
-/* arrays with an entry for each sequence that is not empty */
+/* arrays that describe sequences, one element for each sequence that is not empty */
 typedef struct {
     /* first token of the sequence, counted from the launch's first */
     int32_t *start;
@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     /* index of the first sequence, and number of sequences */
     size_t first, n;
-    /* first token in the batch, and number of tokens */
+    /* index of the launch's first token in the batch, and its number of tokens */
     size_t row, n_tokens;
     size_t n_q8; /* rows of Q in the blocked layout, with padding */
     size_t max_pages;
@@ -31,12 +31,12 @@ typedef struct {
 } kvd_dense_run;
 
 typedef struct {
-    /* arrays in pinned host memory, and on the device */
+    /* arrays that describe sequences, in pinned host memory and on the device */
     kvd_dense_columns host, device;
     kvd_dense_run *run;
     size_t n_runs;
     size_t max_sequences, run_sequences, n_sequences;
-    /* [n_sequences + 1] offsets of the last upload */
+    /* [n_sequences + 1] token offsets of the sequences that were uploaded last */
     size_t *offset;
     int described;
     void *pinned, *array;
@@ -51,8 +51,8 @@ int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_se
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
 /*
- * Queues the upload for sequences of tokens offset[s] .. offset[s + 1] - 1, unless it is unchanged.
- * All readers must use one stream.
+ * Queues the upload of lengths and positions of sequences with tokens offset[s] .. offset[s + 1] -
+ * 1, unless the device has them already. All readers must use one stream.
  */
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);
@@ -67,8 +67,8 @@ cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t m
                                  int32_t *table, cudaStream_t stream);
 
 /*
- * Removes padding: copies rows of `bytes` bytes from row q_start[b] to start[b]. `bytes` is a
- * multiple of 16.
+ * Removes padding rows: moves the rows of sequence b from row q_start[b] on to row start[b] on. A
+ * row has `bytes` bytes, a multiple of 16.
  */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
                                 int32_t n, size_t n_tokens, size_t bytes, void *to,

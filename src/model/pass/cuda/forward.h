@@ -14,14 +14,13 @@ typedef struct kvd_gpu_forward kvd_gpu_forward;
 
 typedef struct {
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
-    /* first CUDA device, and number of devices */
     int first_gpu, n_gpus;
     size_t max_tokens, max_len;
     /* weights already in device memory (one GPU only); NULL: load them */
     const kvd_gpu_weights *weights;
     /* largest number of bytes to use on a GPU; 0: all free memory */
     size_t memory;
-    /* largest number of decode steps in a batch of the serving engine; otherwise 0 */
+    /* largest number of requests that the serving engine decodes in a batch; otherwise 0 */
     size_t steps;
     /* true if experts must fit into device memory; false if they may be streamed */
     bool resident;

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-/* Returns the number of the check of Q, K and V for non-finite values; 0 is the embedding's. */
+/* Returns the number of the check for non-finite values in a layer's Q, K and V. */
 static unsigned stage_qkv(int layer)
 {
     return 1 + 2 * (unsigned)layer;
@@ -132,7 +132,7 @@ static void *row_at(const void *array, size_t first, size_t width, kvd_dtype typ
     return (char *)array + first * width * kvd_dtype_bytes(type);
 }
 
-/* Computes to [n][out] = from [n][in] W^T for the tokens r, added if `add`. */
+/* Computes `to` [n][out] = `from` [n][in] W^T for the tokens r, added to `to` if `add`. */
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
 {
@@ -142,8 +142,8 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
 }
 
 /*
- * Multiplies by this GPU's part of a matrix. The first GPU adds to w->x, others overwrite it, and
- * their sum is the residual stream.
+ * Multiplies by this GPU's part of a matrix. The first GPU adds to w->x, others overwrite it; the
+ * sum over GPUs is the residual stream.
  */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
@@ -486,7 +486,7 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
         return -1;
     if (layer < w->config.n_layers - 1)
         return 0;
-    /* Adds the last block's output, which may still be pending. */
+    /* Adds the last block's output to the residual stream, if this is still to be done. */
     return kvd_status((w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                       kvd_gpu_join_sums(w, err));
 }

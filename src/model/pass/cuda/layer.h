@@ -16,7 +16,7 @@
 typedef struct {
     /* float32 input of the router, [max_tokens][d_model] */
     float *normed;
-    /* input of one expert, [max_tokens][d_model] in the pass's number type */
+    /* input of one expert, [max_tokens][d_model] in float32 or bf16 */
     void *in;
     float *out;
     float *shared; /* factor on the shared expert's output: [max_tokens] */
@@ -26,7 +26,7 @@ typedef struct {
     bool one_phase;
     /* largest number of tokens per launch of kvdim's own kernels for experts, or 0 if unused */
     size_t most_few;
-    /* true if these kernels also compute larger batches, in several launches */
+    /* true if kvdim's own kernels also compute batches above most_few, in several launches */
     bool many;
     kvd_gpu_few_experts few;
     kvd_gpu_expert *table;
@@ -73,7 +73,7 @@ typedef struct {
     const float *pending;
     /* number of the next check for non-finite values */
     unsigned stage;
-    /* bits, of which bit i is 1 while half i of the batch is being summed over the GPUs */
+    /* Bit i is 1 while half i of the batch is being summed over the GPUs. */
     unsigned under_way;
 } kvd_gpu_worker;
 
@@ -85,7 +85,7 @@ int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gp
                         const kvd_gpu_share *share, bool dense, kvd_err *err);
 void kvd_gpu_worker_close(kvd_gpu_worker *w);
 
-/* Starts a batch of n tokens. `rows`: ids, positions, RoPE table rows, max_tokens each, pinned. */
+/* Starts a batch of n tokens. `rows`, pinned: ids, positions, RoPE table rows, max_tokens each. */
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
 /* Set the residual stream to the tokens' embeddings, or to the array `residual`. */
@@ -114,7 +114,7 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n);
 /* Returns true if kvd_gpu_experts_add also computes the norm before the experts. */
 bool kvd_gpu_experts_norm(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n);
 
-/* Checks the result e of a launch or library call, and reports its phase to w->queued. */
+/* Checks the result e of a launch or library call. Reports success to the callback w->queued. */
 int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err);
 
 /* Computes y [n][out] = x [n][in] W^T, added to y if `add`. x and W have `type`, y has y_type. */
@@ -122,7 +122,7 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
                     size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, int add,
                     kvd_gpu_phase p, kvd_err *err);
 
-/* number of bytes per token that latent attention needs in two buffers, or 0 */
+/* bytes per token that latent attention needs in the worker's buffers `wide` and `narrow` */
 typedef struct {
     size_t wide, narrow;
 } kvd_gpu_latent_sizes;
@@ -144,15 +144,15 @@ int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err)
 
 /* Computes logits [n][vocab_size] from the float32 array `hidden`; n is at most max_tokens. */
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err);
-/* Computes logits from `in`, n tokens in the pass's number type. */
+/* Computes logits of n tokens from `in`, which has the number type of the forward pass. */
 int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err);
 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
-/* Returns the number of the check before a layer or, for n_layers, the final norm. */
+/* Returns the number of the check for non-finite values before a layer (or the final norm). */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
-/* Writes the name of a check: "embedding", "layer 3" or "final norm". */
+/* Writes the name of a check for non-finite values: "embedding", "layer 3" or "final norm". */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 
 #endif

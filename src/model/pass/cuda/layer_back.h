@@ -17,7 +17,7 @@ struct kvd_gpu_backward {
     float *dx, *dy;
     /* input of the feed-forward block if norms come after blocks, or NULL */
     float *between;
-    /* input of the feed-forward block in the pass's number type */
+    /* input of the feed-forward block in float32 or bf16 */
     void *y;
     float *d_ffn; /* gradient of the hidden units: [max_tokens][d_ffn] */
     /* [max_tokens][width_q] gradient of the attention output */
@@ -32,13 +32,13 @@ struct kvd_gpu_backward {
     void *scratch;
     /* [piece][vocab] logits of `piece` tokens, processed at a time */
     float *logits;
-    /* gradient of the logits in the pass's number type */
+    /* gradient of the logits in float32 or bf16 */
     void *d_logits;
     /* [piece][d_embed] gradient of the output head's input */
     float *d_embedded;
     /* [max_tokens] target token of each position */
     uint32_t *target;
-    /* random number by which each target is drawn, and its loss */
+    /* random number by which a token's target is drawn, and the token's loss */
     double *u, *loss;
     /* ids, positions, RoPE table rows and targets, in pinned memory */
     uint32_t *rows;
@@ -57,13 +57,13 @@ int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_
 /* Computes w->d_qkv, the gradient of Q, K and V, from w->d_o, that of attention's output. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
 /*
- * Computes gradients of Q and K before RoPE and norms. Unless `last`, adds the part of Q, K and V
- * to w->dx.
+ * Computes gradients of Q and K before RoPE and norms. Unless `last`, adds the gradient through Q,
+ * K and V to w->dx.
  */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);
 
-/* Returns x [n][width] in the pass's number type, or NULL on failure. */
+/* Returns x [n][width] in the number type of products, or NULL on failure. */
 const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                             kvd_err *err);
 /* Computes dx [n][in] = dy [n][out] W, added to dx if `add`. */

@@ -18,7 +18,7 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /* Q output of a second launch of kvd_append, unused, or NULL */
+    /* buffer for the Q of a second launch of kvd_append, which is not read; or NULL */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;

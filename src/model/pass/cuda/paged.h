@@ -11,7 +11,8 @@
 
 /*
  * projection matrices of one layer for each KV head g: a_q and a_k [d_head][d_qk[g]], a_v
- * [d_head][d_v[g]], bf16 on the device. NULL keeps the leading dimensions.
+ * [d_head][d_v[g]], bf16 on the device. If they are NULL, the leading dimensions are kept as they
+ * are.
  */
 typedef struct {
     kvd_attn_map map;

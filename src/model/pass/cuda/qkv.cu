@@ -15,7 +15,6 @@ namespace
 enum { THREADS = 128, FEW = 32 };
 
 struct geometry {
-    /* offsets of a token in the arrays qkv and pre */
     size_t row, token;
     int heads;
 };

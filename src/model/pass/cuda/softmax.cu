@@ -16,7 +16,7 @@ enum {
     TEAM = 256,
     WARP_KEYS = 1024,
     BLOCK_KEYS = 8192,
-    /* number of groups of scores that a thread loads at a time */
+    /* number of vectors of neighbouring scores that a thread loads at a time */
     CHUNK = 4
 };
 
@@ -27,7 +27,7 @@ struct softmax_args {
     /* n_rows: queries of all heads and sequences together; rows: of one head and sequence */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
-    /* numbers of a score, which is softcap * tanh(inner * product), with inner = scale / softcap */
+    /* coefficients of a score, softcap * tanh(inner * product); inner is scale / softcap */
     float softcap, inner;
     const float *sinks;
     uint32_t first_head, n_heads;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/* Merges two parts of a row: largest score and sum of exponentials. */
+/* Merges the largest scores and the sums of exponentials of two parts of a row. */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {

@@ -23,11 +23,11 @@ const char *kvd_gpu_sum_engine(const kvd_gpu_sum *s);
 /* Queues a sum: x [n] becomes the sum of all GPUs' x, with equal bits on each. */
 int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                     kvd_err *err);
-/* Queues a broadcast: x [n] becomes a copy of GPU 0's. */
+/* Queues a broadcast: x [n] becomes a copy of x on GPU 0. */
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                        kvd_err *err);
 
-/* memory to send to or receive from another GPU; all GPUs must queue the exchange */
+/* memory to send to, or to receive from, another GPU; all GPUs must queue the exchange */
 typedef struct {
     int gpu;
     void *at;
@@ -41,7 +41,7 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
 /* Sets `destroy`, which is called after an error to destroy CUDA graphs that contain sums. */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
-/* Records a failure of GPU `index`; return the first GPU that failed, or -1. */
+/* Record a failure of GPU `index`, and return the first GPU that failed, or -1. */
 void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index);
 int kvd_gpu_sum_failed(const kvd_gpu_sum *s);
 

@@ -44,7 +44,7 @@ static bool takes_many(const kvd_config *c)
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/* Without takes_many, the limit is 32 tokens per expert: cuBLAS is faster for more. */
+/* Unless takes_many, the limit is a mean of 32 tokens per expert, above which cuBLAS is faster. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
@@ -209,7 +209,7 @@ static int fill_table(const kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/* Opens cuBLAS. Products add in float32, also where cuBLAS divides a sum. */
+/* Opens cuBLAS. Products are summed in float32, also where cuBLAS splits a sum. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
@@ -220,7 +220,7 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
         kvd_cublas_check(w->lib->cublasSetMathMode(w->blas, math), "forward pass", err));
 }
 
-/* Opens sums over GPUs. They have priority, because other GPUs wait for them. */
+/* Creates a stream for sums over GPUs. It has priority, because other GPUs wait for the sums. */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
     int least = 0, most = 0;
@@ -237,7 +237,7 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/* Sets *streamed if the experts do not fit. Fails if the other weights do not fit. */
+/* Sets *streamed if experts do not fit into the GPU's memory. Fails if other weights do not fit. */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
                          bool *streamed, kvd_err *err)

@@ -158,7 +158,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
                       kvd_buffer_add(&t->text, content, len, err));
 }
 
-/* Fails if Hugging Face tokenizers would assign another id. */
+/* Fails if Hugging Face tokenizers would give the added token another id. */
 static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
 {
     uint32_t id;

@@ -16,7 +16,7 @@ typedef struct {
 } rule_slot;
 #define EMPTY UINT64_MAX /* marks a free slot: ids are at most 2^31 - 1 */
 
-/* kind of a character: one token, one token per byte, or the unknown token */
+/* how a character is encoded: as a token, as one token per byte, or as the unknown token */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
     unit_kind kind;
@@ -202,7 +202,7 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     kvd_pair_set_add(m->pairs, p, product->n);
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
-                        /* id of the product; replaces an earlier merge's */
+                        /* id of the joined token; replaces the id of an equal earlier merge */
                         joined};
     return 0;
 }

@@ -22,19 +22,19 @@ const char *kvd_json_text(const json_t *o, const char *what, const char *field, 
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
 
-/* Calls `step` with `spec` and its "type", or for a Sequence with each entry of `list`. */
+/* Calls `step` for a step in JSON or, if this is a Sequence, for each element of its `list`. */
 int kvd_json_steps(const json_t *spec, const char *what, const char *list,
                    int (*step)(void *ctx, const char *type, const json_t *spec, kvd_err *err),
                    void *ctx, kvd_err *err);
 
-/* Returns a required text that must be one character, of *len bytes. */
+/* Returns the text of a required field, which must be a single character of *len bytes. */
 const char *kvd_json_character(const json_t *o, const char *what, const char *field, size_t *len,
                                kvd_err *err);
 
-/* whether a sign for a space is put before every range of text, the first of a document, or none */
+/* whether a sign for a space is put before every piece of text, the first of a document, or none */
 typedef enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } kvd_prepend;
 
-/* settings of the step Metaspace, which writes a sign for each space, or turns signs into spaces */
+/* settings of the step Metaspace, which replaces spaces by a sign, or the sign by spaces */
 typedef struct {
     const char *sign;
     size_t len;

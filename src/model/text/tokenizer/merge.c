@@ -9,10 +9,10 @@
 
 #define NONE UINT32_MAX
 
-/* number of symbols from which on words are merged before they are complete */
+/* number of symbols from which on a word is merged in parts, before it is complete */
 #define PART 4096
 
-/* number of merges between two checks if the user asked to stop */
+/* number of merges between two checks for an interrupt by the user */
 #define STEPS 16384
 
 #define PAIR_BITS    ((size_t)1 << 21)
@@ -228,7 +228,7 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /* Doubles the length, which keeps the total time linear in the word's length. */
+        /* Merges again at twice as many symbols: the total time is linear in the word's length. */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

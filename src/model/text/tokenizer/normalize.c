@@ -196,7 +196,7 @@ done:
     return rc;
 }
 
-/* Returns the last byte at which no character combines with earlier ones. */
+/* Returns the offset of the last character that cannot combine with earlier ones. */
 static size_t kvd_normal_boundary(const char *s, size_t len)
 {
     while (len) {
@@ -222,7 +222,7 @@ typedef struct {
     kind kind;
     kvd_regex *pattern;
     kvd_buffer content;
-    /* ends of the text at which step Strip removes white space */
+    /* true if step Strip removes white space at the text's begin (left), and at its end (right) */
     bool left, right;
 } step;
 
@@ -362,7 +362,7 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             rc = too_long(s, before, err);
             break;
         }
-        /* Counts the bytes from the document's first character. */
+        /* Counts the bytes of the result that come from the document's first character. */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
             new_first += s->content.n;
@@ -419,7 +419,7 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/* Writes a normal form. *first counts the bytes from the document's first character. */
+/* Writes a normal form. Updates *first, the number of bytes of the document's first character. */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {

@@ -109,7 +109,7 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
     s->behavior = behavior;
 }
 
-/* Returns true if the next range of bytes must be joined to the waiting one. */
+/* Returns true if the next range of bytes must be joined to the range before it. */
 static bool glued(const kvd_splitter *s, bool is_match)
 {
     switch (s->behavior) {

@@ -21,22 +21,22 @@ void kvd_buffer_release(kvd_buffer *b);
 
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
-    /* number of leading bytes that come from the document's first character */
+    /* number of bytes at the beginning that come from the document's first character */
     size_t first;
     uint32_t id;
     bool is_id;
-    /* true if more text of this part may follow */
+    /* true if this piece may become longer when more of the document follows */
     bool open;
 } kvd_piece;
 
 typedef struct {
     kvd_buffer text;
-    /* pieces before and after a step: it reads piece [n] and writes next [n_next] */
+    /* A step of the tokenizer reads the pieces piece [n] and writes next [n_next]. */
     kvd_piece *piece, *next;
     size_t n, n_next, capacity, capacity_next;
 } kvd_pieces;
 
-/* Makes `text` the only piece. `open`: a longer document may follow. */
+/* Makes `text` the only piece. `open`: more of the document may follow. */
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
@@ -58,12 +58,12 @@ typedef enum {
     KVD_SPLIT_CONTIGUOUS
 } kvd_split_behavior;
 
-/* state while the range `whole` is cut at the matches of a pattern */
+/* state while a piece of text, `whole`, is cut at the matches of a pattern */
 typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /* waiting: true if the next range may be joined to the bytes begin .. end - 1 */
+    /* waiting: true if bytes begin .. end - 1 are held back, as the next range may join them */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;

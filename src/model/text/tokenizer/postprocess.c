@@ -59,7 +59,7 @@ static int parse_template(kvd_template *t, const json_t *spec, kvd_err *err)
     return 0;
 }
 
-/* `done` is true after the template. */
+/* reader of a post-processor's steps; `done` is true after TemplateProcessing */
 typedef struct {
     kvd_template *t;
     bool done;
@@ -73,7 +73,7 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /* Refuses a second template: Hugging Face would read the first one's output as a pair. */
+    /* Refuses a second template: Hugging Face would take the first one's output for two texts. */
     if (r->done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     r->done = true;

@@ -25,7 +25,7 @@ typedef struct {
     bool spelled;
     char replacement[4];
     unsigned width;
-    /* settings of step Metaspace: a sign precedes every range, or only a document's first one */
+    /* settings of step Metaspace: a sign precedes every text, or only a document's first one */
     bool always, first;
 } step;
 
@@ -169,7 +169,7 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
         return parse_punctuation(p, spec, err);
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(p, spec, err);
-    /* This pattern is needed, as Hugging Face's \w also matches U+200C and U+200D. */
+    /* Adds U+200C and U+200D, which Hugging Face's \w also matches. */
     if (!strcmp(type, "Whitespace"))
         return kvd_status(kvd_json_known(spec, type, "type", err) ||
                           add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
@@ -278,7 +278,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
     return rc;
 }
 
-/* Puts a space before each range that does not begin with one. */
+/* Puts a space before each piece of text that does not begin with one. */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {
     for (size_t i = 0; i < p->n; i++) {

@@ -210,7 +210,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* Groups need not capture, because back references are not supported. */
+    /* Writes a group that does not capture, because back references are not supported. */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -455,7 +455,7 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Fails if the search is too slow or interrupted. Otherwise adapts s->window. */
+/* Fails if the search is too slow or interrupted. Otherwise adapts s->window, its step size. */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
     const double now = processor_seconds();

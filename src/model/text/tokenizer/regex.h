@@ -19,14 +19,14 @@ kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err 
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
 
-/* iterator over matches in a text; kvd_scan_text starts the next text */
+/* iterator over the matches of a pattern in a text; kvd_scan_text starts the next text */
 typedef struct {
     const kvd_regex *regex;
     void *match_data, *limits;
     const char *text;
     size_t len, at, last_end;
     bool matched_before, open;
-    /* first byte at which a match may still begin, after kvd_scan_next returned 0 */
+    /* after kvd_scan_next returned 0: first byte where a match may begin if more text follows */
     size_t known;
     size_t window;
     size_t searches;
@@ -39,7 +39,7 @@ typedef struct {
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
-/* Begins a search in UTF-8 `text`, which must stay allocated. `open`: more may follow. */
+/* Begins a search in UTF-8 `text`, which must stay allocated. `open`: more text may follow. */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
 /* Finds the next match [*begin, *end). Returns 1, 0 if none is left, -1 with *err. */
 int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err);

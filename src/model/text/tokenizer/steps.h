@@ -37,7 +37,7 @@ void kvd_vocab_release(kvd_vocab *v);
 bool kvd_vocab_find(const kvd_vocab *v, const char *piece, size_t len, uint32_t *id);
 /* Returns a token's text, without terminating zero, or NULL. */
 const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
-/* Returns the largest id + 1, or 0. */
+/* Returns the largest token id + 1, or 0 if there are no tokens. */
 size_t kvd_vocab_end(const kvd_vocab *v);
 
 /* The "normalizer" of tokenizer.json, applied to text between added tokens. */
@@ -48,7 +48,7 @@ typedef struct kvd_normalizer kvd_normalizer;
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
-/* Normalizes *text in place. *first counts bytes of the document's first character. */
+/* Normalizes *text in place. Updates *first, the bytes from the document's first character. */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
 
@@ -76,7 +76,7 @@ size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 typedef struct kvd_pretokenizer kvd_pretokenizer;
 
-/* Reads the steps. With null, a whole document is one word. */
+/* Reads the steps of a pre-tokenizer. If `spec` is JSON's null, a whole document is one word. */
 kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err);
 void kvd_pretokenizer_free(kvd_pretokenizer *p);
 
@@ -107,7 +107,7 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
 /* The "post_processor" of tokenizer.json, which adds special tokens. */
 
 typedef struct {
-    /* true for the text's own ids, false for the special token `id` */
+    /* true if this part of the template is the text, false for the special token `id` */
     bool is_text;
     uint32_t id;
 } kvd_template_part;
@@ -201,7 +201,7 @@ typedef struct {
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
-/* set of characters that are adjacent in tokens; may report too many */
+/* set of character pairs that are adjacent in some token; may contain additional pairs */
 typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
@@ -213,7 +213,7 @@ typedef struct {
     const void *context;
     /* texts of all symbols, also joined ones */
     const kvd_vocab *vocab;
-    /* characters that are adjacent in joined symbols */
+    /* pairs of characters that are adjacent in some token */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
 
@@ -222,7 +222,7 @@ typedef struct {
     kvd_ids *ids;
     kvd_symbol *symbol;
     size_t n, capacity;
-    /* number of symbols from which on words are merged before they are complete */
+    /* number of symbols from which on a word is merged in parts, before it is complete */
     size_t full;
     kvd_merge_candidate *heap;
     size_t n_heap, heap_capacity;
@@ -231,7 +231,7 @@ typedef struct {
 /* Starts a word, whose ids will be appended to *ids. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/* Appends a symbol. May merge the symbols before a boundary. */
+/* Appends a symbol to a word. May merge earlier symbols that this one cannot change. */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
 /* Joins the symbols, smallest priority first, leftmost on ties, and appends their ids. */

@@ -8,7 +8,7 @@
 
 #define BOS        1
 #define FIRST_BYTE 3
-/* score above which a joined token must be, or its two tokens are not joined */
+/* score that a token must exceed to be made by a merge */
 #define WORST_SCORE (-1e10f)
 
 struct kvd_llama2c {
