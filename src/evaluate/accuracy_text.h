@@ -9,19 +9,13 @@
 
 enum { KVD_ACCURACY_LINE = 256 };
 
-/*
- * First lines of the table. "B/token" counts 16 bits per number, "stored" all stored bytes with
- * scales and indices.
- */
+/* First lines of the table. "B/token" counts 16 bits per number, "stored" all stored bytes. */
 extern const char kvd_accuracy_heading[];
-/* Writes one line of the table into `line` and returns it. */
+/* Writes row i of the table as text into `line` and returns it. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /* Writes a name such as "zack/qk#7": only Q and K are compressed, seed 7. */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
-/*
- * Writes a search's result to line [2 * KVD_ACCURACY_LINE]. `what` names the score to keep, `key`
- * the varied parameter.
- */
+/* Writes a search's result into line [2 * KVD_ACCURACY_LINE]: parameter `key`, score `what`. */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
                                      const kvd_target *t, char *line);
 

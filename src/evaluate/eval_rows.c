@@ -89,14 +89,14 @@ static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *p
     return kvd_accuracy_take(to, &s->from, s->next++, err);
 }
 
-/* Writes all results so far to OUT.h5.rows, once all saved ones have been copied. */
+/* Writes all results so far to OUT.h5.rows, but not before its old results have been copied. */
 static int save_rows(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                      kvd_err *err)
 {
     kvd_h5 f;
     if (!s->path || s->next < kvd_saved_rows_count(s))
         return 0;
-    /* Checks the path, as kvd_h5_create would replace a symbolic link's target. */
+    /* kvd_h5_create would replace the target of a symbolic link, so only a plain file may exist. */
     if (kvd_output_check_derived(s->path, err) ||
         kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
         return -1;
@@ -138,10 +138,7 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
     }
 }
 
-/*
- * Computes means over n seeds of quality, and sums of counts, seconds and errors. Borrows
- * choice[0]'s methods.
- */
+/* Computes mean quality over n seeds, sums of counts and seconds. Borrows choice[0]'s methods. */
 static int choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, kvd_choice *mean,
                        kvd_err *err)
 {
@@ -220,10 +217,7 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
            kvd_accuracy_add(&v->accuracy, purpose, p, c, &summary, full_rank_error, err);
 }
 
-/*
- * Fails with the reason if the caches did not act in one of n evaluations of a sweep
- * (kvd_evaluator.reports_inert).
- */
+/* Fails in a sweep if one of n evaluations was useless, with the reason from c[k].inert. */
 static int check_acted(kvd_eval_run *v, const kvd_choice *c, size_t n, kvd_err *err)
 {
     for (size_t k = 0; k < n; k++)
@@ -238,7 +232,7 @@ static int check_acted(kvd_eval_run *v, const kvd_choice *c, size_t n, kvd_err *
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /* Only points measure attention errors, because these lengthen a pass. */
+    /* Measures attention errors, which take time, only for results of purpose "point". */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -256,7 +250,7 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
     bool taken;
     kvd_err why = {""};
     if (take_saved(&v->saved, purpose, point, &v->accuracy, &taken, err)) {
-        /* The next saved row has other parameters, because an earlier run left these out. */
+        /* Evaluates again to get the error with which an earlier run left out this point. */
         if (v->cfg->in.sweep && evaluate_one(v, purpose, point, full_rank_error, &why))
             *err = why;
         return -1;
@@ -325,7 +319,7 @@ static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, s
     return status ? -1 : 0;
 }
 
-/* Opens method i with all its parameter values and seeds. On failure closes those it opened. */
+/* Opens method i with each of its parameter values and seeds. On failure closes them again. */
 static int open_method(kvd_eval_run *v, size_t i, kvd_choice *choice, size_t *n, kvd_err *err)
 {
     *n = 0;

@@ -12,10 +12,7 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/*
- * Results of kvdim-eval: one table row per method and parameters, with errors per head and sums per
- * sequence.
- */
+/* Results of kvdim-eval: a table row per parameter set, errors per head, sums per sequence. */
 
 typedef struct {
     kvd_rows *rows;
@@ -40,10 +37,7 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *poin
                      const kvd_choice *choice, const kvd_quality_summary *summary,
                      double full_rank_error, kvd_err *err);
 
-/*
- * Returns 1 - stored bytes / uncompressed bytes of a result. With `read`, counts bytes read per
- * decode step instead.
- */
+/* Returns 1 - stored bytes / uncompressed bytes; with `read`, of bytes read per decode step. */
 double kvd_accuracy_saving(const kvd_accuracy *a, size_t row, bool read);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
@@ -62,7 +56,7 @@ int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_targe
                                     size_t n_texts, kvd_err *err);
 
 typedef struct {
-    /* must be the first member */
+    /* first, because kvd_inputs_call_method reads a pointer to all options as this member */
     kvd_inputs_options in;
     /* values of --weights-bits, allocated */
     size_t *weights_bits, n_weights_bits;
@@ -125,8 +119,8 @@ int kvd_eval_points(kvd_eval_run *v, const char *program, kvd_err *err);
 /* Prints results added since the last call, except with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*
- * Evaluates a method with one set of parameters, or copies a saved result. *row receives its index.
- * full_rank_error may be NaN.
+ * Evaluates a method with one set of parameters, or copies its saved result. *row receives the
+ * result's row in the table. full_rank_error: error of the logits with all dimensions kept, or NaN.
  */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);

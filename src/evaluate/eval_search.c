@@ -27,7 +27,7 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/* Returns the method of a result, or NULL if more than the varied parameter differs. */
+/* Returns the method of table row `row`, or NULL if not only the varied parameter differs. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -90,7 +90,7 @@ static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c,
     return 0;
 }
 
-/* Fills t->found from listed methods that differ only in the varied parameter. */
+/* Fills t->found from results that differ only in the varied parameter, without evaluations. */
 static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const kvd_method *const base = t->method;

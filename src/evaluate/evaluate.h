@@ -27,10 +27,7 @@ typedef struct {
     /* [n_sequences] quality of the uncompressed model, after the first kvd_evaluate */
     kvd_quality *reference;
     bool reference_known;
-    /*
-     * If true, kvd_evaluate does not fail for a choice whose caches did not act, but fills its
-     * field `inert`. The default is false.
-     */
+    /* true if kvd_evaluate sets `inert` instead of failing when compression had no effect */
     bool reports_inert;
     double reference_seconds;
     /* bytes of hidden states that did not fit, so that each evaluation computes them again */
@@ -46,7 +43,7 @@ typedef struct {
     size_t *scored_at;
     uint32_t *id;
     size_t *offset;
-    /* next token and sequence of each scored position in the batch */
+    /* next token of each scored position in the batch; `sequence` has the index of its sequence */
     uint32_t *target;
     int *sequence;
     float *batch_hidden;
@@ -59,10 +56,7 @@ typedef struct {
  */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
-/*
- * Keeps the uncompressed attention outputs if they fit. Requires keep_reference. Call before
- * kvd_evaluate.
- */
+/* Keeps uncompressed attention outputs, if they fit, for kvd_evaluate. Requires keep_reference. */
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
@@ -78,10 +72,10 @@ typedef struct {
     double overall_p;
     /* opened for the evaluator's prompt length; its pointers are borrowed */
     kvd_plan plan;
-    /* code that runs the model, borrowed, or NULL for the evaluator's; a model of equal shape */
+    /* code that runs another checkpoint of equal shape, borrowed; NULL: the evaluator's runner */
     kvd_model_runner *runner;
     double weight_bytes;
-    /* [n_sequences] sums of quality, filled by kvd_evaluate like all later fields */
+    /* quality of each sequence's predictions; kvd_evaluate fills this and all later fields */
     kvd_quality *per_sequence; /* [n_sequences] */
     /* [n_each] change of each prediction, or NULL for means over seeds */
     kvd_prediction_change *each;
@@ -99,7 +93,7 @@ typedef struct {
     /* name of the attention implementation, such as "CPU, f32" */
     char engine[96];
     float *hidden;
-    /* Why the results are of no use: the caches did not act. Empty if they did. */
+    /* reason why the results are useless, such as a cache without effect; empty if they are good */
     kvd_err inert;
 } kvd_choice;
 

@@ -326,7 +326,7 @@ int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err 
     return 0;
 }
 
-/* Returns true if the sweep of the method from which method i was copied has points. */
+/* Returns true if any copy that --sweep made of this method has parameter values left. */
 static bool has_points(const kvd_inputs *in, size_t i)
 {
     bool found = false;

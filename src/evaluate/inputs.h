@@ -15,7 +15,7 @@
 
 enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 512, KVD_EVAL_FILES = 16 };
 
-/* options that the two programs share; must be the first member of their options */
+/* options of both kvdim-eval and kvdim-tasks; must be the first member of each program's options */
 typedef struct {
     kvd_common_options common;
     const char *model;
@@ -30,7 +30,7 @@ typedef struct {
     bool by_text;
     size_t tokens, seq_len, batch; /* 0 if not given */
     size_t prompt;                 /* number of prompt tokens of a sequence */
-    /* true if sequences have prompts even without an option for their length */
+    /* true if sequences need prompts, so that a prompt length that is not given gets a default */
     bool generates;
     size_t seeds;
     kvd_method method[KVD_EVAL_METHODS];
@@ -73,7 +73,7 @@ typedef struct {
     size_t n_points[KVD_EVAL_METHODS];
     /* True if the latest failure is due to the parameter values of a method. */
     bool unsuited;
-    /* Why kvd_inputs_leave_out removed the points of a method; NULL if it did not. Allocated. */
+    /* reason why kvd_inputs_leave_out removed all points of a method, allocated; else NULL */
     char *left_out[KVD_EVAL_METHODS];
 } kvd_inputs;
 
@@ -104,10 +104,7 @@ int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err)
 /* Opens texts or token ids. Sets their label, and --seq-len if missing. */
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
-/*
- * Lists the parameters at which each method is evaluated. none_is_error: a method without any is an
- * error.
- */
+/* Lists the parameters to evaluate each method at. none_is_error: a method without any fails. */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
  * Warns about evaluated calibration texts, kept dimensions of other rotations, and unused files.
@@ -125,13 +122,13 @@ int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
  */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
 /*
- * Fails if all values of a method given to a sweep were left out. With `every`, fails only if this
- * is so for every method.
+ * Fails if a method of a sweep has no parameter value left, because all were left out. With
+ * `every`, fails only if no compressed method has a value left.
  */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
 /*
- * Fails if a method cannot run on a prompt; in a sweep, leaves the method out. Prompt s has
- * at[s + 1] - at[s] tokens; sequences at most max_len.
+ * Fails if a method cannot run on a prompt; in a sweep, leaves out that method instead. Prompt s
+ * has at[s + 1] - at[s] tokens, a sequence at most max_len tokens.
  */
 int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              const char *program, kvd_err *err);

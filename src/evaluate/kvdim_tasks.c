@@ -23,7 +23,7 @@ typedef struct {
     kvd_inputs in;
     kvd_task_run tasks;
     kvd_task_table *table;
-    /* prompts and results of --benchmark or --ruler */
+    /* items (prompts and right answers) of --benchmark or --ruler */
     kvd_benchmark items;
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;
@@ -193,7 +193,7 @@ static int open_inputs(tasks_run *v, kvd_err *err)
            kvd_inputs_check_plans(in, program, err);
 }
 
-/* Returns the measure that --target keeps. KVD_N_FREE_MEASURES: the score of benchmark items. */
+/* Returns the measure of --target-metric, or KVD_N_FREE_MEASURES for benchmark scores. */
 static kvd_task_measure target_measure(const tasks_run *v)
 {
     int m = 0;
@@ -466,7 +466,7 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
                      : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
     if (status)
         return -1;
-    /* row of means: over tasks it comes last, over seeds first */
+    /* the row of means: the last row if they are means over tasks, the first if over seeds */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     const char *const share =
         kvd_method_selects(t->method) ? "free_read_share" : "free_cache_share";
@@ -548,7 +548,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Runs the share of --part. Its results stay in its journal. */
+/* Runs only the items of this process's --part. Saves the results in the journal of the part. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -576,7 +576,7 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /* Records the number of GPUs after the comparison, because any number gives equal results. */
+    /* Records the number of GPUs only now, because a resumed run may use another number. */
     return (v->in.run.gpu[0] &&
             kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1)) ||
            kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

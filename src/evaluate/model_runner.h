@@ -51,8 +51,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
                           kvd_err *err);
 
 /*
- * Runs the tokens after recorded prompts. Sets their rows of hidden [n_tokens][d_model]. `inner`
- * sees whole sequences.
+ * Runs the tokens after the recorded prompts of a batch. Writes their rows of hidden
+ * [n_tokens][d_model]. `inner` computes attention over whole sequences.
  */
 int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b,
                          kvd_attention *inner, float *hidden, kvd_err *err);
@@ -81,9 +81,10 @@ struct kvd_model_runner {
     /* index of the batch's first prompt token among recorded ones, or KVD_NOT_KEPT */
     size_t kept_prompt;
 
-    /* rows_new allocates n hidden states, or returns NULL. spare: bytes that they may take. */
+    /* Allocates n hidden states, which rows_free frees. Returns NULL on failure. */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
     void (*rows_free)(kvd_model_runner *r, float *rows);
+    /* Returns how many bytes further hidden states may take. */
     size_t (*spare)(const kvd_model_runner *r);
 
     /* Makes `reference` keep attention outputs of n_tokens tokens. Call at most once. */
@@ -98,24 +99,20 @@ struct kvd_model_runner {
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
 
-    /*
-     * `reference` runs the uncompressed model. `below` runs the layers before `layer` and writes
-     * `residual`.
-     */
+    /* Runs the uncompressed model and writes its final hidden states. */
     int (*reference)(kvd_model_runner *r, const kvd_batch *b, float *hidden, kvd_err *err);
+    /* Runs the layers before `layer` and writes their output to `residual`. */
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
 
-    /*
-     * plan_load copies the methods' matrices to the GPU. plan_unload may be called without it;
-     * NULL: nothing to free.
-     */
+    /* Copies the methods' matrices to the GPU. */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);
+    /* Frees what plan_load copied, if it was called. NULL if there is nothing to free. */
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
     /* Returns the name of the attention implementation, valid until plan_unload. */
     const char *(*plan_engine)(const kvd_plan *plan);
     /*
      * Runs a batch with a compressed cache, from layer first_layer and `residual`, or from the
-     * tokens if 0. Adds to *account and *error, or NULL. Waits for the end.
+     * tokens if 0. Adds to *account and *error unless NULL.
      */
     int (*plan_run)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan, int first_layer,
                     const float *residual, float *hidden, kvd_cache_account *account,
@@ -134,13 +131,12 @@ struct kvd_model_runner {
     int (*differ)(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes,
                   kvd_err *err);
 
-    /*
-     * reference_logits computes the uncompressed logits u of n <= piece states. `score` uses u if
-     * `rows` is NULL. logit_change sets *largest to max |v - u| and adds u^2 to *sum2.
-     */
+    /* Computes uncompressed logits of n <= piece hidden states, for `score` and `logit_change`. */
     int (*reference_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
+    /* Adds n predictions from hidden states `rows` or, if NULL, from the uncompressed logits. */
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err);
+    /* Compares logits v of `rows` with uncompressed u. *largest: max |v - u|; adds u^2 to *sum2. */
     int (*logit_change)(kvd_model_runner *r, const float *rows, size_t n, double *largest,
                         double *sum2, kvd_err *err);
 

@@ -229,7 +229,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /* An equal seed makes all fields draw the same sequences. */
+        /* Equal seeds make all intervals use the same resamples of sequences. */
         if (kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             goto done;
     }

@@ -55,10 +55,7 @@ typedef struct {
 int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *reference, size_t n,
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
-/*
- * Like kvd_quality_compare, but texts have equal weight. Text i has sequences first[i] .. first[i +
- * 1] - 1.
- */
+/* Like kvd_quality_compare, but texts have equal weights. Text i begins at sequence first[i]. */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);
@@ -95,13 +92,10 @@ void kvd_attention_error_release(kvd_attention_error *e);
 /* Adds the errors of one layer. `ctx` is a kvd_attention_error. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Counts n tokens without errors in any layer. */
+/* Adds n tokens, in all layers, whose attention outputs equal the uncompressed outputs `u`. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
-/*
- * Return ||v - u|| / ||u|| of a head, and D of the ZDC paper, the mean of |v - u| / |u|. NaN if all
- * u are 0.
- */
+/* Return ||v - u|| / ||u|| of a head, or mean |v - u| / |u| (D of the ZDC paper); NaN for u = 0. */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
 /* Writes means over layers and heads. *n_zero receives the number of u = 0, left out of *zdc. */

@@ -14,7 +14,7 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /* [hook.piece][vocab] logits: [0] of the uncompressed model, [1] of a compressed one */
+    /* logits of up to hook.piece tokens: [0] of the uncompressed model, [1] of a compressed one */
     float *logits[2];
 } runner;
 
@@ -187,7 +187,6 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
     return status;
 }
 
-/* Returns true if nothing is compressed. Then also fills *account and *error. */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)
 {
@@ -222,7 +221,6 @@ static int reference_logits(kvd_model_runner *r, const float *rows, size_t n, kv
     return kvd_forward_logits(self->forward, rows, n, self->logits[0], err);
 }
 
-/* Scores predictions. If `rows` is NULL, takes the uncompressed model's logits. */
 static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err)
 {

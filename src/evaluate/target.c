@@ -92,7 +92,7 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/* Inserts a result at index `at`. Its intervals per text are in s->of_text at s->n. */
+/* Inserts a result at index `at`, and its intervals per text, which are at index s->n so far. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -106,7 +106,7 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
     s->n++;
 }
 
-/* Sets *x to the nearest position to `wanted`, and evaluates it unless done before. */
+/* Sets *x to the position nearest to `wanted` that exists. Evaluates it, unless done before. */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
     const kvd_target_axis *const a = s->axis;
@@ -133,8 +133,8 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Bisects between the last position that meets the target and the first that misses it. `b` selects
- * the score or an end of its interval.
+ * Evaluates the middle between the last position that meets the target and the first that misses
+ * it, repeatedly. `b` selects the score or an end of its interval.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -163,10 +163,7 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
     }
 }
 
-/*
- * Evaluates a weaker and a stronger compression near the crossing, in case the share only dips or
- * peaks there.
- */
+/* Evaluates two more compressions next to the crossing, in case the share only dips there. */
 static int look_around(search *s, double target, kvd_err *err)
 {
     const double step = 2 * s->axis->step, largest = s->axis->largest;
@@ -300,7 +297,6 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xb[k] = crossing_of(b, reference, times, first, n_texts, target, share);
         xd[k] = xb[k] - xa[k];
     }
-    /* A resample without correct predictions has no share of the score. */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);
     put(xd, pb - pa, &out->difference);
@@ -335,7 +331,7 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* The removed fraction p has a column of its own. */
+    /* Restores p and r as the user gave them, because the wanted fraction is stored in s->point. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -384,7 +380,7 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* A second parameter's range may end before p reaches its limit. */
+    /* If a second parameter varies with p, its range may end before p reaches its limit. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -428,7 +424,7 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* Texts may contain removed fractions of Q-K or V alone. */
+    /* `settings` also shows the removed fractions of Q-K alone and of V alone. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }
@@ -444,7 +440,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* The new name is compared with all names again. */
+            /* Starts again, because the new name may be the name of an earlier target. */
             i = (size_t)-1;
         }
 }

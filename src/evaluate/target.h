@@ -13,12 +13,12 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/* The search ends at this distance of removed fractions p, or of saved fractions. */
+/* A search ends at two results that differ by at most this in removed or saved fraction. */
 #define KVD_TARGET_STEP 0.005
 
 /* result at one value of the varied parameter */
 typedef struct {
-    /* position from 0 (largest cache) on, and the value, equal for the removed fraction p */
+    /* place on the axis of the varied parameter, 0 for the largest cache; parameter value there */
     double x, value;
     /* saved fraction of bytes; of bytes read for methods that select tokens */
     double saving;
@@ -47,18 +47,18 @@ typedef struct {
     bool reads; /* true if savings are of bytes that a step reads */
 } kvd_target;
 
-/*
- * Positions of a parameter, from 0 (largest cache) to `largest`. `place` sets *x to the nearest
- * position that can be evaluated.
- */
+/* axis of the varied parameter, on which positions go from 0 (largest cache) to `largest` */
 typedef struct {
     void *ctx;
     double largest;
     double step; /* bisection ends at this distance on the axis */
     /* true if position 0 is the uncompressed model, which is not evaluated */
     bool whole;
+    /* Sets *x to the position nearest to `wanted` that can be evaluated. */
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
-    /* Evaluates near `wanted`. of_text [n_texts], or NULL, receives the kept share per text. */
+    /*
+     * Evaluates the position nearest to `wanted`. of_text [n_texts] or NULL: kept share per text.
+     */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
     size_t n_texts;     /* number of texts that are also searched alone */
@@ -66,13 +66,13 @@ typedef struct {
 } kvd_target_axis;
 
 /*
- * Searches where share and interval fall below `target`. Without intervals, surely_... are NaN.
- * of_text [n_texts]: results per text, or NULL.
+ * Searches for the strongest compression that keeps a share `target` of the score. surely_... are
+ * for its interval, NaN without one. of_text [n_texts]: searches for single texts, or NULL.
  */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
-/* Fills *out from n results, sorted by x. */
+/* Fills *out from n results, ordered by rising x, without further evaluations. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
 /* a method's correct predictions at n removed fractions p */
@@ -109,9 +109,9 @@ typedef struct {
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
-    /* true if p is varied and p = 0 is the uncompressed model */
+    /* true if the removed fraction p is varied and p = 0 leaves the model uncompressed */
     bool whole;
-    /* table rows first_row .. end_row - 1 belong to this search, if set */
+    /* table rows first_row .. end_row - 1 are results of this search; equal before the search */
     size_t first_row, end_row;
     kvd_target found;
 } kvd_method_target;
@@ -124,7 +124,7 @@ typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
-/* The options --target and --target-key, for members `target` and `target_key`. */
+/* Defines the options --target and --target-key, stored in `target` and `target_key` of type T. */
 #define KVD_OPTIONS_TARGET(T, of)                                                                  \
     {"target",                                                                                     \
      .type = KVD_OPT_NUMBER,                                                                       \
@@ -150,16 +150,25 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                          "method that stores fewer bytes on its own"                               \
     }
 
-/* Appends a search to t [*n], unless one differs only in the value of `key`. Borrows *m. */
+/*
+ * Appends a search for *m to t [*n], unless a method that equals *m but for the value of parameter
+ * `key` is already searched. Borrows *m.
+ */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 
-/* Varies t->rate and fills t->found. `point` has the other parameters, or is NULL. */
+/*
+ * Searches t->method's strongest compression that keeps a share `target` of the score. Fills
+ * t->found. `point`: parameters that are not varied, or NULL if p is varied.
+ */
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err);
 
-/* `metric` names the score. `own`: compared with the uncompressed output, not right answers. */
+/*
+ * Writes the result of a search. `metric` names the score. `own` is true if the score compares with
+ * the uncompressed model's output, not with right answers.
+ */
 int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
                             kvd_err *err);
 

@@ -12,11 +12,11 @@ extern const kvd_schema kvd_schema_tasks;
 /* Returns true for labels such as "mean of 9 tasks". */
 bool kvd_tasks_label_is_mean(const char *label);
 
-/* Columns that describe method and parameters, the first ones of every table. */
+/* Number of columns that describe method and parameters; every table begins with them. */
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
-/* arrays next to the table: RELATIVE and ZDC are [row][layer][head], all others [row][sequence] */
+/* arrays with several values per row; per layer and head (RELATIVE, ZDC) or per sequence */
 enum {
     KVD_ACCURACY_RELATIVE,
     KVD_ACCURACY_ZDC,
@@ -30,11 +30,11 @@ enum {
 /* Returns an empty table, which the caller frees. `seeds` adds columns for random seeds. */
 kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool seeds,
                             kvd_err *err);
-/* predictions [n_sequences]: predicted tokens of each sequence. */
+/* Writes the table, and the number of predicted tokens of each sequence. */
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err);
 /*
- * Reads the table, which the caller frees, and predictions [n_sequences]. Shapes must be those of
- * `like`.
+ * Reads the table, which the caller frees, and the number of predicted tokens of each sequence.
+ * Shapes must be those of the table `like`.
  */
 kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predictions,
                                  kvd_err *err);
@@ -55,7 +55,7 @@ typedef struct {
     /* true if the score compares with the uncompressed model's output, not with right answers */
     bool own;
     double target, value, value_misses, value_lo, value_hi;
-    /* fractions of bytes saved at the four values; NaN in old files */
+    /* fractions of bytes saved at value, value_misses and so on; NaN in old files */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;
@@ -65,14 +65,14 @@ typedef struct {
 /* Name of top-1 accuracy, the score of kvdim-eval's searches. */
 #define KVD_TARGET_TOP1 "top1"
 
-/* Returns false if the 95 % interval covers everything, so that nothing was found. */
+/* Returns true if the 95 % interval of saved bytes has a lower end above 0, or an upper end. */
 bool kvd_target_tells(double saving_lo, double saving_hi);
 
 typedef struct {
     kvd_rows *rows;
     /* perplexity divided by the uncompressed model's; NaN without it */
     kvd_interval *ratio;
-    /* predictions of each sequence, and KL divergences [row][n_sequences]; NULL if absent */
+    /* number of sequences; sequence_n: predictions of each; sequence_kl: [row][sequence] */
     size_t n_sequences;
     double *sequence_n, *sequence_kl;
     size_t n_layers;
@@ -84,7 +84,7 @@ typedef struct {
     kvd_target_result *target;
     size_t n_targets;
     size_t n_needles; /* number of prompts that hide a fact (needle) in a long text */
-    /* place of the hidden fact, 0 .. 1; other arrays are [row][n_needles], NaN if not measured */
+    /* needle_depth: place of a hidden fact in its text, 0 .. 1; other fields: [row][n_needles] */
     double *needle_depth, *needle_nll, *needle_agree, *needle_exact;
 } kvd_accuracy_result;
 

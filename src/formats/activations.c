@@ -158,7 +158,7 @@ int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_
     }
     const hsize_t start[4] = {(hsize_t)h->layer, (hsize_t)h->head, first, 0},
                   count[4] = {1, 1, n, s.dims[3]};
-    /* number of axes that a dataset lacks; one of rank 1 has no layer and head axes */
+    /* A dataset of rank 1 lacks the first two axes: layer and head. */
     const int skip = s.rank == 1 ? 2 : 0;
     return kvd_h5_read_slab(h->dataset, s.path, s.rank, start + skip, count + skip, s.type, rows,
                             err)
@@ -243,7 +243,7 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /* numbers expected for the next token, unless it begins a sequence */
+    /* sequence and position that the next token must have, unless it begins a sequence */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -355,7 +355,7 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /* number of blocks of KVD_CHECKSUM_ROWS tokens, each with a checksum */
+    /* number of blocks of KVD_CHECKSUM_ROWS tokens in a piece; each block has one checksum */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;

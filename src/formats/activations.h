@@ -59,12 +59,12 @@ int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_e
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
 /*
- * Creates PATH.partial; the caller has filled the description in *a. kvd_activations_reopen
- * continues an interrupted one. Without one, a->file.id is H5I_INVALID_HID; then create with
- * have_lock true.
+ * Creates PATH.partial. The caller has filled the description in *a. have_lock: true after
+ * kvd_activations_reopen found no file to continue, which keeps the file locked.
  */
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
                            kvd_err *err);
+/* Continues an interrupted PATH.partial. If there is none, a->file.id is H5I_INVALID_HID. */
 int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err);
 
 /* Writes n tokens of one head, [n][d_head] in the file's type. Thread-safe. */

@@ -27,7 +27,7 @@ int kvd_activations_describe(kvd_activations *a, kvd_err *err);
 void kvd_activations_locate(kvd_activations *a);
 off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first);
 
-/* one head of a tensor, or a whole dataset, for reading */
+/* rows that a function reads: one head of a tensor, or a whole dataset */
 typedef struct {
     kvd_activations *a;
     int set, layer, head;

@@ -489,7 +489,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        /* Adds requests at each position, which must give the number of tokens. */
+        /* The numbers of requests at all positions must add up to the number of tokens. */
         total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)
@@ -529,7 +529,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
     for (kvd_a f = KVD_A_SCORE_HISTOGRAM; f <= KVD_A_PROBABILITY_HISTOGRAM;
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
-            /* Sliding windows make the number of scores differ between layers. */
+            /* Checks each layer alone, because layers with a sliding window have fewer scores. */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
             one.at[f] = s->at[f] + (size_t)l * kvd_attention_stats_count(&one, f);

@@ -44,7 +44,7 @@ extern const double kvd_attention_quantile[KVD_N_QUANTILES];
 typedef enum {
     /* [layer] number of tokens that a query sees, with its own; 0 means no limit */
     KVD_A_WINDOW,
-    /* [position] number of requests that have a token here */
+    /* [position] number of requests that have a token at this position */
     KVD_A_REQUESTS_AT,
     KVD_A_SCORE_HISTOGRAM,
     KVD_A_SCORE_SUM,
@@ -57,7 +57,7 @@ typedef enum {
     KVD_A_DENOMINATOR_SQUARES,
     KVD_A_DENOMINATOR_MIN,
     KVD_A_DENOMINATOR_MAX,
-    /* mean attention probability from the queries that can see the token */
+    /* histogram of a token's mean attention probability over the queries that can see it */
     KVD_A_RECEIVED_HISTOGRAM,
     KVD_A_RECEIVED_MIN,
     KVD_A_RECEIVED_MAX,
@@ -73,15 +73,15 @@ typedef enum {
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /* double [layer][head][level] the same, divided by the request's tokens */
+    /* double [layer][head][level] KVD_A_HEAD_COUNT as a fraction of the request's tokens */
     KVD_A_HEAD_SHARE,
-    /* uint64 [layer][kv_head][level] fewest tokens, for all queries of a KV head */
+    /* uint64 [layer][kv_head][level] fewest tokens with kvd_critical_level[level] of attention */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
-    /* uint64 [layer][level] fewest tokens, for all heads of a layer */
+    /* uint64 [layer][level] fewest tokens with kvd_critical_level[level] of a layer's attention */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,

@@ -18,10 +18,7 @@ typedef struct {
     int n_layers, n_kv_heads, d_head;
     size_t n_widths;
     int32_t *width; /* measured numbers of kept dimensions, rising to d_head */
-    /*
-     * [2][n_layers][n_kv_heads][n_widths] KL divergence in nats per token, for cuts of Q and K
-     * ([0]) or V ([1])
-     */
+    /* [2][n_layers][n_kv_heads][n_widths] KL divergence, nats per token: cuts of Q and K, of V */
     double *error;
 } kvd_error_table;
 

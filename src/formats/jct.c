@@ -308,7 +308,7 @@ static double gain(const kvd_rows *r, size_t row)
                             : kvd_row_real(r, none, "jct_s") - kvd_row_real(r, row, "jct_s");
 }
 
-/* Returns the same job with the next larger `length` above `from`, or SIZE_MAX. */
+/* Returns the row of the same job with the next larger `length` above `from`, or SIZE_MAX. */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;

@@ -28,7 +28,7 @@ typedef struct {
     size_t points, points_done;
 } kvd_jct_facts;
 
-/* Writes the table and facts into the open file f. The caller closes f. */
+/* Writes the table and *facts about its sweep into the open file f. The caller closes f. */
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err);
 
 /* Writes the results of an unfinished sweep to `path`. */
@@ -45,7 +45,7 @@ int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 /* Reads execution times for kvdim-serve. Names are NAME@ATTENTION unless attention is `ours`. */
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
-/* Returns the same job with the uncompressed cache, or SIZE_MAX. */
+/* Returns the row of the same job with the uncompressed cache, or SIZE_MAX. */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
 /* Returns the input (or output) length from which the method beats uncompressed, or NaN. */

@@ -39,7 +39,7 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
 double kvd_moments_bytes(const kvd_moments *m);
 
-/* Allocates zero matrices for the model, layers and has_pre in *m. */
+/* Allocates zero matrices. The caller has set model, layers and has_pre of *m. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
 /* Reads a file. Fails on elements that are not finite and negative diagonals. */

@@ -54,7 +54,7 @@ typedef struct {
     double *removal_rate;
     double *overall_p, *overall_p16;
     kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */
-    /* number of steps of p(r), the removed fraction of dimensions at rate r */
+    /* number of steps of the function p(r): removed fraction of dimensions p at removal rate r */
     size_t n_table;
     /* [n_table] p(r) is table_p[i] for table_r[i] <= r < table_r[i + 1]; NULL without r */
     double *table_r, *table_p;

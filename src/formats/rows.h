@@ -39,7 +39,7 @@ int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);
 /* Returns name and shape of array `index`. dims[0], the axis of rows, is undefined. */
 const kvd_h5_spec *kvd_rows_samples_spec(const kvd_rows *r, int index);
-/* Reads such an array from the file. Its shape must agree with `spec`. */
+/* Reads an array with several values per row from the file. Its shape must agree with `spec`. */
 int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 
 /* Appends a copy of a row of `from`. Fails if `from` lacks a column. */
@@ -47,7 +47,10 @@ int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
 
 /* Reads a table, which the caller frees. Fails on unequal lengths, bad UTF-8 and links. */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
-/* Checks a table from a file: columns `needed` (ends with NULL), types of `columns`, numbers. */
+/*
+ * Fails if the table lacks a column of `needed` (ends with NULL) or its type in `columns`, or if
+ * `refused` returns true for a number.
+ */
 int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *columns, int n_columns,
                    const char *const *needed,
                    bool (*refused)(const kvd_rows *r, size_t row, const char *column, double x),

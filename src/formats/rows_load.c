@@ -48,7 +48,7 @@ static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
 {
     char path[256];
-    /* Names of 200 bytes or more have been refused. */
+    /* The caller accepts only names below 200 bytes, so the path is never cut. */
     snprintf(path, sizeof path, "/rows/%s", name);
     col->name = strdup(name);
     col->units = text_attribute(f, path, "units");
@@ -75,7 +75,7 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
     return 0;
 }
 
-/* Checks a dataset's size. *n: number of rows, or 0 with several axes. */
+/* Checks the size of a column. *n: its number of rows, or 0 for a dataset of several axes. */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
 {

@@ -109,7 +109,7 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
     const char **const hash = label + n, **const method = hash + n;
     for (size_t i = 0; i < n; i++) {
         label[i] = s[i].label;
-        /* Leaves out a hash of more than n_tokens tokens, which seems another text's. */
+        /* Writes the hash of a text only if all its tokens were used. */
         if (kvd_spectrum_text(&s[i], path[i]).n_tokens == s[i].n_tokens)
             snprintf(plain[i], sizeof plain[i], "%.*s", (int)strcspn(s[i].corpus_hash, "+"),
                      s[i].corpus_hash);
@@ -196,7 +196,7 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
     return status;
 }
 
-/* Reads numbers in 0 .. `most`. With `skip` 1, the file lacks file 0, whose elements become NaN. */
+/* Reads numbers from 0 to `most`. If skip is 1, the file has none for file 0, which becomes NaN. */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows,
                    size_t columns, size_t skip, double most, double **out, kvd_err *err)
 {

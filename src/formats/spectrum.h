@@ -109,8 +109,8 @@ double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int 
 double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 
-/* Writes the XXH3-128 hash of the rotations of Q and K (pair[0]) and V (pair[1]). */
 enum { KVD_BASES_HASH = 40 };
+/* Writes the XXH3-128 hash of the rotations of Q and K (pair[0]) and V (pair[1]). */
 int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
                             char hash[KVD_BASES_HASH], kvd_err *err);
 

@@ -25,7 +25,7 @@ enum { KVD_N_CURVE = 19 };
 /* quantiles, in [0, 1], of the stored distributions */
 extern const double kvd_curve_level[KVD_N_CURVE];
 
-/* Datasets of the file. docs/formats.md gives their shapes. */
+/* Datasets of a kvdim/tokens file. docs/formats.md gives their shapes. */
 typedef enum {
     KVD_T_SCORE_MIN, /* [layer] smallest attention score */
     KVD_T_SCORE_MAX,
@@ -54,13 +54,13 @@ typedef enum {
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* fewest tokens for the attention of a KV head, mean over requests */
+    /* fewest tokens that receive 90, 95 or 99 % of a KV head's attention, mean over requests */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* fewest tokens for the attention of a query head, mean over requests */
+    /* fewest tokens that receive 90, 95 or 99 % of a query head's attention, mean over requests */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -76,7 +76,7 @@ typedef struct {
     int first_layer, n_layers;
     /* fraction of tokens that count as important */
     double share;
-    /* fraction of shared important tokens above which a layer joins a group */
+    /* fraction of important tokens that a layer must share with the first layer of its group */
     double group_overlap;
     double *data[KVD_N_T];
 } kvd_tokens;
@@ -87,7 +87,7 @@ int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
 /* Reads a file. Fails on bad numbers, fractions or counts. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/* fraction of tokens that two layers at this distance share */
+/* fraction of tokens that two layers share, if they are a given number of layers apart */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

@@ -17,7 +17,7 @@ typedef struct {
     size_t n_components;
     /* [n_layers][n_kv_heads] number of leading components that are kept */
     int32_t *rank;
-    /* [n_layers][n_kv_heads][heads * d_head][n_components] for `heads` KV heads together */
+    /* [n_layers][n_kv_heads][heads * d_head][n_components] projects `heads` KV heads together */
     double *down;
     double *up; /* [n_layers][n_kv_heads][n_components][d_head] reconstructs one KV head */
 } kvd_projections_side;

@@ -41,7 +41,7 @@ typedef struct {
     char *heading;
     kvd_cell_kind kind;
     int digits; /* significant digits in Markdown and HTML; 0 means no decimals */
-    /* values between which background colours go; no colours unless shade_lo < shade_hi */
+    /* value of the first background colour; cells have colours only if shade_lo < shade_hi */
     double shade_lo;
     double shade_hi;
     /* true if cells are "value [from, to]", whose ends are in the next two columns */
@@ -120,7 +120,7 @@ typedef struct {
 /* columns that one panel of a figure draws */
 typedef struct {
     const char *title;
-    /* horizontal and vertical column; x NULL: evenly spread */
+    /* column of the horizontal position, or NULL for even spacing, and of the vertical position */
     const char *x, *y;
     bool log_x, log_y;
     bool sparse; /* true if rows with an empty cell in column y are left out without a note */
@@ -154,14 +154,11 @@ kvd_table *kvd_section_data(kvd_section *s, const char *name, const char *title)
 /* Fails if memory ran out or the user has interrupted. */
 int kvd_report_check(const kvd_report *r, kvd_err *err);
 
-/*
- * Adds a figure. `script` and `settings` must not contain text of result files, which gnuplot would
- * execute.
- */
+/* Adds a figure. `script` and `settings` must have no text of result files: gnuplot executes it. */
 void kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                         const char *caption, const char *settings, ...) KVD_PRINTF(7, 8);
 
-/* Counts points that panels cannot show. If none is left, the figure is not drawn. */
+/* Notes how many points of the panels cannot be shown. If none can, the figure is not drawn. */
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,
                         size_t n_panels);
 
@@ -176,7 +173,8 @@ void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3
 
 /*
  * Returns the height in pixels of a figure with the texts of column `series` in its legend.
- * `height`: with three lines. `drawn`: column with "yes", or SIZE_MAX.
+ * `height`: height with three lines of legend. `drawn`: column that is "yes" in rows to draw, or
+ * SIZE_MAX.
  */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);

@@ -444,8 +444,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * Writes a file's name: its label, from `level` 1 on the tokens, from 2 matrices and method, at 3
- * the path.
+ * Writes a name for a result file: its label and, at `level` 1, its tokens, at 2 also its pairing
+ * and method, at 3 also its path.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
@@ -535,7 +535,7 @@ int kvd_results_name(kvd_results *r, kvd_err *err)
                         strcmp(r->item[j].name, r->item[i].name) == 0;
             if (!clash)
                 continue;
-            /* All results that share a name get the longer one. */
+            /* Gives a longer name to all results that share this one. */
             char *old = r->item[i].name;
             char *shared = old ? strdup(old) : NULL;
             for (size_t j = i; j < r->n; j++) {

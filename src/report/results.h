@@ -60,7 +60,7 @@ typedef struct {
     kvd_similarity similarity;
     kvd_rates rates;
     kvd_rows *proposals; /* parameters that kvdim-fit --regression proposed, or NULL */
-    /* true if the regression was fitted to this model */
+    /* true if kvdim-fit fitted its regression to measurements of this model */
     bool proposals_measured;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
@@ -91,7 +91,7 @@ size_t kvd_results_count(const kvd_results *r, kvd_result_kind kind);
 /* Returns true for random weights: times are valid, accuracies are not. */
 bool kvd_result_random_weights(const kvd_result *r);
 
-/* Fills *some with results of trained models, and all times. The caller frees some->item. */
+/* Fills *some with all times, and all results of trained models. The caller frees some->item. */
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
 /* Sets every result's `name`, after all were added. */

@@ -81,7 +81,7 @@ static int by_series(const void *a, const void *b)
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/* Returns " (V alone)", " (Q-K alone)" or "". */
+/* Returns which matrices lose dimensions: " (V alone)", " (Q-K alone)", or "" for all. */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
@@ -113,7 +113,7 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/* Writes " (prompt 256)" or " (4080 predictions)" if results of one text differ in it, else "". */
+/* Writes which predictions count, such as " (prompt 256)", if results differ in that, else "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';
@@ -383,8 +383,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 }
 
 /*
- * Names a file of kept dimensions in figures: "kvdim25m-p50" becomes "kvdim25m", a number "equal
- * widths".
+ * Writes the family of a file of kept dimensions: "kvdim25m" for "kvdim25m-p50", or "equal widths"
+ * for a number that all heads keep.
  */
 static void family(const char *widths, char *to, size_t size)
 {
@@ -456,7 +456,7 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/* Appends the file's name to a `place` that another file has too. Equal places must be adjacent. */
+/* Appends the file's name to equal `place` texts of different files, which must be adjacent. */
 static void tell_apart(kvd_report_rows *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);

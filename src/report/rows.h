@@ -14,7 +14,7 @@ typedef struct {
     char method[KVD_LABEL];
     /* curve in figures: method, and calibration text if it varies */
     char series[KVD_LABEL];
-    /* first and last result with this text and `series` */
+    /* index of the first and last result of the same text and curve (`series`) */
     size_t first, last;
 } kvd_accuracy_entry;
 
@@ -71,7 +71,7 @@ double kvd_report_real(const kvd_report_row *e, const char *column);
 const char *kvd_report_text(const kvd_report_row *e, const char *column);
 void kvd_report_rows_release(kvd_report_rows *all);
 
-/* Fills *out with all jobs, iterations or requests (`kind`), ordered by conditions. */
+/* Fills *out with all results of a kind ("job", "iteration", "request"), ordered by conditions. */
 int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 
 /* Returns the uncompressed cache's job time divided by that of `e`, or NaN. */
@@ -91,8 +91,8 @@ int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /*
- * Returns the uncompressed result under the conditions and kind of `e`, or NULL. `attention` may
- * differ.
+ * Returns the uncompressed cache's result with the same conditions and kind as `e`, or NULL. The
+ * attention implementation may differ.
  */
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 
@@ -114,7 +114,7 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
 
 /*
  * Fails if one label is used for texts of different content (kvd_named_texts_agree), or one name
- * for files of requests or items.
+ * for different files of requests or items.
  *
  * `also`: a second set of results, or NULL. Call before kvd_results_name, which may change labels.
  */

@@ -28,7 +28,7 @@ struct kvd_batcher {
     size_t n_free;
     /* [n_slots] tokens of each request in the latest iteration */
     kvd_slice *slice;
-    /* [n_slots] index in `running` of each slice's request */
+    /* [n_slots] index in `running` of the request that each slice belongs to */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;
@@ -99,7 +99,7 @@ static uint64_t pages_for(uint64_t tokens)
     return (tokens + page - 1) / page;
 }
 
-/* Returns the pages with a sliding window of a request with n pages in other layers. */
+/* Returns a request's pages in layers with a sliding window, if it has n pages in other layers. */
 static uint64_t window_pages(const kvd_batching_limits *l, uint64_t n)
 {
     return n < l->window_share ? n : l->window_share;

@@ -107,7 +107,7 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* Sets --spread, if not given, to the installed file. */
+/* If random rotations need --spread and it is not given, sets it to the installed file. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";

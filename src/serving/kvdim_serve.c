@@ -37,7 +37,7 @@ typedef struct {
     size_t done;
     /* number of simulations of the method that used extrapolated times */
     size_t n_beyond;
-    /* largest fraction of extrapolated iterations, and its arrival rate */
+    /* largest fraction of iterations with extrapolated times, and the arrival rate that had it */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
@@ -231,7 +231,7 @@ static void warn_of_extrapolation(service *v, const char *method)
     v->worst_share = 0;
 }
 
-/* Adds one simulation: "point" if `bound` is NaN, or "max-rate" within this latency. */
+/* Simulates a rate and adds it, as "point" if `bound` (latency) is NaN, else as "max-rate". */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
     kvd_requests fast;
@@ -299,7 +299,7 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
            (isnan(cfg->bound) ? 0 : search_rate(v, &about, err));
 }
 
-/* Returns limits from options, else from the file, else defaults. */
+/* Returns limits of a batch: from options, else from the measured file, else defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

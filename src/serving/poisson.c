@@ -36,7 +36,7 @@ enum { TABLES = sizeof tables / sizeof *tables };
 typedef struct {
     /* lengths in tokens that a paper states */
     double mean, least, greatest;
-    /* mean and standard deviation of ln(length), before the cut */
+    /* mean and standard deviation of ln(length) before truncation to least .. greatest */
     double mu, sigma;
 } lognormal;
 

@@ -57,7 +57,6 @@ int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
 
-/* Returns true if `lengths` names a file. */
 bool kvd_requests_lengths_from_file(const char *lengths);
 
 void kvd_requests_faster(kvd_requests *r, double factor);

@@ -30,7 +30,7 @@ template <class OP> __device__ double over_cta(double x)
     __shared__ double of_warp[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = OP::of(x, __shfl_down_sync(~0u, x, step));
-    /* Waits, because threads may still read of_warp of an earlier call. */
+    /* Waits until all threads have read of_warp, a shared array, in the previous call. */
     __syncthreads();
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;

@@ -21,7 +21,7 @@ typedef struct {
     double largest, sum2;
 } kvd_change;
 
-/* Compares n logits. Writes part [KVD_CHANGE_PARTS] on the GPU. */
+/* Compares logits u and v [n]. Writes partial sums to part [KVD_CHANGE_PARTS] on the GPU. */
 cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_change *part,
                              cudaStream_t stream);
 
@@ -31,8 +31,8 @@ typedef struct {
 } kvd_error_sums;
 
 /*
- * Compares attention outputs [n_tokens][n_heads * d_head]. Writes part [KVD_ERROR_PARTS][n_heads]
- * on the GPU.
+ * Compares attention outputs u and v [n_tokens][n_heads * d_head]. Writes partial sums to part
+ * [KVD_ERROR_PARTS][n_heads] on the GPU.
  */
 cudaError_t kvd_error_parts(kvd_dtype type, const void *u, const void *v, size_t n_tokens,
                             int n_heads, int d_head, kvd_error_sums *part, cudaStream_t stream);

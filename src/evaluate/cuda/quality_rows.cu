@@ -92,7 +92,7 @@ template <bool DIFF> __device__ __forceinline__ void merge(part &p, const part &
     p.top = top;
 }
 
-/* Merges the statistics of all threads into those of thread 0. */
+/* Merges the statistics `p` of all threads of the block into those of thread 0. */
 template <bool DIFF> __device__ __forceinline__ void gather(part &p)
 {
     __shared__ part of_warp[THREADS / 32];
@@ -106,7 +106,7 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    /* Waits, because threads may still read of_warp of an earlier call. */
+    /* Waits until all threads have read of_warp, a shared array, in the previous call. */
     __syncthreads();
     if (lane == 0)
         of_warp[warp] = p;

@@ -19,7 +19,7 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /* [hook.piece][vocab] logits: [0] of the uncompressed model, [1] of a compressed one */
+    /* logits of up to hook.piece tokens: [0] of the uncompressed model, [1] of a compressed one */
     float *logits[2];
     int *flag;
     kvd_change *change;

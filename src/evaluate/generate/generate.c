@@ -119,9 +119,7 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /*
-     * Without a GPU, opens the path in host memory. On a GPU, the first methods decide which path.
-     */
+    /* Without a GPU, opens the path in host memory. On a GPU, kvd_generate opens a path. */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -159,19 +157,22 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* [c->n_sequences] cache statistics of each group, at its first sequence */
+    /* [c->n_sequences] cache statistics of sequences that ran together, at the first one's index */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
-    /* number of the next group; earlier calls count, so that calls with one group are divided */
+    /*
+     * number of the next group of sequences. It starts at the number of earlier calls, so that
+     * --part also divides calls of one group among processes.
+     */
     size_t group;
     bool failed;
     kvd_err err;
 } job;
 
 /*
- * Returns the GPU engine if it supports the methods, else the path in host memory. At most one is
- * open. The caller frees the engine.
+ * Returns the GPU engine, which the caller frees, if it supports the methods, else the path in host
+ * memory. Only one of the two exists at a time.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -196,7 +197,7 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
     return w->rows;
 }
 
-/* Takes the next group of this process's --part. Returns false if none is left or one failed. */
+/* Takes the next group of sequences of this --part. Returns false if none is left or one failed. */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
     const kvd_generator_spec *const s = &j->g->spec;

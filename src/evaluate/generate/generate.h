@@ -23,7 +23,7 @@ typedef struct {
     const uint32_t *id;
     /* [n_sequences + 1] sequence s has output tokens end[s] .. end[s + 1] - 1, at least one */
     const size_t *end;
-    /* given input after each output token, or NULL; at KVD_FREE_TOKEN the model chooses */
+    /* token to replace the model's choice at each output, or KVD_FREE_TOKEN to keep it; or NULL */
     const uint32_t *forced;
     /*
      * Called after each chosen token[at], or NULL. Returns 0 to continue, 1 to end after feeding
@@ -32,8 +32,8 @@ typedef struct {
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
     /*
-     * Reports n more sequences, or a fraction. A negative n takes back a repeated group. May be
-     * NULL.
+     * Reports that n more sequences, or a fraction of one, are done. n is negative if sequences
+     * start again after a failure. May be NULL.
      */
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;
@@ -48,7 +48,7 @@ typedef struct {
     size_t n;
 } kvd_sequences;
 
-/* Ends a sequence. Its output is `forced` or, if empty, n_new free tokens. */
+/* Ends a sequence. Outputs are the tokens in s->forced; if empty, the model chooses n_new. */
 int kvd_sequences_end(kvd_sequences *s, size_t n_new, kvd_err *err);
 /* Returns the sequences and empties *s. Free them with kvd_continuations_release. */
 kvd_continuations kvd_sequences_take(kvd_sequences *s);
@@ -100,8 +100,11 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
                                  kvd_err *err);
 void kvd_generator_free(kvd_generator *g);
 
-/* Returns the implementation's name. `why` receives why the GPU engine cannot be used, or "". */
 enum { KVD_GENERATOR_WHY = 160 };
+/*
+ * Returns the name of the implementation that runs `plan`. `why` receives the reason why this is
+ * not the GPU engine, or "".
+ */
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 

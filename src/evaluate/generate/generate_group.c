@@ -12,7 +12,7 @@ static bool is_own(const kvd_continuations *c, size_t at)
     return !c->forced || c->forced[at] == KVD_FREE_TOKEN;
 }
 
-/* Stores output `at`, the model's choice `best`, and returns the token to feed next. */
+/* Stores the model's choice `best` as output `at`. Returns the token to feed next. */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
 {
@@ -45,7 +45,7 @@ typedef struct {
     uint32_t *next; /* [n] */
     size_t *at;     /* [n] output index of the token that follows `next` */
     size_t *rows;   /* [n] number of each sequence's tokens in the cache */
-    /* the current batch; `row` and `slot`: its sequences' indices in *c and in the group */
+    /* current batch; row[s], slot[s]: index of its sequence s among all and in the group */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
@@ -55,7 +55,7 @@ typedef struct {
     kvd_stepwise_account *account;
     /* input of a sequence that runs alone, because it outgrows LongRoPE's short table; or NULL */
     uint32_t *text;
-    /* input tokens of the group, tokens of finished passes, and number of reported sequences */
+    /* input tokens of the group and of its finished passes; sequences reported as done */
     double all_tokens, tokens, told;
     double pass_tokens; /* input tokens of the current pass */
 } group;
@@ -70,7 +70,9 @@ static size_t length_of(const kvd_continuations *c, size_t s)
     return c->end[s + 1] - c->end[s];
 }
 
-/* Returns how long the first cache lasts. In LongRoPE models, until RoPE's factors change. */
+/*
+ * Returns how many tokens fit into the first cache: all, or those before LongRoPE's factors change.
+ */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     const size_t n = prompt_of(c, s), all = n + length_of(c, s),
@@ -190,7 +192,7 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/* Appends a token. Beyond LongRoPE's short table, begins a new cache with the whole text. */
+/* Appends the newest token to u->text. Past LongRoPE's short table, runs it all in a new cache. */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];

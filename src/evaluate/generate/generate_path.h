@@ -17,13 +17,13 @@ struct kvd_generate_path {
     void *layer_ctx;
     /* Returns how many sequences may run together, at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
-    /* Called after `run` failed. Returns 1 if there is now more memory, 0 if not. May be NULL. */
+    /* Called after `run` failed, to get more memory. Returns 1 if it did, else 0. May be NULL. */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
     /* Returns how many of n sequences fit into memory, at least 1. NULL: all fit. */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins n sequences with the methods of `plan`, which must stay open until `end`. */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
-    /* Runs all prompts, or the next token of sequences. slot [b->n_sequences]: their caches. */
+    /* Runs all prompts, or one decode step. slot[i]: cache of the batch's sequence i. */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /*
      * Reads results of n sequences of the batch: the first token with the largest logit, and logits
@@ -41,7 +41,10 @@ struct kvd_generate_path {
 /* Returns true if sequence s outgrows the short table of a LongRoPE model. */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
-/* Generates n <= path->together sequences; 1 if kvd_generate_outgrows. Callbacks hold `lock`. */
+/*
+ * Generates n sequences from `first` on, at most path->together. A sequence that
+ * kvd_generate_outgrows must be alone. Holds `lock` during callbacks.
+ */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);
@@ -54,15 +57,15 @@ struct kvd_generate_pass {
                  kvd_err *err);
     /* Runs a batch. Keeps the state of each sequence's last token. */
     int (*run)(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err);
-    /* Computes logits [n][vocab_size] of the kept states. */
+    /* Computes logits [n][vocab_size] of hidden states that `run` has kept. */
     int (*logits)(kvd_generate_pass *p, size_t from, size_t n, float *logits, kvd_err *err);
     void (*free)(kvd_generate_pass *p);
 };
 
 #ifdef KVD_CUDA
 /*
- * Creates a pass on GPU s->first_gpu, or returns NULL. Borrows the checkpoint. `piece`: most logits
- * at once.
+ * Creates a pass on GPU s->first_gpu, or returns NULL. Borrows the checkpoint. `piece`: largest
+ * number of tokens whose logits one call computes.
  */
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const struct kvd_gpu_weights *weights, size_t piece,
@@ -80,7 +83,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 /* Returns a name for result files. The GPU engine must support the methods. */
 const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
                                      const kvd_plan *p);
-/* Returns the path in the CUDA engine, or NULL. Borrows `weights`. `scores`: `read` has logits. */
+/* Returns the path in the CUDA engine, or NULL. Borrows `weights`. `scores`: logits can be read. */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);

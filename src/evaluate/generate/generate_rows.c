@@ -13,7 +13,7 @@ typedef struct {
     kvd_forward *twice; /* pass for methods that read prompts twice */
     /* [max_tokens][d_model] states after the final norm */
     float *hidden;
-    /* [max_tokens][d_model] the states of each sequence's last token */
+    /* [max_tokens][d_model] hidden states of each sequence's last token */
     float *last;
     size_t d;
 } cpu_pass;

@@ -79,7 +79,10 @@ typedef struct {
 int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_settings *s,
                        kvd_err *err);
 
-/* Replaces what `s` gives in an item. Fails if the references do not suit the metric. */
+/*
+ * Replaces metric, answer length and stop text of an item by those that *s gives. Fails if the
+ * references do not suit the metric.
+ */
 int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s, kvd_err *err);
 
 #endif

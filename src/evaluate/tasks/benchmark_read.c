@@ -117,7 +117,7 @@ static char *filled(const char *template, size_t n, const slot *slots, kvd_err *
     return out;
 }
 
-/* Fills a prompt. Text up to {context} is the item's context, the rest its question. */
+/* Fills a prompt template: text up to {context} is the item's context, the rest its question. */
 static int fill(reader *r, const char *template, const slot *slots, kvd_err *err)
 {
     static const char name[] = "{context}";
@@ -131,7 +131,7 @@ static int fill(reader *r, const char *template, const slot *slots, kvd_err *err
                : -1;
 }
 
-/* Sets the limit of answer tokens: from the JSON object, else from the item, else 128. */
+/* Sets the limit of answer tokens from the JSON field; without it keeps the limit, or takes 128. */
 static int answer_tokens(reader *r, kvd_err *err)
 {
     const json_t *const most = json_object_get(r->x, "max_new_tokens");

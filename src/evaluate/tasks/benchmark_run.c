@@ -51,7 +51,7 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
     return status;
 }
 
-/* Tokenizes a prompt: `prompt` has the tokens before compression, `question` later ones. */
+/* Tokenizes a prompt: `prompt` gets the tokens before compression, `question` those after it. */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
 {
@@ -71,7 +71,7 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
     return status ? -1 : 0;
 }
 
-/* Removes the middle of `prompt`, so that all fits into max_len tokens. */
+/* Cuts tokens out of the middle of `prompt` if the sequence is longer than max_len. */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
 {

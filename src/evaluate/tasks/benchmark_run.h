@@ -11,13 +11,13 @@
 typedef enum {
     /* compress after the first question */
     KVD_COMPRESS_PROMPT,
-    /* after the context, before the question */
+    /* compress after the context, before the question */
     KVD_COMPRESS_CONTEXT
 } kvd_compress_at;
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /* questions of an item use one cache, one after the other */
+    /* all questions of an item use one cache, in turn */
     KVD_TURNS_FOLLOW,
     /* each question starts from its own cache of the context */
     KVD_TURNS_APART
@@ -29,7 +29,7 @@ typedef struct {
     kvd_benchmark_turns turns;
     /* largest number of tokens of a prompt with answers; longer prompts lose their middle */
     size_t max_len;
-    /* max_len is computed from the items */
+    /* model, devices and number types; its max_len is not read but computed from the items */
     kvd_generator_spec generator;
     bool no_special; /* leaves out the begin-of-text token */
     /* chat template with the begin-of-text token, or NULL */
@@ -67,8 +67,8 @@ typedef struct {
 } kvd_benchmark_result;
 
 /*
- * Prepares the prompts. Long ones lose their middle, as in LongBench. Fails if a question is too
- * long or cannot be apart from its context. *r can be released after a failure.
+ * Prepares the prompts. Cuts the middle out of long ones, as LongBench does. Fails if a question is
+ * too long or is not separate from its context. *r can be released after a failure.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,

@@ -10,7 +10,7 @@ enum { KVD_BENCHMARK_LINE = 400 };
 
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
-/* Creates an empty table, or returns NULL. Borrows `r` and `config`. `calibrated`: a text. */
+/* Returns an empty table, or NULL. Borrows `r`, `config`. `calibrated`: name of a text. */
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err);
 void kvd_benchmark_table_free(kvd_benchmark_table *t);
@@ -19,7 +19,7 @@ void kvd_benchmark_table_free(kvd_benchmark_table *t);
 int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
                             const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
 
-/* Divides the latest mean score by the uncompressed one, which must not be 0. */
+/* Divides the last result's mean score by the uncompressed one, which must not be 0. */
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 
 const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t);

@@ -173,7 +173,7 @@ static const char *const scbench_next[] = {
     "\n\n{input}",
 };
 
-/* An entry applies to all tasks whose names begin with its name. */
+/* metrics of RULER's tasks; a row applies to all tasks whose names begin with the row's name */
 static const kvd_benchmark_row ruler[] = {
     {"niah", NULL, 128, KVD_METRIC_MATCH_ALL, NULL}, {"vt", NULL, 30, KVD_METRIC_MATCH_ALL, NULL},
     {"cwe", NULL, 120, KVD_METRIC_MATCH_ALL, NULL},  {"fwe", NULL, 50, KVD_METRIC_MATCH_ALL, NULL},

@@ -21,14 +21,14 @@ typedef struct {
     const char *stop; /* text that ends an answer, or NULL */
 } kvd_benchmark_row;
 
-/* Return template, answer length and metric of a task, or NULL. */
+/* Return template, answer length and metric of a task, or NULL if the task is unknown. */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
-/* Returns the same for SCBench, with the first question's template. */
+/* Returns template, answer length and metric of an SCBench task's first question, or NULL. */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
-/* Returns the template of all later questions. */
+/* Returns the template for the second and later questions of an SCBench item. */
 const char *kvd_scbench_next(const char *task);
-/* Returns the same for RULER; unknown tasks are like needle tasks (niah_...). */
+/* Returns answer length and metric of a RULER task. Unknown tasks are like needle tasks. */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 
 extern const kvd_benchmark_row kvd_longbench_v2_row, kvd_gsm8k_row, kvd_gsm8k_cot_row;

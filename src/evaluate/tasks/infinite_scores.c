@@ -151,7 +151,7 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Characters in lower case, sorted, without white space and punctuation. */
+/* Writes the characters of s to *out: lower case, sorted, without white space and punctuation. */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

@@ -15,7 +15,7 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /* Saved groups: "run", "account", "sequences", and the "file" and "line" of each. */
+    /* saved groups of sequences: "run", "account", "sequences", "file" and "line" of each */
     json_t *groups;
     size_t n_saved;
     char **part;
@@ -55,7 +55,7 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
     return kvd_run_key_same(path, "cannot be resumed", then, key, err);
 }
 
-/* Reads a line. The first one must match this run's options, others their checksums. */
+/* Reads a journal line: the first must have this run's options, each later one its checksum. */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
 {
@@ -182,7 +182,7 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     char *where;
     if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
         return kvd_no_memory(err, "a path", strlen(j->path));
-    /* In sorted order, so that the result does not depend on the folder's. */
+    /* Sorts the names, so that the result does not depend on the order in the folder. */
     const int n = scandir(where, &entry, NULL, alphasort);
     int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
     for (int i = 0; i < n; i++) {
@@ -336,7 +336,7 @@ typedef struct {
     const kvd_continuations *c;
     const kvd_continued *out;
     bool *done; /* [c->n_sequences] */
-    /* [c->n_sequences] cache statistics of each group, at its first sequence */
+    /* [c->n_sequences] cache statistics of sequences that ran together, at the first one's index */
     kvd_stepwise_account *account;
     kvd_progress *progress;
 } saved_call;
@@ -358,7 +358,7 @@ static int check_interrupted(void *ctx, size_t first, size_t n, const kvd_stepwi
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/* Takes a saved group, unless one of its sequences already has results. */
+/* Copies the results of a saved group of sequences, unless one of them has results already. */
 static int take_group(saved_call *r, json_t *group, size_t *n)
 {
     json_t *const sequences = json_object_get(group, "sequences");

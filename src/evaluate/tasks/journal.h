@@ -14,15 +14,16 @@
 typedef struct kvd_journal kvd_journal;
 
 /*
- * Opens the journal `path`. `parts`: also path.I-of-N. Returns NULL if options differ or a line is
- * damaged.
+ * Opens the journal at `path`. If `parts` is true, also reads the journals path.I-of-N of runs with
+ * --part. Returns NULL if a journal has other options than *key or a damaged line.
  */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
-/* Return the saved sequences, and the number of journals of parts. */
+/* Returns the number of saved sequences. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
+/* Returns the number of journals of parts that were read. */
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
-/* Deletes the journals, also those of parts. */
+/* Deletes the journal, and the journals of all parts. */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
 /* Closes the journal. Deletes a new empty file, whose options would block the next run. */
 void kvd_journal_close(kvd_journal *j);

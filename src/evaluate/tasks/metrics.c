@@ -70,10 +70,7 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
     return 0;
 }
 
-/*
- * Scores class names as LongBench does, which removes names from a list while iterating over it and
- * so skips some.
- */
+/* Scores class names as LongBench does, whose loop skips some names that it should remove. */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
 {

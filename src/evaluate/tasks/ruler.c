@@ -137,17 +137,20 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
-    /* size of a trial item, which tells the tokens per word or line */
+    /* number of words or lines of a trial item, by which tokens per word or line are estimated */
     size_t sample;
-    /* first size that is tried; also removed from an item that is too long */
+    /* words or lines of the first attempt, and number to remove from an item that is too long */
     size_t step;
     size_t least;
-    /* number of tokens of the example of "vt", which do not depend on the size */
+    /* tokens of the solved example in items of task "vt", the same in all items */
     size_t beside;
     size_t slack; /* search limit as a multiple of the estimated size */
 } fit;
 
-/* Searches the largest fitting size by bisection, as RULER does. Takes f->step if none fits. */
+/*
+ * Finds the largest number of words or lines that fits, by bisection, as RULER does. If nothing
+ * fits, *size is f->step.
+ */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -172,7 +175,7 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
     return 0;
 }
 
-/* Adds f->step words up to f->limit tokens, then removes the last step (task "fwe"). */
+/* For task "fwe", adds f->step words until there are f->limit tokens, then removes one step. */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -189,7 +192,7 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
     return 0;
 }
 
-/* Makes an item that is too long smaller, then draws it again, at most ATTEMPTS times. */
+/* Builds an item. While it is too long, makes it smaller; tries the smallest ATTEMPTS times. */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
     size_t tokens = 0;
@@ -233,7 +236,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* If 500 words are too long, starts at 25. RULER would search forever. */
+    /* If 500 words are too long, tries 25, because RULER's own search would not end. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)
@@ -242,7 +245,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Chooses the lines of the example of "vt". */
+/* Builds the solved example of task "vt", and prepares *f to search the number of lines. */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;

@@ -14,7 +14,7 @@
 
 /* number of tasks (without qa_1 and qa_2), and of items per task by default */
 enum { KVD_N_RULER_TASKS = 11, KVD_RULER_ITEMS = 500 };
-/* Names as in RULER's synthetic.yaml, ended by NULL. */
+/* Names of the tasks, as in RULER's synthetic.yaml; NULL ends the list. */
 extern const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1];
 
 typedef struct {
@@ -31,17 +31,15 @@ typedef struct {
 bool kvd_ruler_needs_essay(size_t k);
 
 /*
- * Appends items whose prompt and answer fit into s->length tokens. Item i depends on the settings
- * and i alone.
- *
- * *changes receives metric, answer length and stop text. Fails for an item that is too long, and
- * without the essay.
+ * Appends items whose prompt and answer fit into s->length tokens. Item i depends only on the
+ * settings and i. *changes replaces metric, answer length or stop text. Fails if an item is too
+ * long, or its task needs an essay and there is none.
  */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,
                    kvd_err *err);
 
-/* Writes JSON lines, whole or not at all. `special` counts special tokens. */
+/* Writes the items as JSON lines, all or none. With `special`, lengths count special tokens. */
 int kvd_ruler_write(const kvd_benchmark *b, const char *path, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err);
 

@@ -62,7 +62,7 @@ int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
  */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
-/* Returns true if the three answers of "fwe" are the most frequent words. */
+/* Returns true if no other word is as frequent as the three answers of an item of task "fwe". */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
 /* Builds the example of "vt" with n noise lines. Stores its assignments' lines in *r. */
 kvd_ruler_build kvd_ruler_vt_example;

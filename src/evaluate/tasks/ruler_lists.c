@@ -48,7 +48,7 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            /* RULER ends lines of later assignments with a blank. */
+            /* In all but the first assignment, RULER writes a blank before the line feed. */
             else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;
@@ -113,7 +113,7 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/* Writes word k of n different words. If there are too few, two nouns with a hyphen. */
+/* Writes word k of n different words: a listed word or, if the lists are short, two nouns. */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
     const size_t a = r->adjectives.n, b = a + r->nouns.n, nouns = r->nouns.n;
@@ -137,10 +137,7 @@ static size_t words_for(const kvd_ruler *r, size_t n)
 static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
-/*
- * Writes n different words: KVD_RULER_COMMON `often` times, others `seldom` times. The caller frees
- * *words.
- */
+/* Writes n words, KVD_RULER_COMMON of them `often` times, others `seldom`. Allocates *words. */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
 {
@@ -242,7 +239,7 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Counts the different words, with "...". */
+/* Returns the number of different words of task "fwe", with "...". */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
@@ -256,7 +253,7 @@ static size_t zipf(size_t n, size_t k)
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/* Writes made-up words in shuffled order, rank k zipf(n, k) times. Rank 1 is "...". */
+/* Writes made-up words in shuffled order. Word k occurs zipf(n, k) times; word 1 is "...". */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

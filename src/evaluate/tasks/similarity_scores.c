@@ -82,7 +82,7 @@ static size_t number_of(kvd_words *d, const kvd_characters *w)
     return i;
 }
 
-/* Adds a sentence. One of only white space has an empty word. */
+/* Appends a sentence. If it has no words, appends an empty word instead. */
 static int add_sentence(const kvd_characters *x, kvd_words *d, sentences *s, kvd_err *err)
 {
     const kvd_characters empty = {0};

@@ -39,7 +39,6 @@ static int take_sequences(kvd_sequences *b, size_t per_item, kvd_task_items *ite
 static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const uint32_t *id,
                          size_t n, kvd_err *err)
 {
-    /* After a failure, exactly the stored texts must be freed. */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;

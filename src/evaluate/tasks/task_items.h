@@ -24,7 +24,7 @@ typedef struct {
     /* [n_items] text of each item; bootstrap intervals draw texts, not items */
     size_t *cluster;
     size_t n_clusters;
-    /* prompts and continuations, owned; in needle and classify, continuations are given */
+    /* prompts and outputs, owned; in tasks needle and classify, the output tokens are given */
     kvd_continuations run;
     /* [n_items] expected texts of task "generate", or NULL */
     char **reference;
@@ -60,8 +60,8 @@ typedef struct {
 } kvd_task_documents;
 
 /*
- * Makes an item of each document, whose prompt ends with the question. Its field `reference` has
- * the answers.
+ * Makes an item of each document: its text, then the question. `reference`: the name of the field
+ * with the right answer.
  */
 int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d,
                               const char *reference, const kvd_tokenizer *tok, size_t n_new,
@@ -75,8 +75,8 @@ int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, c
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);
 
 /*
- * Makes items of passkey retrieval: five random digits at n_depths depths from 0 to 1 (1: in the
- * middle) of at most `most` sequences.
+ * Makes items of passkey retrieval: each of at most `most` sequences hides five random digits, at
+ * n_depths depths from 0 (start) to 1 (end). A single depth is the middle.
  */
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                            size_t n_depths, size_t max_len, size_t most, uint64_t seed,

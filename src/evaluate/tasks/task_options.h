@@ -8,12 +8,12 @@
 
 enum { KVD_TASKS_FILES = 256 };
 
-/* Names for --target-metric: "score", then those of kvd_task_measures; NULL ends the list. */
+/* Words for --target-metric: "score", then the names in kvd_task_measures; NULL ends the list. */
 extern const char *const kvd_target_metric_words[];
 
 typedef struct {
     kvd_inputs_options in;
-    /* options; from here on, 0 or NULL means that the option was not given */
+    /* options; here and in all later fields, 0 or NULL means that the option was not given */
     size_t generate, needle, items;
     const char *reference, *classify, *classes, *ask;
     const char *benchmark[KVD_TASKS_FILES];

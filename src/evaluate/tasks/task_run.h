@@ -57,7 +57,7 @@ typedef struct {
     /* journal that saves generated sequences; borrowed, or NULL */
     kvd_journal *journal;
     const kvd_config *config;
-    /* borrowed; NULL if texts are not compared */
+    /* decodes generated texts that are compared; borrowed, NULL if none are compared */
     const kvd_tokenizer *tokenizer;
     kvd_generator *generator;
     /* tokens of the uncompressed model in each task */
@@ -68,10 +68,7 @@ typedef struct {
     bool part;
 } kvd_task_run;
 
-/*
- * Runs the uncompressed model and sets spec->max_len. The tokenizer must outlive *f. Release *f
- * also on failure.
- */
+/* Runs the uncompressed model. Sets spec->max_len. Borrows tokenizer. Release *f on failure too. */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
@@ -101,10 +98,7 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/*
- * Mean of measure m relative to the uncompressed model, with a bootstrap interval. Fails if the
- * latter is 0.
- */
+/* Computes the mean of m / that of the uncompressed model (not 0), with a bootstrap interval. */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);
 

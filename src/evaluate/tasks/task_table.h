@@ -16,16 +16,13 @@ enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
-/* Creates an empty table, or returns NULL. Borrows `f`, `config`. `label`, `calibrated`: texts. */
+/* Returns an empty table, or NULL. Borrows `f`, `config`. `label`, `calibrated`: names of texts. */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
                                    uint64_t seed, kvd_err *err);
 void kvd_task_table_free(kvd_task_table *c);
 
-/*
- * Adds a row. `plan`: methods of the first seed. spread [KVD_N_FREE_MEASURES]: standard deviations
- * if n_seeds > 1.
- */
+/* Adds a row. `plan`: methods of the first seed. spread: standard deviations if n_seeds > 1. */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,
                        const double *spread, kvd_err *err);

@@ -27,20 +27,14 @@ size_t kvd_agreeing_prefix(const uint32_t *a, size_t n_a, const uint32_t *b, siz
 /* Computes F1 over words with repetitions. Texts are normalised as in SQuAD. */
 int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *err);
 
-/*
- * Computes ROUGE as Python's rouge 1.0.1: sentences end at full stops, repeated words count once.
- * Outputs may be NULL.
- */
+/* Computes ROUGE as Python's rouge 1.0.1: repeated words count once. Outputs may be NULL. */
 int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1, double *rouge_l,
                       kvd_err *err);
 
 /* Computes LongBench's code_sim_score: difflib's ratio of reference and first line of code. */
 int kvd_code_similarity(const char *answer, const char *reference, double *score, kvd_err *err);
 
-/*
- * From here on, scores of InfiniteBench (src/compute_scores.py of
- * github.com/OpenBMB/InfiniteBench). Digits are 0 to 9 only.
- */
+/* The functions below score InfiniteBench like its own src/compute_scores.py. Digits are 0 to 9. */
 
 /* Returns true for an integer as JSON writes it, such as -12. */
 bool kvd_is_whole_number(const char *s);

@@ -70,7 +70,7 @@ static int kind_at(const kvd_calibration_point *x)
     return kind_of(&x->spectrum->spectrum.calibration);
 }
 
-/* Returns 0 for "...-rows", 2 for "...-weighted", otherwise 1 (centroids). */
+/* Returns the kind of calibration in a measure's name: 0 "-rows", 2 "-weighted", otherwise 1. */
 static int kind_wanted(const char *name)
 {
     return strstr(name, "-rows") ? 0 : strstr(name, "-weighted") ? 2 : 1;
@@ -183,7 +183,7 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
     return worst;
 }
 
-/* Sets the range of changes, in %, between calibrations on two halves of a text. */
+/* Finds the range of changes of singular values, in %, between the two halves of a text. */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
 {
@@ -201,7 +201,7 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
         }
 }
 
-/* Computes the change of singular values, in %, without half of the sequences. */
+/* Computes the change of singular values, in %, if half of the sequences are left out. */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
 {

@@ -114,7 +114,7 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
         for (size_t k = 0;
              kvd_row_is_point(rows, i) && k < sizeof quantities / sizeof quantities[0]; k++) {
             const double p = kvd_row_real(rows, i, "overall_p");
-            /* Names methods that remove no dimensions by their parameters. */
+            /* Methods without a removed fraction p are named by their parameters. */
             if (isnan(p))
                 snprintf(setting, sizeof setting, "%s", kvd_row_text(rows, i, "settings"));
             else
@@ -183,7 +183,7 @@ static const char *differ(const kvd_observation *a, const kvd_observation *b)
                                            : NULL;
 }
 
-/* Returns the value in `y` under p's conditions, or NULL. *other: one under other conditions. */
+/* Returns p's quantity from `y` under equal conditions, or NULL. *other: under other conditions. */
 static const kvd_observation *match(const kvd_observations *y, const kvd_observation *p,
                                     const kvd_observation **other)
 {

@@ -232,8 +232,8 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Returns log perplexity at the job time of `e`, interpolated, or NaN. `slower`: beyond all
- * results, by the lowest perplexity.
+ * Returns the log perplexity of `method` at the job time of `e`, interpolated, or NaN. If `slower`:
+ * its lowest one, if `e` is slower than all its results.
  */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const char *method, const kvd_result *x, size_t scored, bool slower)
@@ -268,7 +268,7 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/* Appends the change of perplexity from method B to A, in %, at A's (of_a) or B's job times. */
+/* Appends perplexity changes from method B to A, in %, at the job times of A (of_a) or of B. */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
 {
@@ -315,7 +315,7 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /* Otherwise compares slower results with the faster method's lowest perplexity. */
+            /* If the times do not overlap, compares with the faster method's lowest perplexity. */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

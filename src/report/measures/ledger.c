@@ -55,7 +55,7 @@ static const char *const column_name[N_COLUMNS] = {"id",
                                                    "cannot"};
 
 typedef struct {
-    /* name of the wanted column, or "*SUFFIX" for all that end so */
+    /* name of the wanted column, or "*SUFFIX" for all columns whose names end in SUFFIX */
     const char *want;
     bool *use;
     size_t n_columns, n_values;
@@ -264,7 +264,7 @@ static void plain_name(const char *measure, char *buf, size_t size)
         snprintf(buf, size, "%s", measure);
 }
 
-/* Parses "LO:HI words" or "words". Without LO:HI, both limits are NaN. */
+/* Parses "LO:HI words" and returns "words". Without LO:HI, *lo and *hi become NaN. */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
     int n = 0;
@@ -275,7 +275,7 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/* Appends the range for a false claim, such as "; null: 46.9 to 50 %". */
+/* Appends the range expected if the claim is false, such as "; null: 46.9 to 50 %". */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
     char range[96];
@@ -305,7 +305,7 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* Appends other measures. Names the one that judges the trend. */
+/* Appends values of further measures as text. Writes "trend" before the measure named `trend`. */
 static int say_beside(const kvd_results *r, char *measures, const char *trend, kvd_ledger_entry *e,
                       kvd_err *err)
 {

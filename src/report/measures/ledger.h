@@ -91,8 +91,8 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /*
- * Returns the number of curves over the load, 0 without a test of loads. *least, *most: fractions
- * of loads that pass.
+ * Returns the number of curves over the load (request rate), 0 without a test of loads. *least,
+ * *most: fraction of loads that pass, over curves.
  */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
@@ -129,7 +129,6 @@ typedef struct {
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
-/* Adds the section on the papers' claims. */
 void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report);
 
 /* Writes a text such as "104 figures and tables of the papers: 40 measured here, ...". */
@@ -172,8 +171,8 @@ int kvd_published_load(const char *paper, const char *name, kvd_published_table 
 void kvd_published_release(kvd_published_table *t);
 
 /*
- * number of comparisons of two data sets, and of those that violate |epsilon_a - epsilon_b| <=
- * delta_a + delta_b
+ * number of pairs of data sets, and of pairs whose published numbers violate |epsilon_a -
+ * epsilon_b| <= delta_a + delta_b
  */
 typedef struct {
     size_t pairs, violated;
@@ -183,7 +182,7 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 /* Returns true if one number x gives every delta as |epsilon - x| within rounding. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/* number of models that one epsilon fits; with deltas in random order: mean, chance of as many */
+/* number of models whose deltas are all |epsilon - x| for one x, and what chance would give */
 typedef struct {
     size_t fits;
     double expected, probability;
@@ -193,14 +192,14 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 /* two columns of published tables with mostly equal digits */
 typedef struct {
     char table[2][64], column[2][64];
-    /* number of common lines, and of lines with equal digits */
+    /* number of common rows, and of rows with equal digits */
     size_t shared, equal;
 } kvd_published_twin;
 
-/* Finds two columns that agree in most of at least 4 lines. The caller frees *out. */
+/* Finds columns of two tables that agree in most of 4 or more rows. The caller frees *out. */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
-/* two models of different names with equal numbers */
+/* two models of different names with equal numbers in published tables */
 typedef struct {
     char table[2][64], model[2][64];
     size_t numbers;

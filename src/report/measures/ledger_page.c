@@ -114,7 +114,7 @@ static size_t figure_name(const char *id)
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
-/* Draws ratios of two methods against the request rate. */
+/* Draws a figure of claims: ratios of two methods against the request rate. */
 static void figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s)
 {
     const size_t n = figure_name(l->entry[first].id);

@@ -67,8 +67,8 @@ typedef struct {
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Returns true for rotations per query head, or if not per_query per KV head. Both are true for
- * equal numbers.
+ * Returns true for rotations per query head (per_query) or per KV head (not per_query); always true
+ * in models that have as many KV heads as query heads.
  */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
@@ -85,7 +85,7 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
     kvd_values_null(out, 100 * fmax(0, 1 - c) / 2, 50);
 }
 
-/* Sets the range for a false claim, from random weights. Returns false if there are none. */
+/* Sets the range expected for a false claim, from random weights. Returns false without any. */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -138,7 +138,7 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/* Sets the range for a false claim: the energy that a random rotation keeps. */
+/* Sets the range expected for a false claim: the energy that a random rotation keeps. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -160,7 +160,7 @@ bool kvd_of_token_counts(const kvd_similarity *s)
     return false;
 }
 
-/* Returns true if file x compares token counts of one text, and another file compares texts. */
+/* Returns true if x compares numbers of tokens of one text, and another file compares texts. */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
     bool other = false;
@@ -226,7 +226,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* The data must be of a real text, not of random token ids. */
+                /* The last measure, energy-ratio, needs real data, not random token ids. */
                 else if (want_random && rb)
                     continue;
                 else
@@ -241,7 +241,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     return 0;
 }
 
-/* Appends delta / epsilon against the number of calibration tokens. */
+/* Appends delta / epsilon of rotations (relative difference) by number of calibration tokens. */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;
@@ -261,7 +261,7 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
                 goto done;
             continue;
         }
-        /* Points that differ only in tokens are adjacent, in rising order. */
+        /* Points that differ only in the number of tokens are adjacent, in rising order. */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&
                strcmp(p[last + 1].series, p[i].series) == 0)

@@ -8,14 +8,11 @@
 
 /* Returns the mean over heads of singular value `dim`, divided by sqrt(n_rows) if normalised. */
 double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised);
-/* Returns the smaller half's share in the sum of singular values, mean over heads. */
+/* Returns the share of the smaller half of singular values in their sum, mean over heads. */
 double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair);
 /* Returns how many dimensions hold the fraction `share` of sum(sigma^2), mean over heads. */
 double kvd_dims_for_energy(const kvd_spectrum *s, kvd_pair pair, double share);
-/*
- * Returns the fraction of singular values below 1, divided by sqrt(n_rows) if normalised (ZDC
- * paper, Fig. 13).
- */
+/* Returns the fraction of singular values, / sqrt(n_rows) if normalised, below 1 (ZDC, Fig. 13). */
 double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised);
 /* mean and standard deviation over heads of the largest singular value */
 int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd, kvd_err *err);
@@ -36,7 +33,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
 
 /* Returns true if two files were calibrated on one text, by label or content. */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/* Returns true for the longest text of its label, or the first of equally long ones. */
+/* Returns true for the file with most tokens among those of its label, or the first of several. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
 /* Returns true if two files have one label, so that token counts are compared. */
@@ -61,14 +58,14 @@ typedef struct {
     char metric[48];
     /* true if the queue of requests grows at this rate: the value depends on the duration */
     bool grows;
-    /* true if a load below this one was simulated for the baseline alone */
+    /* true if between this load and the one below, only the baseline was simulated */
     bool gap;
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
     /* range expected if the claim is false; NaN if unknown */
     double null_lo, null_hi;
     /* request rate / highest rate of the baseline; NaN without a rate */
     double load;
-    /* number of the curve, whose values have rising loads */
+    /* number of the curve that the value belongs to; loads rise along a curve */
     size_t curve;
 } kvd_measured_value;
 
@@ -133,12 +130,19 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_e
 /* Appends a finite value with a text that says what was measured. */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
-/* Set the 95 % interval of the last value, or its range if the claim is false. */
+/* Sets the 95 % interval of the last value. */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
+/* Sets the range of the last value that is expected if the claim is false. */
 void kvd_values_null(kvd_measured *v, double lo, double hi);
-/* Marks values from `first` on as times on the device at the start of `engine`. */
+/* Marks values from `first` on as times measured on the device that `engine` begins with. */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
+
+/*
+ * Returns true if method `text` has the name and parameters of `asked` ("zack,p=0.3") and none that
+ * it excludes ("!p").
+ */
+bool kvd_report_is_method(const char *text, const char *asked);
 
 /*
  * Measures of job completion times (JCT) on a GPU, one value per matching job. Change: value of A /
@@ -165,12 +169,6 @@ void kvd_values_release(kvd_measured *v);
  *
  * A job without time in PHASES has no jct-share, jct-of-... or jct-shared.
  */
-/*
- * Returns true if method `text` has the name and parameters of `asked` ("zack,p=0.3") and none that
- * it excludes ("!p").
- */
-bool kvd_report_is_method(const char *text, const char *asked);
-
 bool kvd_jct_measure_known(const char *name);
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
                     kvd_err *err);
@@ -204,27 +202,27 @@ bool kvd_setting_measure_known(const char *name);
 int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Measures of token statistics, one value per kvdim/tokens file of a trained model. Important
- * (unimportant): a fixed fraction of a layer's tokens with the highest (lowest) mean scores as
- * queries.
+ * Measures of token statistics, one value per kvdim/tokens file of a trained model. A layer's
+ * important (unimportant) tokens: a fixed fraction with highest (lowest) mean scores as queries.
  *
  * - score-range: range of attention scores of the last layer / of the first, percent
- * - near-unimportant: common to neighbouring layers, percent; -as-key: by mean score as a key;
- *   -denominator: by softmax denominator; near-important...: for important tokens
- * - rise-unimportant, rise-important: near-... less the percentage common to first and last layer
- * - received-decades: powers of ten between 0.1 % and 99.9 % quantile of received attention, mean
- *   over layers
- * - value-decades: of norms of value vectors, largest over layers
- * - more-decades: received attention less value norms, smallest over layers
+ * - near-unimportant: percentage of unimportant tokens that neighbouring layers share. Suffix
+ *   -as-key: tokens ranked by mean score as keys; -denominator: by softmax denominator.
+ *   near-important...: the percentage of important tokens
+ * - rise-unimportant, rise-important: near-... minus the percentage that first and last layer share
+ * - received-decades: log10 of the 99.9 % / the 0.1 % quantile of received attention, mean over
+ *   layers
+ * - value-decades: log10 of these quantiles' ratio for norms of value vectors, largest over layers
+ * - more-decades: decades of received attention minus decades of norms, smallest over layers
  *
  * Critical tokens, the fewest with 95 % of the attention, mean over requests:
  *
- * - critical-layers, critical-heads: largest / smallest number over layers, over KV heads (mean
- *   over layers)
+ * - critical-layers: largest / smallest number over layers; critical-heads: over KV heads, mean
+ *   over layers
  * - critical-requests: standard deviation over requests / mean, percent
  *
- * Null range: the model with random weights; for critical-layers and critical-heads also ratios by
- * chance.
+ * Range if the claim is false: that of random weights; for critical-layers and critical-heads also
+ * ratios by chance.
  */
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
@@ -239,18 +237,20 @@ typedef struct {
     double asked;          /* allowed loss: perplexity / perplexity of the uncompressed model - 1 */
     kvd_interval measured; /* measured loss, and its confidence interval */
     double share;          /* size of the cache as a fraction of a 16-bit cache */
-    /* smallest cache of other parameters whose loss is at most `asked`; NaN if none */
+    /* smallest cache that other parameters have at a loss of at most `asked`; NaN if none */
     double oracle_asked;
-    /* smallest cache of other parameters at a loss of at most measured.value */
+    /* smallest cache that other parameters have at a loss of at most measured.value */
     double oracle_measured;
-    /* the two for losses measured.lo and measured.hi */
+    /*
+     * smallest caches that other parameters have at losses of at most measured.lo and measured.hi
+     */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
-/* Compares proposed parameters with the best measured ones. The caller frees *all. */
+/* Compares parameters that kvdim-fit proposed with the best measured. The caller frees *all. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/* Computes by how many percent the proposed cache exceeds the smallest measured one. */
+/* Computes by how many percent caches with kvdim-fit's parameters exceed the smallest measured. */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
 /* smallest number of results from which saved bytes at 99 % of the accuracy are read */
@@ -268,7 +268,7 @@ bool kvd_calibration_reduced(const kvd_spectrum *s);
 /* Returns true for files that serve only to compare calibrations (ZDC paper, Fig. 15 and 26). */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the same calibration on all sequences, or NULL. */
+/* Returns the file calibrated like *s but on all sequences, or NULL. */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
 /* Returns the file with which a result was calibrated, by label and model, or NULL. */
@@ -286,19 +286,13 @@ typedef struct {
     double perplexity;
 } kvd_calibration_point;
 
-/*
- * Lists results with calibrations, ordered by text, method and removed fraction. The caller frees
- * *points.
- */
+/* Lists calibrated results by text, method and removed fraction. The caller frees *points. */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
 /* Returns true for equal methods and removed fractions p. */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
-/*
- * Returns true for equal methods, removed fractions and kinds of vectors and, if `centroids`, their
- * number.
- */
+/* Returns true for equal methods, fractions, vectors and, if `centroids`, numbers of centroids. */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 

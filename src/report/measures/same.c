@@ -9,7 +9,7 @@
 typedef struct {
     const char *column;
     /*
-     * group of columns that a caller can exclude: "widths" (kept dimensions), "sample" (texts),
+     * name by which a caller can exclude the column: "widths" (kept dimensions), "sample" (texts),
      * "bases" (rotations), or NULL
      */
     const char *group;

@@ -10,9 +10,8 @@
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
-/* parts of a name "serving-WHAT-A-over-B:TRACE" */
+/* parts of a measure's name "serving-WHAT-A-over-B:TRACE" */
 typedef struct {
-    /* parts of a measure's name: quantity, methods A and B, and the end of the trace's text */
     char what[12], a[48], b[48], trace[32];
 } question;
 
@@ -49,7 +48,7 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/* Returns 1 if online=1 rotates keys back, 2 if explicit=1 does with a file's rotations, else 0. */
+/* Returns 1 if the method's text has the parameter online=1, 2 if it has explicit=1, else 0. */
 static int rebuilds(const char *method)
 {
     return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;
@@ -85,7 +84,7 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/* Returns true if few requests are served, or the last one ends late. */
+/* Returns true if the queue grows: less is served than arrives, or the last request ends late. */
 static bool grows(const kvd_report_row *e)
 {
     const double served = kvd_report_real(e, "served_per_s"), drain = kvd_report_real(e, "drain_s"),
@@ -136,7 +135,7 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
         const size_t first = out->n;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        /* Marks the queue as not growing, because here growth is expected. */
+        /* Unmarks growing queues, because this measure compares servers with too little memory. */
         for (size_t k = first; k < out->n; k++)
             out->value[k].grows = false;
     }
@@ -155,7 +154,7 @@ static int by_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Collects results that differ only in kind and request rate. The caller frees c->at. */
+/* Collects results with the method and conditions of `row` at all rates. The caller frees c->at. */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
 {
@@ -201,7 +200,7 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/* largest ratio of equal loads; two searches of the highest rate differ by up to 0.4 % */
+/* largest ratio of equal loads: searches for the highest rate can differ by 0.4 % */
 static const double last_load = 1.005;
 
 static void end_at_highest_rate(kvd_measured *v, size_t first)
@@ -253,10 +252,7 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/*
- * Appends a curve for each result of method A under the conditions of `top`, the highest rate of
- * method B.
- */
+/* Appends a curve per highest rate of method A. `top`: highest rate of B, in equal conditions. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

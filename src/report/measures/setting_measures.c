@@ -42,7 +42,7 @@ static bool find_mirrored(const kvd_result *x, const char *label, const char *co
     return false;
 }
 
-/* Divides the KL divergence with bits[0], [1] for K, V by that with bits[2], [3]. */
+/* Divides the KL divergence with bits[0] of K, bits[1] of V by that with bits[2] and bits[3]. */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
     size_t a, b;
@@ -111,7 +111,7 @@ static double v_over_qk(const kvd_result *x, const char *label)
     return ratio;
 }
 
-/* Returns by how many percent 4-bit K and V raise the perplexity above 4-bit weights. */
+/* Returns by how many percent 4-bit K and V raise the perplexity above that of 4-bit weights. */
 static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -148,7 +148,6 @@ static double number_of(const kvd_rows *rows, size_t row, const char *key)
                : (double)NAN;
 }
 
-/* KL divergence with its 95 % interval */
 typedef struct {
     double value, lo, hi;
 } divergence;
@@ -185,7 +184,7 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/* Appends the KL divergence of h2o / that of sparsity at equal size; 1 if the claim is false. */
+/* Appends h2o's KL divergence / that of sparsity at equal size; 1 if the claim is false. */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -211,7 +210,7 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
     const char *const (*bits)[4]; /* bits of K and V in numerator and denominator, or NULL */
-    /* function that is used instead of `compute` for several values per text, or NULL */
+    /* used instead of `compute` by a measure with several values per text; else NULL */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -288,8 +287,8 @@ bool kvd_rate_measure_known(const char *name)
 }
 
 /*
- * Returns the search of a result for 99 % of a score, or NULL. Both names end at `len` bytes or at
- * their end. `metric` is "" for any score but that against the uncompressed model's output.
+ * Returns the search for 99 % of a score by the method whose name has `len` bytes, or NULL. Never
+ * one whose score compares with the uncompressed output. `metric`: its score, or "".
  */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len,
                                           const char *metric)
@@ -357,7 +356,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     return 0;
 }
 
-/* Returns true if the values are equal to four significant digits. */
+/* Returns true if `settings` has the parameter `key` with `value`, to four significant digits. */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
     char wanted[64];
@@ -477,7 +476,7 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* The cache falls as the loss rises, so the ends are exchanged. */
+        /* A smaller loss allows only larger caches, so the interval begins at oracle_lo. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

@@ -115,7 +115,7 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/* Averages point i over all reference texts. Returns false if some lack this number of tokens. */
+/* Averages result all[i] over reference texts. Returns false if one lacks this number of tokens. */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;
@@ -185,7 +185,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /* true for the first result of its series, which computes the mean of all */
+        /* true for the first of the entries that differ only in the reference text */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

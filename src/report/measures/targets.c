@@ -143,7 +143,7 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
-        /* Only a removed fraction p of 0 means "uncompressed". */
+        /* Other parameters than the removed fraction p have no value that means "uncompressed". */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

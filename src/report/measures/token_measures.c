@@ -20,7 +20,7 @@ static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/* Returns near() minus the percentage of first and last layer. */
+/* Returns the percentage of tokens shared by neighbouring layers minus that of first and last. */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -88,7 +88,7 @@ static double normal_quantile(double p)
     return lo;
 }
 
-/* Returns the largest ratio that chance gives between n equal means (95 %, Bonferroni). */
+/* Returns the largest ratio of n measured means that chance explains if all are equal (95 %). */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
     double all = 0, worst = 0;
@@ -131,7 +131,7 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /* function that returns the largest value by chance if all means are equal, or NULL */
+    /* function for the largest value that chance explains if all means are equal, or NULL */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -144,7 +144,7 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/* measures of tokens that layers share, and their ranking */
+/* measures of the tokens that two layers share, and how these tokens were ranked */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -184,7 +184,7 @@ static double value_of(const kvd_tokens *t, int which)
     return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
 }
 
-/* Finds a measure's range over models with random weights. Returns false if there are none. */
+/* Finds the range of a measure over models with random weights. Returns false without any. */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
 {

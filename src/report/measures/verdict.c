@@ -16,7 +16,7 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/* answer of a test; for several values, the smallest counts */
+/* answer to the question if a value passes a test; of several answers, the smallest is taken */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -117,7 +117,7 @@ typedef struct {
     double passed, failed;
 } held_loads;
 
-/* Returns passed and failed fractions of loads. With a growing queue, loads do neither. */
+/* Returns the fractions of loads that pass and fail. Loads with growing queues count as neither. */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};

@@ -16,7 +16,7 @@ int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 kvd_table *kvd_section_spectra(kvd_section *s, const char *name, const char *title);
 /* Adds the mean singular values of all matrices of a file. */
 void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x);
-/* Notes which cells plots/spectra.gp cannot draw. a, b: decomposed matrices of its panels. */
+/* Notes points that plots/spectra.gp cannot draw. a, b: decomposed matrices of its panels. */
 void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /* Adds similarities of rotations (ZACK paper, Tables 4 and 5, Fig. 18; FDC paper, Table 2). */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
@@ -62,12 +62,12 @@ typedef struct {
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
                         kvd_err *err);
-/* Adds searches for the strongest compression that keeps a share of the score. */
+/* Adds the results of searches for the strongest compression that keeps a share of the score. */
 void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
                        kvd_section *s);
 /*
- * Adds benchmark scores against cache bytes and step times. link: bytes per second of a modelled
- * link, or NaN.
+ * Adds benchmark scores by cache bytes and by step time. `link`: bytes per second of a link over
+ * which each step would read the cache, or NaN.
  */
 int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_err *err);
 /* Adds the tables of generated texts, of hidden pass keys and of document classes to the page. */
@@ -87,9 +87,9 @@ int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds token statistics (ZDC paper, Fig. 6 to 8; LeanKV, Fig. 1 to 3). */
 void kvd_study_tokens(const kvd_results *r, kvd_report *report);
-/* Checks the papers' tables of epsilon and delta (folder `paper`) for consistency. */
+/* Checks the papers' tables of rotations (epsilon, delta) in folder `paper` for consistency. */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Appends sweeps that were interrupted or left out measurements. */
+/* Appends a sentence on sweeps that were interrupted or could not run all measurements. */
 void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_text *words);
 /* Lists results of random weights. Call after kvd_study_summary, before other sections. */
 void kvd_study_random_weights(const kvd_results *r, kvd_report *report);

@@ -350,7 +350,7 @@ static void bytes_table(const kvd_accuracy_entries *all, kvd_section *s)
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* A cache's bytes do not depend on the text. */
+        /* Lists a setting once, because the bytes of a cache do not depend on the text. */
         if (again)
             continue;
         char setting[100];

@@ -68,7 +68,7 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
     return true;
 }
 
-/* Adds a point to a figure. Seconds of calibration only go to the first method of a calibration. */
+/* Adds a point. Its seconds are set only for the first method that uses the calibration. */
 static void curve_row(kvd_table *t, const char *panel, double at,
                       const kvd_calibration_point *point, const kvd_calibration_point *x,
                       bool texts)

@@ -30,7 +30,7 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
-/* Makes a table. For early kvdim-eval files, its name ends in "-of-eval". */
+/* Makes a table of results. If they are of early kvdim-eval files, its name ends in "-of-eval". */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s)
 {

@@ -112,7 +112,7 @@ static void shares_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/* Returns rows with phase times, ordered by length. The caller frees the array. */
+/* Returns rows with phase times, ordered by input and output length. The caller frees the array. */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
 {
@@ -188,7 +188,7 @@ static void bars_figure(const kvd_report_row *const *e, size_t n, int number, bo
             : "Parts of the time of a job, prefill and decode together, in percent of the JCT of "
               "none at the same input and output lengths (of the method itself where none was not "
               "run).");
-    /* pixels for slanted labels below the axis and to its left */
+    /* pixels that slanted labels take below the axis, and to the left of it */
     const int below = 20 + (int)(6.6 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
               width = 150 + beside + 46 * (int)n;
     kvd_section_figure(s, name, "jct_bars.gp", width < 760 ? 760 : width, 410 + below, caption,
@@ -256,7 +256,7 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* output (or input) length of the last panel */
+        /* output (or, if `output`, input) length of the latest panel */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

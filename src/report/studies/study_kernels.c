@@ -102,7 +102,7 @@ static void schedule_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/* Returns true if the kernel's heads lost dimensions and cuDNN was timed too. */
+/* Returns true if heads lost dimensions and the time can be compared with cuDNN's. */
 static bool on_curve(const kvd_report_row *e)
 {
     return strcmp(kvd_report_text(e, "runs"), "dense") && !isnan(kvd_report_real(e, "speedup"));

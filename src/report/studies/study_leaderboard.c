@@ -111,7 +111,7 @@ static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err
         const kvd_accuracy_entry *const e = &all->item[i];
         if (isnan(kvd_entry_real(e, "score")))
             continue;
-        /* Searches from the newest point back, because the rows of a point follow each other. */
+        /* Searches backwards, because results with equal parameters follow each other. */
         size_t p = b->n;
         while (p > 0 && !same_point(b->point[p - 1]->all, e))
             p--;
@@ -169,7 +169,7 @@ static void put_settings(kvd_table *t, const standing *x)
     kvd_table_text(t, settings);
 }
 
-/* Appends percent. A value that is 0 apart from rounding becomes 0. */
+/* Appends a share and its interval in percent. Rounding errors next to 0 become 0. */
 static void put_percent(kvd_table *t, const standing *x, const char *column)
 {
     const kvd_interval share = kvd_entry_interval(x->all, column);

@@ -23,7 +23,7 @@ static double mean_kl(const double *kl, const double *predictions, const size_t 
     return sum / count;
 }
 
-/* Returns a method's bytes at KL divergence `wanted`, interpolated in log(KL), or NaN. */
+/* Returns bytes at KL divergence `wanted`, interpolated in its log, or NaN. times [n]: weights. */
 static double bytes_at(const kvd_paired_curve *c, const double *predictions, const size_t *times,
                        size_t n, double wanted)
 {
@@ -84,7 +84,7 @@ static int by_falling_bytes(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Fills *c with results of `file`, by falling bytes. The caller frees c->setting. */
+/* Fills *c with results first .. last of `file`, by falling bytes. The caller frees c->setting. */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Section of the report: the papers' tables of epsilon and delta. */
+/* Section of the report: the papers' tables of rotations (epsilon, delta). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,7 +174,7 @@ static void extend(range *r, double x)
     r->n++;
 }
 
-/* Returns a model's measured delta / epsilon. `random`: one text is random token ids. */
+/* Returns measured delta / epsilon of two rotations. `random`: one text is random token ids. */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)
 {

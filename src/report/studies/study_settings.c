@@ -30,7 +30,7 @@ static const struct {
              {"top-1 share at least 0.95", under_5_percent},
              {"perplexity at most 1.1 times", under_a_tenth}};
 
-/* Returns the parameter values that were measured, without those of searches. */
+/* Returns the number of measured parameter values, without those that a search chose. */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
     size_t n = 0;

@@ -159,7 +159,7 @@ static void critical_data(const kvd_tokens *x, kvd_section *s)
         for (int l = 0; l < x->n_layers; l++)
             /* Draws the whole layer (h = -1), then each KV head. */
             for (int h = -1; h < kv; h++) {
-                /* index of the array of means; standard deviation, minimum and maximum follow */
+                /* dataset of means; those of standard deviation, minimum and maximum follow it */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
                 kvd_table_text(t, h < 0 ? "layer" : "kv_head");

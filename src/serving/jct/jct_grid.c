@@ -51,7 +51,7 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
-    /* pages of each request in layers with a sliding window */
+    /* pages that each request gets in layers with a sliding window */
     const size_t near = l->window_pages / batch;
     const size_t whole =
         (near < l->window_share ? smaller(near, l->pages / batch) : l->pages / batch) * PAGE;
@@ -68,7 +68,7 @@ static size_t next_batch(size_t batch, size_t most)
     return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
 }
 
-/* Returns after how many cached tokens samples + 1 steps still fit into max_len. */
+/* Returns the largest number of cached tokens before samples + 1 steps that fit into max_len. */
 static size_t longest_before(size_t max_len, size_t samples)
 {
     return max_len > samples + 2 ? max_len - samples - 2 : 1;
@@ -140,7 +140,7 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
     return 0;
 }
 
-/* Runs n prompt tokens after `before` cached ones. Only the last chunk is timed. */
+/* Runs n prompt tokens after `before` cached ones, in chunks. *seconds: time of the last chunk. */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
 {

@@ -16,8 +16,8 @@ typedef struct {
 } kvd_jct_point;
 
 /*
- * Lists iterations to measure in *point [n], allocated: prompt parts, the most prompts that fit,
- * and decode steps. If `whole`, prompts are not split.
+ * Lists the iterations to measure in *point [n], allocated: parts of prompts, as many prompts as
+ * fit into one iteration, and decode steps. If `whole`, prompts are not split.
  */
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);

@@ -22,7 +22,6 @@ double kvd_jct_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Returns a pseudo-random token id, by the finaliser of splitmix64. */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + ((uint64_t)r << 32) + p + 1;
@@ -183,7 +182,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     if (status)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
-    /* The remaining time is the host's. */
+    /* Counts the remaining time of the iteration as the host's. */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
     take(v, it, end);
@@ -279,7 +278,7 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     status = status || serve(&v, err);
     if (!status) {
         summarise(&v);
-        /* Needs runs above 1 s, because GPUs update the energy counter only every 0.1 s. */
+        /* Measures energy in runs above 1 s, because GPUs update the counter only every 0.1 s. */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;
     }

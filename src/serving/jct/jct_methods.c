@@ -193,7 +193,7 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
     if (cfg->spread && !kvd_jct_wants_spread(cfg))
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
-    /* Warns if kept dimensions were chosen for other rotations. */
+    /* Warns if kept dimensions were chosen for other rotations than the given ones. */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
             return -1;
@@ -226,7 +226,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model = m->info,
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
-        /* Methods that rotate heads have their own rotations, others a random one, if any. */
+        /* Methods that remove dimensions have their own rotations, others the random rotations. */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]
                                            : NULL,

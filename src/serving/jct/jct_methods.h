@@ -38,10 +38,10 @@ typedef struct {
     size_t n;
 } kvd_jct_methods;
 
-/* Returns true if heads keep different dimensions with random rotations. */
+/* Returns true if heads keep different numbers of dimensions, after random rotations. */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
-/* Reads the files of all methods. Call kvd_jct_methods_release also on failure. */
+/* Reads the methods' input files. Call kvd_jct_methods_release also on failure. */
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
 /* Warns about files that no method reads or that fit other rotations. */

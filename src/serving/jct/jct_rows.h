@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "formats/jct.h"
 
-/* values that all results of a method share */
+/* columns that are equal in all kvdim/jct rows of a method */
 typedef struct {
     /* method with parameters, "zack,p=0.5", and without, "zack" */
     const char *method, *name;
@@ -26,7 +26,7 @@ typedef struct {
 
 /* one run of a job: equal requests that arrive together */
 typedef struct {
-    /* times of iterations with prompt tokens, and of others */
+    /* times of iterations with prompt tokens, and of iterations with decode steps only */
     kvd_phase_times prefill, decode;
     /* seconds from the first arrival to the last token */
     double jct;
@@ -38,22 +38,19 @@ typedef struct {
     size_t preempted, recomputed;
     double held_bytes;  /* largest size of the KV cache */
     double held_tokens; /* tokens in the KV cache at its largest size */
-    /* number of bytes between GPUs: [0] of Q, K and V; [1] of attention outputs */
+    /* bytes sent between GPUs: [0] of Q, K and V; [1] of attention outputs */
     double sent[2];
     double joules; /* energy of all GPUs; NaN if not known */
 } kvd_jct_run;
 
-/*
- * Adds a job that was run n_runs times, with the median run's times. gap [n_gaps]: seconds between
- * tokens of all runs.
- */
+/* Adds a job, run n_runs times, with its median times. gap [n_gaps]: seconds between tokens. */
 int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t input,
                     size_t output, const kvd_jct_run *run, int n_runs, const double *gap,
                     size_t n_gaps, kvd_err *err);
 
 /*
- * Adds an iteration with the median of second [n]. It has `piece` prompt tokens after `before`, or
- * if `piece` is 0 decode steps.
+ * Adds an iteration, measured n times (second), with its median. It has `piece` prompt tokens after
+ * `before` cached ones, or is a decode step if `piece` is 0.
  */
 int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, size_t before,
                           size_t batch, double context, const double *second, int n, kvd_err *err);
@@ -70,10 +67,10 @@ int kvd_jct_add_request(kvd_rows *r, const kvd_jct_setting *s, const kvd_jct_req
                         kvd_err *err);
 
 enum { KVD_JCT_LINE = 320 };
-/* heading, and one formatted line of results */
+/* heading of the table whose lines kvd_jct_line formats */
 extern const char kvd_jct_heading[];
 const char *kvd_jct_line(const kvd_rows *rows, size_t row, char line[KVD_JCT_LINE]);
-/* Formats a summary of a method's requests. */
+/* Formats mean, median and 99 % quantile of the latencies of a method's requests. */
 const char *kvd_jct_requests_line(const kvd_rows *rows, const char *method,
                                   char line[KVD_JCT_LINE]);
 

@@ -14,7 +14,7 @@ typedef struct {
     uint32_t *id;
 } sampled;
 
-/* Returns the middle of the `weight` steps for which step i counts. */
+/* Returns the cached tokens of computed step i: in the middle of the steps that it represents. */
 static size_t place(const sampled *s, size_t i)
 {
     return s->input + (size_t)(((double)i + 0.5) * s->weight);

@@ -123,7 +123,7 @@ typedef struct {
     double value;
 } cell;
 
-/* Returns true if the table has this `kind` of result of the method with the values x. */
+/* Returns true if a row has this method and `kind`, and the values x [n] in their columns. */
 static bool has_row(const kvd_jct_sweep *s, const candidate *c, const char *kind, const cell *x,
                     size_t n)
 {
@@ -428,7 +428,7 @@ static int longest_first(const void *a, const void *b)
     return (p->input < q->input) - (p->input > q->input);
 }
 
-/* Runs one prompt of each length first: on an H200 the first took up to 14 ms longer. */
+/* Runs a prompt of each length, which on an H200 takes up to 14 ms longer the first time. */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {
     const size_t most = s->run.gpu[0] && !l->limits.chunk ? s->requests.n : 1;

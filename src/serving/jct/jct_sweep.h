@@ -22,7 +22,7 @@ typedef struct {
     char *rows_path; /* path of OUT.h5.rows */
     size_t n_before;
     bool was_complete; /* true if earlier rows come from a complete OUT.h5 */
-    /* options that affect the results; a resumed run must have the same */
+    /* text of the options that affect results; a resumed run must have an equal text */
     char *description;
     char *skipped; /* messages about omitted measurements, one per line */
     size_t points, done, left_out, printed;
@@ -31,16 +31,16 @@ typedef struct {
     kvd_progress progress;
 } kvd_jct_sweep;
 
-/* Runs all measurements without result. Skips those that are too large for the cache. */
+/* Runs all measurements that have no result yet. Skips those that are too large for the cache. */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
-/* Creates OUT.h5.partial. With --resume, first reads OUT.h5.rows or OUT.h5. */
+/* Creates OUT.h5.partial. With --resume, first reads earlier results (OUT.h5.rows or OUT.h5). */
 int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err);
 
-/* Writes OUT.h5 and removes OUT.h5.rows. */
+/* Writes OUT.h5 and removes OUT.h5.rows, the results of an interrupted run. */
 int kvd_jct_sweep_finish(kvd_jct_sweep *s, kvd_err *err);
 
-/* Closes the files and keeps OUT.h5.rows. */
+/* Closes the files, but keeps OUT.h5.rows, from which --resume continues. */
 void kvd_jct_sweep_close(kvd_jct_sweep *s);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct {
     /* [n_points] measured points, filled by the caller */
     kvd_cost_point *point;
     size_t n_points;
-    /* values of u, rising; the points with one u form a curve over v */
+    /* measured values of coordinate u, rising; points of equal u form a curve over coordinate v */
     double *u;
     /* curve i has elements start[i] .. start[i + 1] - 1 of v and seconds */
     size_t *start, n;
@@ -23,8 +23,8 @@ typedef struct {
 } kvd_cost_table;
 
 /*
- * Sorts the points into a curve for each u. Fails if a point occurs twice or u has one value.
- * `first`, `second`: names of u and v.
+ * Sorts the points into a curve for each value of coordinate u. Fails if a point occurs twice or u
+ * has one value. `first`, `second`: names of the coordinates u and v.
  */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);

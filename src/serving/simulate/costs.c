@@ -10,9 +10,9 @@
 #include "serving/simulate/cost_table.h"
 
 struct kvd_costs {
-    /* seconds of a prompt part without attention; u: its tokens, v: earlier tokens */
+    /* seconds of a prompt part, without attention, by its tokens (u) and by earlier tokens (v) */
     kvd_cost_table prompts;
-    /* seconds of an iteration on prompts without attention; u: its tokens */
+    /* seconds of an iteration on whole prompts, without attention, by its tokens (u) */
     kvd_cost_table products;
     kvd_cost_table steps;
     double pair; /* seconds of attention per query-key product in a prompt */
@@ -64,7 +64,7 @@ static bool is_kind(const kvd_rows *s, size_t row, const char *kind)
     return !strcmp(kvd_row_text(s, row, "kind"), kind);
 }
 
-/* Returns true for this method and number of GPUs; -1 means any. */
+/* Returns true if the row is of this method and number of GPUs; -1 means any number. */
 static bool is_of(const kvd_rows *s, size_t row, const char *method, int gpus)
 {
     const double n = kvd_row_real(s, row, "gpus");
@@ -131,7 +131,7 @@ static double pairs(double tokens, double before)
 /*
  * Returns seconds of attention per query-key product.
  *
- * If only whole prompts were measured, fits u a + c u^2 / 2 and returns c.
+ * If only whole prompts of u tokens were measured, fits a u + c u^2 / 2 and returns c.
  */
 static double pair_seconds(const kvd_cost_table *t)
 {
@@ -150,7 +150,7 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/* Subtracts attention from the times of prompts. Whole prompts also go to c->products. */
+/* Subtracts attention from the times of prompts. Copies unsplit prompts to c->products. */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;
@@ -261,7 +261,7 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/* Returns the seconds of n tokens after `before` ones beyond matrix products. */
+/* Returns the seconds, but for matrix products, of n prompt tokens after `before` cached ones. */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {
     const double there = kvd_cost_table_at(&c->prompts, n, before, extrapolated),

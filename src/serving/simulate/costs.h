@@ -13,7 +13,7 @@
 #include "formats/rows.h"
 #include "serving/batching.h"
 
-/* Fails unless a table has these text and number columns, separated by spaces. */
+/* Fails unless a table has the columns `texts` and `numbers`, names separated by spaces. */
 int kvd_costs_columns(const kvd_rows *r, const char *path, const char *texts, const char *numbers,
                       kvd_err *err);
 
@@ -30,7 +30,7 @@ double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolat
 /* Returns the most bytes per token in the cache, summed over all GPUs. */
 double kvd_costs_bytes_per_token(const kvd_costs *c);
 double kvd_costs_weight_bytes(const kvd_costs *c); /* over all GPUs */
-/* Returns the measured cache's bytes, or NaN. */
+/* Returns the bytes of the cache in the run that measured the times, or NaN. */
 double kvd_costs_cache_bytes(const kvd_costs *c);
 int kvd_costs_gpus(const kvd_costs *c); /* 0 means the CPU */
 /* Return true if steps were CUDA graphs, or if their parts were timed. */

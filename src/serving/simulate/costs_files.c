@@ -7,7 +7,7 @@
 #include "formats/jct.h"
 #include "formats/rows.h"
 
-/* properties of files: those before SAME must be equal, differences of others are reported */
+/* properties of files; those before SAME must agree, differences in the others are only reported */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {

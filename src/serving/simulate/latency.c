@@ -80,7 +80,7 @@ static size_t count(const sorted *s, int b, double x)
     return lo - s->start[b];
 }
 
-/* Returns the k-th smallest latency, if those of block b occur weight[b] times. */
+/* Returns the k-th smallest latency of a resample with weight[b] copies of bootstrap block b. */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {
     size_t lo = 0, hi = s->n - 1;

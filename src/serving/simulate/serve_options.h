@@ -22,18 +22,18 @@ typedef struct {
     int gpus; /* -1 if not given */
     /* bytes of a GPU's memory, and bytes of it to leave free; NaN if not given */
     double memory, reserve;
-    /* limits of a batch, without `pages` */
+    /* limits of a batch; `pages` is not set */
     kvd_batching_limits limits;
     bool max_batch_given, max_tokens_given, chunk_given, admission_given;
     double slo_ttft, slo_tbt; /* service level objectives in seconds; infinite means none */
-    /* largest seconds per output token; NaN: no search of the rate */
+    /* latency bound in seconds per output token for the search of a rate; NaN: no search */
     double bound;
     size_t n_requests;   /* 0 if not given */
     double poisson_rate; /* requests per second; NaN means a recorded trace */
     const char *lengths;
 } kvd_serve_options;
 
-/* Wrong usage exits with status 2. */
+/* Parses the command line into *cfg. Wrong usage exits with status 2. */
 void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg);
 /* Records the options and the number of requests. */
 int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r, kvd_err *err);

@@ -10,10 +10,7 @@ typedef struct {
     kvd_batching_limits limits;
     int replicas;
     kvd_route route;
-    /*
-     * limits that requests should meet: seconds to the first token (TTFT) and between tokens (TBT);
-     * may be infinite
-     */
+    /* limits to meet: seconds to first token (TTFT) and between tokens (TBT); infinite: none */
     double slo_ttft, slo_tbt;
     uint64_t seed;
 } kvd_serve_setting;
@@ -28,7 +25,7 @@ typedef struct {
     /* seconds from arrival to last token, per output token */
     kvd_latency normalised;
     double wait; /* mean seconds from arrival to the start of the prefill */
-    /* seconds from the last arrival to the end */
+    /* seconds from the last arrival to the end of the last iteration */
     double drain;
     /* number of requests and of output tokens served per second */
     double served_rate, token_rate;
@@ -46,7 +43,8 @@ int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, 
                       kvd_serve_point *out, kvd_err *err);
 
 /*
- * Finds the highest rate, within 0.2 %, with mean JCT / output tokens at most `bound` seconds.
+ * Finds the highest request rate, within 0.2 %, with a mean latency (job completion time / output
+ * tokens) of at most `bound` seconds. base_rate: rate of `requests`.
  *
  * *rate is 0 if every rate exceeds `bound`, infinite if none does.
  */
@@ -56,8 +54,8 @@ int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests,
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err);
 
 /*
- * Computes the pages of 64 tokens in memory - reserve (bytes per GPU) next to the weights. NaN
- * `memory`: the measured size.
+ * Computes how many pages of 64 tokens fit into memory - reserve (bytes per GPU) next to the
+ * weights. NaN `memory`: as many as measured.
  */
 int kvd_serve_pages(const kvd_costs *c, double memory, double reserve, size_t *pages, kvd_err *err);
 

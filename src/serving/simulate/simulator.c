@@ -12,7 +12,7 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now; /* valid if `busy` is true */
-    /* busy: true while an iteration runs; touched: true if it must look for work again */
+    /* busy: true while an iteration runs; touched: true if the replica may have new work */
     bool busy, touched;
 } replica;
 
@@ -30,7 +30,7 @@ typedef struct {
     event *heap; /* heap of the times at which running iterations end, [n] */
     size_t n_events;
     kvd_served *served;
-    /* gap: seconds between tokens; latest [requests]: time of each one's latest token */
+    /* gap: seconds between tokens; latest [requests]: time of each request's latest token */
     double *gap, *latest;
     size_t *gap_at;
     kvd_simulated *out;

@@ -21,7 +21,7 @@ extern const char *const kvd_route_name[KVD_ROUTES + 1];
 
 /* times of a simulated request in seconds */
 typedef struct {
-    /* start: the model begins to process the request */
+    /* start: time at which the model begins to process the request */
     double arrival, start;
     double first, end;  /* times of the first and last token */
     double longest_gap; /* longest time between two tokens, or 0 */
@@ -43,10 +43,10 @@ typedef struct {
     size_t preempted, recomputed;
 } kvd_simulated;
 
-/* Returns output - 1, or 0 if the request never fits into the cache. */
+/* Returns a request's gaps between output tokens: output - 1, or 0 if it can never fit. */
 size_t kvd_simulate_gaps(const kvd_batching_limits *limits, const kvd_request *request);
 
-/* Simulates n requests. `gap` or NULL: output - 1 seconds per request. Fails on an interrupt. */
+/* Simulates all requests. `gap`, or NULL: their seconds between tokens. Fails on an interrupt. */
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits,
                  const kvd_costs *costs, int replicas, kvd_route route, kvd_served *served,
                  double *gap, kvd_simulated *out, kvd_err *err);

@@ -14,7 +14,7 @@
 
 enum { PAGE = 64 };
 
-/* A group has 1 / GROUPS of all sequences, within these limits, for any number of GPUs. */
+/* number of sequences that run together: 1 / GROUPS of all, between the other two numbers */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
@@ -38,7 +38,7 @@ typedef struct {
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
-    /* number of KV heads in all layers, and in those whose tokens engine->count counts */
+    /* number of KV heads in all layers, and in the layers in which the engine counts kept tokens */
     double heads, counted_heads;
     double row_bits; /* bits of a token's K and V before quantisation */
     /* bits of a token's K and V in one layer without compression */
@@ -63,7 +63,7 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /* ": use ..." is advice for programs that require a GPU. */
+        /* Cuts off the advice, which is for programs that require a GPU. */
         if (advice)
             *advice = '\0';
         return -1;
@@ -81,7 +81,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 {
     const bool member = kvd_gpu_method_name(p) != NULL;
     const bool rebuilds = p->dims && p->dims->rebuild;
-    /* Some methods read the prompt twice, at positions of its own. */
+    /* Methods that rank tokens by a repeated prompt need positions for two copies of the prompt. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of_text(p, c, max_len);
     const char *reason = NULL;
@@ -173,10 +173,7 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
         to->of.bits = to->of.entries * e->row_bits;
 }
 
-/*
- * Returns how many of n tokens are quantised, K and V counted separately. The newest stay exact,
- * and sometimes the first.
- */
+/* Returns how many of n tokens are quantised, in K plus in V. The newest and first may not be. */
 static size_t coded(const by_engine *e, size_t n)
 {
     const size_t exact = e->plan->tokens ? 0 : kvd_plan_exact(e->plan);
@@ -191,7 +188,7 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Returns true if all prompt tokens count as pruned, as keys are projected to fewer channels. */
+/* Returns true if all prompt tokens count as pruned, as their keys have fewer channels. */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;
@@ -205,7 +202,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* Tokens leave the window before the decode step reads it. */
+    /* Counts the tokens of sliding windows after the new tokens have displaced the oldest ones. */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
@@ -218,7 +215,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
     a->dense += dense_bits(e, s->rows);
-    /* A decode step also reads its own token's uncompressed K and V. */
+    /* A decode step reads earlier tokens from the cache, and its own K and V uncompressed. */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits - is->unseen;
@@ -231,7 +228,7 @@ static void count_rows(by_engine *e)
     e->heads = (double)c->n_layers * c->n_kv_heads;
     e->dense_bits = 8 * (double)kvd_dtype_bytes(KVD_BF16) * (double)kvd_config_cached(c);
     for (int l = 0; l < c->n_layers; l++) {
-        /* In a layer with a window, a method may quantise tokens, but does not choose them. */
+        /* Methods that choose tokens skip layers with a sliding window. Quantisation does not. */
         const bool window = e->plan->tokens ? has_window(e, l) : holds_window(e, l);
         e->counted_heads += window ? 0 : c->n_kv_heads;
         e->row_bits += holds_window(e, l) ? 0 : layer_bits(e, l);

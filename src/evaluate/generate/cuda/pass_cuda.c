@@ -19,7 +19,7 @@ typedef struct {
     kvd_device_memory memory;
     /* [max_tokens][d_model] hidden states after the last layer, on the GPU */
     float *hidden;
-    /* [max_tokens][d_model] the states of each sequence's last token, on the GPU */
+    /* [max_tokens][d_model] hidden states of each sequence's last token, on the GPU */
     float *last;
     float *logits;
 } gpu_pass;
@@ -106,7 +106,7 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
-/* Experts are streamed if they would leave less than 1/8 of the free memory. */
+/* Sets *streamed if the model has experts and its weights exceed 7/8 of the free GPU memory. */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
 {
