@@ -71,7 +71,7 @@ size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t wi
 /* Returns the fraction of n tokens that the layers' attention windows leave in the cache. */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/* Adds the counters of an uncompressed cache. offset [n_sequences + 1]: first tokens. */
+/* Adds the counters of an uncompressed cache. offset [n_sequences + 1]: sequences' first tokens. */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 

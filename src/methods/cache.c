@@ -9,7 +9,6 @@
 #include "methods/stepwise.h"
 #include "model/pass/blocks.h"
 
-/* Computes y = x a, with x [n][d], a [d][m] and row pitches ldx, ldy. */
 static void project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a,
                     float *y, size_t ldy)
 {
@@ -45,7 +44,7 @@ static size_t sharing(const kvd_cache *c)
     return dims && dims->rebuild ? (size_t)dims->heads : 1;
 }
 
-/* Stores n tokens of K or V, projected by `a` unless NULL. Returns the elements stored. */
+/* Stores n tokens of K or V, times matrix `a` unless NULL. Returns how many elements it stored. */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
 {
@@ -90,7 +89,7 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
                          .w_v = (size_t)h->d_v};
 }
 
-/* Stores n tokens of heads that share a latent vector. Returns the elements stored. */
+/* Stores n tokens of heads that share a latent vector. Returns how many elements it stored. */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
 {
@@ -100,7 +99,7 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
     const stored_head s = stored_at(c, cf, in->layer, n, g, whole);
     const kvd_dims_head *const h = s.head;
     const size_t d_qk = (size_t)h->d_qk;
-    /* The key latent vectors use the memory of the values until the keys are rebuilt. */
+    /* Latents of keys use the values' memory, which is free until keys are rebuilt from them. */
     float *const k_cut = h->b_k ? s.v : s.k;
     size_t stored = store_side(c, n, heads, d, d_qk, (h->b_k ? in->k_pre : in->k) + from, ld,
                                h->a_k, at, k_cut);

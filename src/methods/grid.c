@@ -14,7 +14,7 @@ typedef struct {
 
 enum { PIECES = 64 };
 
-/* Finds the first slash outside a path, or NULL. *value: start of the alternatives. */
+/* Finds the first slash outside file paths, or NULL. *value: start of the value it is in. */
 static const char *find_slash(const char *at, const char **value)
 {
     const char *slash = strchr(at, '/');

@@ -63,7 +63,7 @@ typedef struct {
     double *seen;
     /* [most] Bits of each cached token: `payload` for the numbers, `side` for scales. */
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES];
-    /* Number of oldest cached tokens whose K is quantised, and whose V is quantised. */
+    /* Number of oldest cached tokens that are quantised: one number for K, one for V. */
     size_t coded[KVD_N_SIDES];
     /* Number of first positions whose K and V are stored exactly. */
     size_t exact;

@@ -13,7 +13,7 @@
 #include "methods/plugin/plugin.h"
 
 typedef struct {
-    /* Must be first. info.tradeoff's keys are NAME.KEY, or p and p_u. */
+    /* Must be the first member. Its trade-off parameter is named NAME.KEY, or p in zdc. */
     kvd_method_info info;
     const char *members;
     /* Default parameters "KEY=VALUE,..."; NULL: the defaults of the combined methods. */

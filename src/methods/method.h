@@ -28,7 +28,7 @@ typedef struct {
     char name[64];
     /* All parameters except p, r and ranks as text, such as "h2o.heavy=0.1,h2o.recent=0.1". */
     char settings[320];
-    /* Compression methods. A caller copies them, sets dims, type, prompt and seed, and opens. */
+    /* Compression methods. A caller sets dims, type, prompt and seed in a copy, and opens it. */
     kvd_plan plan;
     /* Method that uses rotations of a spectrum file (zack, fdc, ...), or NULL. */
     const kvd_dims_method *dims;

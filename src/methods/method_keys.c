@@ -74,7 +74,7 @@ enum {
     KEYS_P_U_SIDES = KEY_P_U_QK | KEY_P_U_V
 };
 
-/* Parameters of methods with rotations from a spectrum file. `p_i` is another name of `p`. */
+/* Parameters of methods with rotations from a spectrum file. `p_i` means the same as `p`. */
 static const struct {
     const char *key;
     unsigned bit;
@@ -442,7 +442,7 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
         snprintf(out->with, sizeof out->with, "%s%s%s", name ? name : "", dot, t->with);
 }
 
-/* Finds the trade-off parameter `key` of method `name`. NULL matches any. Returns false if none. */
+/* Finds the parameter that trades bytes for quality. A NULL name or key matches any. */
 static bool of_member(const kvd_method *m, const char *name, const char *key,
                       kvd_method_tradeoff *out)
 {

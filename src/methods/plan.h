@@ -51,9 +51,7 @@ typedef struct kvd_plan {
     struct kvd_gpu_cache *on_gpu;
 } kvd_plan;
 
-/*
- * Checks compression methods without opening them. Fails for a missing input or a bad combination.
- */
+/* Checks methods without opening them. Fails for a missing input or a bad combination. */
 int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 /* Checks the compression methods, and opens them. On failure they are closed. */
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);

@@ -190,7 +190,7 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
     return 0;
 }
 
-/* Drops projections that `cut` and `keep_layers` exclude. Computes p and *overall_p again. */
+/* Removes projections that `cut` and `keep_layers` exclude. Computes p and *overall_p again. */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
 {

@@ -59,9 +59,9 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
 void kvd_points_free(kvd_point *points, size_t n);
 
 /*
- * Make a point, which the caller must release: with the smallest removed fraction of at least `p`
- * (method uniform: nearest to `p`), with the method's own parameters, or with entry i of the file
- * of kept dimensions.
+ * Makes the point with the smallest removed fraction of at least `p` (method uniform: nearest to
+ * `p`). kvd_point_of_keys uses the method's own parameters, kvd_point_of_rates entry i of the file
+ * of kept dimensions. The caller must call kvd_point_release.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
@@ -69,15 +69,15 @@ int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err 
 void kvd_point_release(kvd_point *point);
 
 /*
- * Returns the method's compression methods with the projections of the point, which they borrow.
- * The caller must set type, prompt and seed, and open them.
+ * Returns the point's compression methods with its projections, which the plan borrows. The caller
+ * must set type, prompt and seed, and open the plan.
  */
 kvd_plan kvd_point_plan(const kvd_point *point);
 
 /* Writes the largest removed fraction that kvd_point_at can reach with this method. */
 int kvd_point_largest(const kvd_method *m, double *p, kvd_err *err);
 
-/* Builds projections that keep all dimensions, except on sides that m->cut excludes. */
+/* Builds projections that keep all dimensions. m->cut may exclude those of Q and K, or of V. */
 int kvd_point_full(const kvd_method *m, kvd_dims *dims, kvd_err *err);
 
 #endif

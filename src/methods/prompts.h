@@ -32,8 +32,8 @@ typedef struct {
     double *observed;
     size_t *observed_at;
     /*
-     * Precision level of each prompt token. Sequence s has [layers][tokens] from n_layers *
-     * offset[s] on or, with `observed`, [layers][n_kv_heads][tokens] from n_kv_heads times this
+     * Precision level of each prompt token. Sequence s has [layers][tokens] from index n_layers *
+     * offset[s] on. With `observed`, it has [layers][n_kv_heads][tokens] from n_kv_heads times that
      * index on.
      */
     uint8_t *level;
@@ -44,10 +44,10 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
                      const size_t *length, const size_t *whole, size_t n_sequences, kvd_err *err);
 void kvd_prompts_release(kvd_prompts *p);
 
-/* Merges K and V of layers, or ranks tokens. whole[s]: length with later tokens. */
+/* Merges K and V of layers, or ranks tokens. whole [n_sequences]: tokens of prompt and output. */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
-/* Fails if a method reads prompts twice and two copies do not fit. */
+/* Fails if a method reads prompts twice and two copies exceed the model's positions or max_len. */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
 
@@ -61,12 +61,12 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
 
 bool kvd_prompts_repeated(const kvd_prompts *p);
 
-/* Returns the merged keys (after RoPE) or values [tokens][n_kv_heads * d_head] of a prompt. */
+/* Returns a prompt's keys (after RoPE) or values [tokens][n_kv_heads * d_head] after merging. */
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 /* Returns the stored bits of a prompt in one layer divided by uncompressed bits. */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 
-/* Returns the precision level of each token, or NULL if the layer's window is shorter. */
+/* Returns each token's precision level; NULL if the layer's window is shorter than the sequence. */
 const uint8_t *kvd_prompts_levels(const kvd_prompts *p, int layer, int kv_head, size_t sequence);
 
 bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);

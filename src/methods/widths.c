@@ -72,7 +72,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     int status = -1;
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
-    /* Removal rate of a dimension: sum of its and smaller singular values / sum of all. */
+    /* A removable dimension has the rate (sum of singular values from it on) / (sum of all). */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
     rates = malloc((most + 1) * sizeof *rates);
@@ -93,7 +93,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         }
     kvd_sort(breaks, m);
 
-    /* Removes dimensions up to rate r. Counts are integers, so p equals that of kvd_widths_p. */
+    /* Counts dimensions removed at each rate. Integer counts give exactly the p of kvd_widths_p. */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
         gone++;
@@ -104,7 +104,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         const double r = breaks[gone];
         while (gone < m && breaks[gone] == r)
             gone++;
-        /* Rounding can give rate 1, above every removal rate. */
+        /* Rounding can make the rate 1, which no removal rate reaches. */
         if (r >= 1)
             break;
         rates[rows] = r;
@@ -189,7 +189,7 @@ static int compare_edges(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* Writes the edges of the lower hull of (width[i], error[i]). Returns their number. */
+/* Writes the edges of the lower convex hull of (width[i], error[i]). Returns their number. */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
 {

@@ -13,10 +13,7 @@
  */
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
-/*
- * Allocates *w with the kept dimensions at removal rate r, by singular values. Fails if rotations
- * are per query head.
- */
+/* Allocates *w with the kept dimensions at removal rate r. Fails for rotations per query head. */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
 
@@ -35,16 +32,17 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
 enum { KVD_BOTH_SIDES = -1 };
 
 /*
- * Finds the smallest removal rate that removes at least wanted_p of the dimensions of `side`, and
- * the kept dimensions *w. *r, unless NULL, gets the rate.
+ * Finds the smallest removal rate that removes at least the fraction wanted_p of the dimensions of
+ * Q and K (`side` 0), V (1) or both (KVD_BOTH_SIDES). *w gets the kept dimensions and *r, unless
+ * NULL, the rate.
  */
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                      bool energy, double *r, kvd_widths *w, kvd_err *err);
 
 /*
- * Removes at least wanted_p of the dimensions of `side`, the smallest squared singular values
- * first. *loss, unless NULL, gets half the removed sum, in nats per token for Fisher-weighted
- * matrices.
+ * Removes at least the fraction wanted_p of the dimensions of Q and K (`side` 0), V (1) or both,
+ * the smallest squared singular values first. *loss, unless NULL, gets half the removed sum, in
+ * nats per token for Fisher-weighted matrices.
  */
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                        double *loss, kvd_widths *w, kvd_err *err);
@@ -54,9 +52,9 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
                       const char *spectrum_path, kvd_err *err);
 
 /*
- * Removes at least wanted_p of the dimensions of `side` such that the sum of the heads' errors is
- * smallest. Errors are interpolated on each head's lower convex hull. No head falls below the
- * table's smallest width.
+ * Removes at least the fraction wanted_p of the dimensions of Q and K (`side` 0), V (1) or both,
+ * such that the sum of the heads' errors is smallest. Errors are interpolated on each head's lower
+ * convex hull. No head falls below the table's smallest width.
  */
 int kvd_widths_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
                         kvd_err *err);

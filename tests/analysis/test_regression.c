@@ -20,7 +20,7 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
     return a->share <= b->share && x <= y && (a->share < b->share || x < y);
 }
 
-/* Proposes the Pareto front, in loss and cache size, of all tried parameters. */
+/* The result must be the Pareto front, in loss and cache size, of all tried parameters. */
 TEST(test_oracle)
 {
     enum { N = 200 };

@@ -17,7 +17,7 @@ static uint32_t id[N];
 typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
-    /* sums over all passes: gradient by one element per token, squared gradients */
+    /* sums over all passes of the gradient by one output element, and of its square */
     double sum[N], square;
     kvd_sensitivity *s;
 } seen;
@@ -207,7 +207,7 @@ TEST(test_unit_of_sigma)
     }
     OK(kvd_sensitivity_bases(x, N, &s, &err));
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /* V is 3 and its gradient 0.5 in one dimension, which costs 3^2 * 0.5^2 / 2 per query head. */
+    /* An output of 3 with gradient 0.5 in one dimension costs 3^2 * 0.5^2 / 2 per query head. */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);

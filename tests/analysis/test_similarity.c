@@ -16,7 +16,6 @@ static void basis(uint64_t stream, double *R)
     assert_true(kvd_orthogonality(R, D) < 1e-12);
 }
 
-/* Sets B to A with random signs of columns. */
 static void random_signs(const double *A, double *B)
 {
     kvd_rng rng;
@@ -68,7 +67,7 @@ TEST(test_mean_abs_by_hand)
     assert_true(energy[0] == 1 && energy[1] == 1);
 }
 
-/* delta / epsilon is 1 for random column signs, sqrt(2) for unrelated matrices. */
+/* Mean |A - B| / mean |A| is 1 for random column signs, sqrt(2) for unrelated matrices. */
 TEST(test_signs_and_unrelated)
 {
     static double A[D * D], B[D * D], C[D * D];
@@ -147,7 +146,7 @@ TEST(test_compare)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    /* Result 1 has the rotations of result 0 with random signs. */
+    /* Spectrum 1 has the rotations of spectrum 0, with random signs of columns. */
     for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {

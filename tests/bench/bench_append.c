@@ -345,7 +345,7 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     return kvd_quantile(us, STEP_REPLAYS, 0.5);
 }
 
-/* Returns a layer's times in a decode step. Unless `rotated`, heads keep 128 dimensions. */
+/* Returns times of kvd_append and of a layer in a decode step, with projections if `rotated`. */
 static step_time step_times(const step_shape *m, const step_memory *d, int n, int rotated,
                             int ready)
 {

@@ -1,7 +1,7 @@
 /*
  * usage: bench_attention [SECONDS [ISA]]
  * Compares CPU attention with OpenBLAS's product of 2048 x 2048 matrices (prefill) and with memory
- * reads (decode). "to width": time per kept dimension, relative to equal lengths.
+ * reads (decode). Column "to width": time per kept dimension / that with heads of equal length.
  */
 #include <cblas.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
  * usage: bench_gpu_decode_timeline [CASE]
- * Prints the time of each step over CTAs, with a cold L2, then launches with time stamps, without
- * them and without work. CASE: part of a name.
+ * Prints times of the decode kernel's steps in its CTAs, with a cold L2, and of launches with time
+ * stamps, without them and without work. CASE: part of a name.
  */
 #include <stdint.h>
 

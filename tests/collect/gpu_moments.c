@@ -193,7 +193,7 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
     return true;
 }
 
-/* Adds the second moments of random W_O [d_model][heads * d] and W_QKV to `m` and to `want`. */
+/* Adds the second moments of random W_O [d_model][heads * d] and W_QKV to `m` and `want`. */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
 {

@@ -80,8 +80,8 @@ TEST(test_window)
 }
 
 /*
- * Tokens with the lowest mean scores: as queries 1 and 2; as keys 1 and 3 in layer 0, 1 and 2 in
- * layer 1.
+ * Half of the tokens, those with the lowest mean scores, are unimportant: as queries 1 and 2; as
+ * keys 1 and 3 in layer 0, 1 and 2 in layer 1.
  */
 TEST(test_sets)
 {

@@ -251,7 +251,7 @@ TEST(test_outputs_are_distinct)
     OK(kvd_output_distinct(apart, 3, &err));
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     OK(kvd_output_distinct(plain, 2, &err));
-    /* o.h5.state with .new and o.h5 with .state.new have the same name. */
+    /* o.h5 with suffix .state.new and o.h5.state with suffix .new are one file. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

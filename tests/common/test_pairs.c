@@ -195,10 +195,7 @@ static void times(const double *A, const double *B, int transposed, double *C)
                 D, B, D, 0, C, D);
 }
 
-/*
- * Returns trace(E^T cl E cr) with E = I - L R^T, for the first m columns L, R; cl, cr: moments of
- * Q, K.
- */
+/* Returns trace(E^T cl E cr) with E = I - L R^T; L, R: first m columns; cl, cr: moments of Q, K. */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
 {

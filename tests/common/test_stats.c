@@ -187,7 +187,7 @@ TEST(test_bootstrap_strata)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     OK(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err));
-    /* mean of the two ratios 0.5 and 0.9; over all clusters it would be 42 / 60 */
+    /* mean of the strata's ratios 0.5 and 0.9; over all clusters it would be 42 / 60 */
     near(v.value, (0.5 + 0.9) / 2);
     near(v.lo, v.value);
     near(v.hi, v.value);

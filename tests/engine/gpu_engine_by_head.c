@@ -76,8 +76,8 @@ static int run(const load *l, const char *method, int gpus, served *o, kvd_err *
 }
 
 /*
- * Compares two GPUs with one, up to a quarter of the method's effect. `rounding`: difference
- * without a method; `none`: its logits.
+ * Compares logits of two GPUs with those of one. Accepts a quarter of the method's distance from
+ * the uncompressed logits `none`, or six times `rounding`, the distance without a method.
  */
 static void test(const load *l, const char *method, const served *none, double rounding)
 {

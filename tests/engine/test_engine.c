@@ -309,7 +309,7 @@ TEST(test_window_is_what_is_held)
     close_texts(&t);
 }
 
-/* OpenBLAS's Haswell kernels give errors up to 2.0e-4, a wrong parameter more than 4e-3. */
+/* Haswell kernels of OpenBLAS give errors up to 2.0e-4, a wrong parameter more than 4e-3. */
 TEST(test_plans_row_by_row)
 {
     static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70},

@@ -274,7 +274,7 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     close_plan(&o);
 }
 
-/* Ends answers after 5 to 7 tokens. Every second answer's last token is not fed. */
+/* Ends answers after 5 to 7 tokens; every second one before its last token is fed. */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     (void)ctx, (void)token, (void)err;
@@ -674,8 +674,8 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
             "kvmerger", "prefixkv", "cake",     "mpcache",   "a2ats",    "cachegen", "waterfill",
             "kvtc",     "kvquant",  "h2o+kivi", "tova+kivi", "zipcache", "leankv",   "minicache"};
         /*
-         * With weights of 8 bits on the CPU, mean differences of these methods on the shape of
-         * gpt-oss are 0.23 to 0.35; `none` has 0.08, nvfp4 0.18.
+         * Methods whose mean difference is 0.23 to 0.35 on the shape of gpt-oss if the CPU has
+         * weights of 8 bits; `none` has 0.08, nvfp4 0.18.
          */
         static const char *const rough[] = {"cachegen", "gear", "vidkv", "tova+kivi"};
         bool varies = false, few = false;

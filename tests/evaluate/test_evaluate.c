@@ -296,7 +296,7 @@ typedef struct {
     kvd_quality *reference;
 } outcome;
 
-/* Unless `shortcuts`, runs the model even for known results. */
+/* Evaluates a method. Without `shortcuts`, no result of an earlier pass is used again. */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
 {
@@ -356,7 +356,7 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     }
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
-        /* A lossless method's error is rounding, below `off` times the norm. */
+        /* The error of a lossless method is rounding, below `off` times the norm of the output. */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
                     fabs(a->c.error.diff2[i] - b->c.error.diff2[i]) < rounding);
@@ -470,7 +470,7 @@ TEST(test_attention_error_by_hand)
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
     /* error D of the ZDC paper: mean of |actual - expected| / |expected| */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
-    /* 2 is stored exactly and -2 became -3: D = (0 + 1/2) / 2. */
+    /* The value 2 is unchanged and -2 became -3, so the mean relative error is (0 + 1/2) / 2. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
     double norm, zdc, zeros;
     kvd_attention_error_mean(&e, &norm, &zdc, &zeros);
@@ -503,7 +503,7 @@ TEST(test_error_scan)
         }
     }
     assert_true(positive > 60);
-    /* The loss must equal that of a run in which this head keeps as many dimensions. */
+    /* The loss must equal that of a run in which only this head keeps fewer dimensions. */
     kvd_dims d;
     OK(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err));
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
@@ -512,7 +512,7 @@ TEST(test_error_scan)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
-    /* With little memory, heads are measured one at a time. */
+    /* With little memory, heads are measured one at a time. Losses must not change. */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
     OK(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err));

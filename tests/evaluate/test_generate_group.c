@@ -1,4 +1,4 @@
-/* Generated tokens must not depend on threads, groups and parts. */
+/* Generated tokens must not depend on the number of threads or on how prompts are grouped. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -99,7 +99,7 @@ TEST(several_workers_are_one)
     }
 }
 
-/* path whose pass `fail_at` fails as if memory were short; `grown` counts requests for more */
+/* Generation path that fails in pass `fail_at` for lack of memory; `grown`: calls for more. */
 typedef struct {
     kvd_generate_path path;
     kvd_generate_path *rows;
@@ -166,7 +166,7 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/* Generates all prompts as one group. Pass `fail_at` fails (0: none). */
+/* Generates all prompts as one group. Forward pass `fail_at` fails (0: none). */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
 {

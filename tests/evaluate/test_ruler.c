@@ -164,7 +164,7 @@ static void add_needles(shapes *s, const char *text, size_t n)
     }
 }
 
-/* Returns a prompt's distinct lines without random words. Needles and lists are counted. */
+/* Returns distinct lines of a prompt without random words, essays and the ends of word lists. */
 static shapes shapes_of(const char *task, const char *prompt)
 {
     static const char list[] = "1. ", answers[] = "list are: 1. ", coded[] = "coded words. ";
@@ -221,7 +221,7 @@ static const char *text_of(const json_t *x, const char *field)
     return json_string_value(json_object_get(x, field));
 }
 
-/* Tolerances allow for RULER's steps: 500 words, 25 needles or lines, 1/32 of a list. */
+/* Compares prompt lengths with RULER's, which change in steps such as 500 words or 25 needles. */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
     char field[40];
@@ -505,7 +505,7 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
-/* With bytes as tokens, the example is longer than RULER's 500 tokens. */
+/* If every byte is a token, RULER's solved example alone exceeds 500 tokens. */
 TEST(a_tokenizer_of_bytes_is_refused)
 {
     char path[300];

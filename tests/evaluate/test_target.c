@@ -7,7 +7,7 @@
 #include "evaluate/target.h"
 #include "unit.h"
 
-/* Returns a measurement at x: kept share of the accuracy, with interval lo .. hi. */
+/* Returns a measurement at parameter x: kept fraction of the accuracy, in the interval lo .. hi. */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
     return (kvd_target_sample){x, x, x / 2, {share, lo, hi}};
@@ -100,7 +100,7 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* Text 0 misses the target for x > miss - 0.2, text 1 for x > miss + 0.2. */
+    /* Text 0 keeps the accuracy up to x = miss - 0.2, text 1 up to miss + 0.2. */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};

@@ -91,7 +91,7 @@ TEST(test_noise)
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
-    /* The result is the larger of two spreads, that of fdc (0) and of uncompressed (0.1). */
+    /* The reported spread is the larger of fdc's (0) and the uncompressed cache's (0.1). */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);

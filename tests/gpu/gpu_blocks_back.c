@@ -349,7 +349,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), j == want ? 1e-8F : 1e-30F);
         }
     }
-    /* The limit allows for exponents up to 40 * sharp, which are rounded to float32. */
+    /* Exponents up to 40 * sharp are rounded to float32, so the limit grows with `sharp`. */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     arrays_free(&logits, &d);
     device_free(dev_target, dev_u, dev_loss);

@@ -163,7 +163,7 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
     return to;
 }
 
-/* Runs twice; before the second run outputs are NaN. */
+/* Runs attention with the compressed cache twice, with outputs set to NaN before each run. */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
 {
@@ -314,7 +314,7 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
                        const kvd_packed_form *form)
 {
     enum { ROWS = 150, GROUP = 1 /* of kivi's parameters */ };
-    /* heads of unequal ranges, without quantisation, with only K or V quantised */
+    /* quantised tokens of K and of V {first}, {number}: different ones, none, only K, only V */
     static const kvd_cache_codes list[] = {{{3, 5}, {64, 61}, {1, 1}},
                                            {{0, 0}, {0, 0}, {1, 1}},
                                            {{70, 0}, {33, 0}, {1, 1}},
@@ -345,7 +345,7 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
     to_host(got, on, bytes);
     for (size_t i = 0; i < n; i++)
         wrong += rows[i] != got[i];
-    /* A group of one number keeps its value, up to rounding. */
+    /* With groups of one number, quantisation changes a number by rounding at most. */
     test_result(!wrong && (changed > n / 8 || group == 1), "codes of rows",
                 "%zu of %zu numbers are not those of the CPU: %s, %zu dimensions", wrong, n,
                 m->info.name, d);
@@ -408,7 +408,7 @@ static double probability(const received *x, int b, int head, int q, int t)
                                            : (size_t)(b * map->n_heads + head)]);
 }
 
-/* Fills want [n_sum]; a sum that the kernel must not write is -1. */
+/* Fills want [n_sum] with the attention that tokens receive, -1 where none is written. */
 static void receive_on_cpu(const received *x, float *want)
 {
     const kvd_attn_map *const map = &x->a.map;
@@ -516,7 +516,7 @@ static bool all_are(const uint8_t *x, size_t n, int byte)
     return i == n;
 }
 
-/* Makes more arrays than a new list has room for, each with its own number. */
+/* Fills more arrays than a new list has room for, each with its own number. */
 static void test_memory(void)
 {
     enum { ARRAYS = 400, BYTES = 3000 };
@@ -553,8 +553,8 @@ static void test_memory(void)
 int main(void)
 {
     /*
-     * Columns: name, query heads, KV heads, d_head, types of activations and cache, the rest of
-     * `scenario`.
+     * Columns: name, query heads, KV heads, d_head, types of activations and of the cache, then the
+     * other fields of `scenario`.
      */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, NULL},

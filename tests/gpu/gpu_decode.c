@@ -68,13 +68,10 @@ static const test_case cases[] = {
     {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
-/*
- * number of runs that kvd_decode_plan divides among CTAs, and of runs with 1, 2, 4, 8 or 16 CTAs
- * per KV head
- */
+/* number of tested divisions of the work: by kvd_decode_plan; with 1, 2, 4, 8 or 16 CTAs each */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
-/* Sets run i, without kvd_decode_plan. Returns 0 if the kernel does not support it. */
+/* Sets 2^i CTAs per KV head without kvd_decode_plan. Returns 0 if the kernel cannot take them. */
 static int without_plan(kvd_decode_args *args, int i)
 {
     const int tasks = args->batch * args->map.n_kv_heads, ctas = 1 << i;

@@ -156,7 +156,7 @@ static int same(const plan *a, const plan *b)
            !memcmp(a->work.slot_ml, b->work.slot_ml, 2 * n * GROUP * 2 * sizeof *a->work.slot_ml);
 }
 
-/* Tests the division if only `live` requests run: it must be that of these alone. */
+/* Tests that requests after the first `live` ones do not change the division of the work. */
 static void run_live(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

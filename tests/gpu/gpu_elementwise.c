@@ -71,7 +71,7 @@ typedef struct {
     bool sinks;
 } softmax_case;
 
-/* Returns a head's sink. The GPU's heads are the model's heads 1, 2, ..., 0. */
+/* Returns the logit of a head's attention sink. GPU heads are the model's heads 1, 2, ..., 0. */
 static float sink_of(size_t head)
 {
     return 1.5F - 2.0F * (float)head;

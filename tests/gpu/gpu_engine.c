@@ -223,7 +223,7 @@ static const kvd_shape windowed[] = {
 static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
-/* Requests hold whole pages, but with a window only tokens that the next query sees. */
+/* Tests that requests hold whole pages, in layers with a window only those of visible tokens. */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
     enum { INPUT = 400, PIECE = 48, STEPS = 100, PAGE = 64 };

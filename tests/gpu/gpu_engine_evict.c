@@ -27,7 +27,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
-        /* true if numbers of tokens must agree; rounding changes them in kvmerger and mpcache */
+        /* true if KV heads must keep equal numbers of tokens on CPU and GPU, despite rounding */
         const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger &&
                            !(selects(plan.tokens) && drops(plan.tokens));
         const double *const counts = exact ? want.entries : NULL;
@@ -78,8 +78,8 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
 }
 
 /*
- * Tests method `text` with compressed heads against the numbers of tokens that the CPU engine keeps
- * without. The heads are compressed by `dims` or, if it is NULL, by method `with`.
+ * Tests method `text` with heads compressed by `dims` or, if NULL, by method `with`. Heads must
+ * keep as many tokens as on the CPU without that compression.
  */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
                       const kvd_dims *dims, const char *with)
@@ -116,7 +116,7 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
     result_release(&again);
 }
 
-/* Returns the requests outside of 4/5 to all of the budget. *dropped: those that lost entries. */
+/* Returns how many requests hold more than their budget or less than 4/5. *dropped: lost tokens. */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)
 {

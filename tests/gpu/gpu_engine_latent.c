@@ -13,7 +13,7 @@ typedef struct {
     size_t rows, other;
 } outcome;
 
-/* expected bytes per token, and per occupied slot */
+/* expected cache bytes per token, and per request in the cache */
 typedef struct {
     double token, slot;
 } bytes;
@@ -121,7 +121,7 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
     return status;
 }
 
-/* Returns the expected bytes. Ranks are padded to multiples of 16. */
+/* Returns the expected bytes per cached token. Ranks are padded to multiples of 16. */
 static bytes latent_bytes(const kvd_dims *d)
 {
     bytes b = {0, 0};
@@ -316,7 +316,7 @@ static void make_wide(const char *name, int heads, int kv_heads, char *path)
     made_or_end(name, &s, path);
 }
 
-/* Compares A A^T on GPU and CPU. V has two equal rows, so its rank is n - 1. */
+/* Compares A A^T of projections A on GPU and CPU. Rank is n - 1, because two rows are equal. */
 static void test_complete(size_t d, size_t n, size_t w)
 {
     const size_t square = d * d;
@@ -569,7 +569,7 @@ static size_t quantise(const quantised *q, float *x, size_t n)
     return apart;
 }
 
-/* Compares prompts of 128 and 63 tokens, then a step of each, with the CPU. */
+/* Quantises latents of two prompts, then of a decode step, and compares them with the CPU's. */
 static void test_quantised(const char *text, int n_sink, int room)
 {
     static const int32_t prompt[2] = {128, 63}, step[2] = {129, 64}, next[2] = {130, 65},

@@ -1,4 +1,4 @@
-/* Tests the CUDA engine with quantised caches against the CPU, up to a part of their effect. */
+/* Compares quantised caches on GPU and CPU, up to a fraction of quantisation's effect on logits. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -64,7 +64,7 @@ static double off(const load *l, const float *x, const float *want, double *most
 
 typedef struct {
     const char *method;
-    /* accepted distance as a fraction of the effect, and of the bytes */
+    /* accepted distance of logits, relative to the method's effect; accepted distance of bytes */
     double share, held;
 } test_case;
 
@@ -195,7 +195,7 @@ static int fixture_even(const kvd_config *c, int i, int side)
     return c->d_head - 3;
 }
 
-/* Quantises projected heads. `uneven`: heads keep different dimensions. */
+/* Quantises heads that are projected to fewer dimensions, different numbers if `uneven`. */
 static void test_cut(const char *path, const request *r, size_t n, const test_case *t,
                      size_t n_cases, bool uneven, bool timed)
 {

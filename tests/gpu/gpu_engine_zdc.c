@@ -57,7 +57,7 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
     return bytes;
 }
 
-/* Returns the expected unimportant tokens. `lent`: all layers use those of layer 0. */
+/* Returns the expected number of unimportant tokens. `lent`: layers use those of layer 0. */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
     const double *const v = plan->tokens_values.value;
@@ -152,7 +152,7 @@ typedef struct {
     int lent;
 } variant;
 
-/* Tests a variant. `whole`: logits if every token is important; `bar`: accepted difference. */
+/* Compares logits of zdc with parameters v. `whole`: logits if every token is important. */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {

@@ -15,7 +15,7 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
-    /* true if prompts attend to all tokens at full width, as on the CPU */
+    /* true if prompt tokens attend to all tokens with all dimensions, as on the CPU */
     bool whole_prompts;
     uint8_t *level;    /* [prompt] 1 for important tokens */
     float *x[4], *out; /* q, k, v, scratch; out: [tokens][n_heads * d_head] */
@@ -278,7 +278,7 @@ static double median(const load *l, const float *a, const float *b, bool prompts
     return x;
 }
 
-/* Compares logits, up to the distance from `whole` when all tokens are important. */
+/* Compares logits with want, up to twice the distance from `whole` if all tokens are important. */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
 {

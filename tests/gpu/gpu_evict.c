@@ -153,10 +153,7 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
     }
 }
 
-/*
- * Computes lse [n_heads][n_q8] of a KV head's queries, and sums of probabilities want
- * [n_kv_heads][n_q8].
- */
+/* Computes lse [n_heads][n_q8] of a KV head, and sums want [n_kv_heads][n_q8] of probabilities. */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[g], window = f->c->rule.window;
@@ -198,7 +195,7 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
-/* Records an error. If scores are logarithms, it is that of exp(score). */
+/* Records a score's relative error. If scores are logarithms, takes exp of both. */
 static void note(fixture *f, double got, double want)
 {
     const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;

@@ -74,7 +74,7 @@ typedef struct {
     kvd_evict_merging merging;
 } method_run;
 
-/* Returns true for methods that merge, so that KV heads keep different numbers of tokens. */
+/* Returns true if the method merges tokens, so that KV heads keep different numbers of tokens. */
 static bool runs(const method_run *r)
 {
     return r->shape.rule.merge == KVD_MERGE_RUNS;
@@ -165,8 +165,8 @@ static void close_run(method_run *r)
 }
 
 /*
- * Compares mass [n_heads][n_q8]: sums of probabilities or, for KVD_EVICT_PIVOTAL, queries with less
- * than the mean. Writes lse.
+ * Compares mass [n_heads][n_q8], the sum of a token's probabilities or, for KVD_EVICT_PIVOTAL,
+ * minus the number of queries that give it less than their mean. Writes lse.
  */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
@@ -452,7 +452,7 @@ static void report(const method_run *r, const char *part)
         part, r->compared, r->rounded, r->dropped, r->merged, r->rows, r->rows_off, r->wrong);
 }
 
-/* Computes probabilities [group][n] of a step. Returns true if one nearly equals the mean. */
+/* Computes a step's probabilities [group][n]. Returns true if one is nearly their mean, 1 / n. */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
                           size_t n, float *prob)
 {

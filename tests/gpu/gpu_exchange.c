@@ -64,7 +64,7 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/* Gaps between blocks hold 0xff. */
+/* Returns memory for all blocks that GPU a sends or receives. Gaps between them hold 0xff. */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
     const size_t room = lay_out(x, a, receives, NULL, NULL);

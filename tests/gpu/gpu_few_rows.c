@@ -206,7 +206,7 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
     return 0;
 }
 
-/* Compares 4-bit with equal 16-bit weights. *same: prompts give equal bits. *most: distance. */
+/* Compares logits of 4-bit and of equal 16-bit weights. *same: prompts are equal bit for bit. */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {
     static const uint32_t length[REQUESTS] = {40, 17};

@@ -31,7 +31,7 @@ typedef struct {
     uint16_t *latents, *matrix;
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
-    /* host copies of arguments, only set by test_finished */
+    /* host copies of positions, biases and norm factors, set only by test_finished */
     const int32_t *position;
     const float *bias, *gain;
     bool stored; /* the positions in the pages are used */
@@ -284,7 +284,7 @@ static void test_restored(const problem *p, const kvd_latent_restore_args *a, co
     free(got);
 }
 
-/* Tests that `from` can leave out the newest tokens. */
+/* Tests that the field `newest` excludes the newest tokens from restoring. */
 static void test_newest(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;
@@ -309,7 +309,7 @@ static void test_newest(const problem *p, const kvd_latent_restore_args *from)
     free(got);
 }
 
-/* Tests that pages before a sliding window keep their rows, and that others are those of `from`. */
+/* Tests restoring: pages before a sliding window must not change, others be as without window. */
 static void test_window(const problem *p, const kvd_latent_restore_args *from)
 {
     enum { WINDOW = 70 };
@@ -339,7 +339,7 @@ static void test_window(const problem *p, const kvd_latent_restore_args *from)
     free(got);
 }
 
-/* Tests that pages of latents may have other numbers than the restored pages. */
+/* Tests page tables of latents that differ from the page tables of the restored K and V. */
 static void test_tables(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;
@@ -433,7 +433,7 @@ typedef struct {
     kvd_latent_head *head;
 } joint_matrices;
 
-/* Sets joint matrices, which the caller must free. */
+/* Joins the matrices of heads that share latents, and sets them in *a. The caller frees them. */
 static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
 {
     const latent_case *const c = p->c;
@@ -478,7 +478,7 @@ static void test_joint(const problem *p)
     device_free(m.matrix, m.head);
 }
 
-/* Tests biases and norms of `a`, for all heads together. */
+/* Tests `a` with biases and norms, if heads that share latents are restored together. */
 static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
 {
     const joint_matrices m = use_joint(p, &a);
@@ -526,7 +526,7 @@ static void test_finished(problem *p)
     host_free(bias, gain, position);
 }
 
-/* Tests restoring with positions in the pages, which differ between KV heads. */
+/* Tests restoring keys whose positions are stored in the pages and differ between KV heads. */
 static void test_stored(problem *p)
 {
     const latent_case *const c = p->c;
@@ -550,7 +550,7 @@ static void test_stored(problem *p)
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    /* true if latents of a row are at the positions in `source` */
+    /* true if there are gaps between latents of a row, whose positions are in `source` */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
               groups = c->kv / c->group;

@@ -116,7 +116,6 @@ typedef struct {
     double *received;
 } head_step;
 
-/* Computes the attention of query head j of KV head g. */
 static void attend_in_double(const fixture *f, head_step *h, int g, int j, double *out, double *lse)
 {
     const int d = f->s->d, n = h->x.n;

@@ -64,7 +64,7 @@ typedef struct {
     void *device_lse, *queries;
 } bench;
 
-/* Returns the first token in the window of the newest of m. */
+/* Returns the first token that the newest of m tokens sees in its sliding window. */
 static int first_seen(const bench *w, int m)
 {
     return w->kind.window && m > w->kind.window ? m - w->kind.window : 0;
@@ -241,7 +241,7 @@ static void make_allot(bench *w)
                                         sizeof(float));
 }
 
-/* Makes the inputs by which methods classify tokens. */
+/* Makes random attention sums and queries, by which methods choose the precision of tokens. */
 static void make_classes(bench *w, size_t slots)
 {
     kvd_packed_class_codes *const c = &w->a.classes;
@@ -505,7 +505,7 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
         memcpy(y + i * to, x + i * from, width * sizeof *y);
 }
 
-/* Quantises and restores n tokens of request `of`. The caller sets other inputs in b. */
+/* Quantises and restores n tokens of request `of`. The caller must fill the other fields of b. */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
 {
@@ -587,7 +587,7 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/* Returns how many restored elements are wrong. After the last token they must be 0. */
+/* Returns how many restored elements of a head are wrong. Rows after its last token must be 0. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -768,10 +768,7 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         r.head, sums);
     /* true for kernels that round probabilities to bf16 */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
-    /*
-     * accepted number of differences; turboquant rotates vectors, so one difference changes several
-     * numbers
-     */
+    /* accepted number of wrong elements; in turboquant one different code changes several */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),
                 name, "%s", text);

@@ -117,7 +117,7 @@ static int static_lists_whole(const layer *l, const lists *r)
     return ok;
 }
 
-/* Checks that tiles of a head have falling numbers of keys, up to rounding. */
+/* Checks that the tiles of a head are in order of falling numbers of keys, up to a tolerance. */
 static int ours_falls(const layer *l, const lists *r)
 {
     const size_t n_heads = (size_t)l->heads->n_heads;

@@ -6,7 +6,7 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/* Draws new log-sum-exps: `alike` times the old one plus 1 - `alike` times a random number. */
+/* Replaces each log-sum-exp by `alike` times itself plus 1 - `alike` times a random number. */
 static void draw(const fixture *f, float *lse, double alike)
 {
     for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)
@@ -110,8 +110,8 @@ static void test_choice(fixture *f)
 }
 
 /*
- * Returns the index of element i of a token's K or V in the pages of important or other tokens
- * (`store`).
+ * Returns the index of element i of the K (side 0) or V (1) that is number `place` among a
+ * request's important or other tokens (`store`).
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -167,7 +167,7 @@ static void fill_store(fixture *f)
             }
 }
 
-/* Returns arguments of kvd_zdc_move. The caller must set places and stores. */
+/* Returns arguments of kvd_zdc_move. The caller must set place, from and store. */
 static kvd_zdc_move_args move_args(const fixture *f)
 {
     return (kvd_zdc_move_args){.pages = pages_of(f, LAYERS - 1),
@@ -484,7 +484,7 @@ typedef struct {
     double p, window; /* parameters of method think */
 } channels_case;
 
-/* a prompt for method think, in slot 0 and layer 0, with pages in order */
+/* a prompt for method think, in slot 0 and layer 0, in pages in ascending order */
 typedef struct {
     const channels_case *c;
     kvd_attn_map map;
@@ -544,7 +544,7 @@ static void make_channels(channels *x, const channels_case *c)
     free(k);
 }
 
-/* Marks the channels that the method keeps by the keys of KV head g from token `from` on. */
+/* Marks the key channels that the CPU keeps in KV head g, by the keys from token `from` on. */
 static int mark_kept(const channels *x, int g, int from, uint8_t *keep)
 {
     const channels_case *const c = x->c;
@@ -560,7 +560,7 @@ static int mark_kept(const channels *x, int g, int from, uint8_t *keep)
     return kvd_channels_think.prune(&v, &in, keep, &newest, NULL);
 }
 
-/* Returns how many of the first key columns are dropped channels. */
+/* Returns how many of the first columns, which must be kept key channels, are dropped channels. */
 static int misplaced(const channels *x, const int16_t *order)
 {
     const channels_case *const c = x->c;

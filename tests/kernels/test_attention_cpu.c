@@ -105,7 +105,7 @@ TEST(test_long)
     against_reference(&c, 1e-6, "heads of 256");
 }
 
-/* With scores s of some hundreds, weights have an error of a few |s| 2^-24. */
+/* For scores s of some hundreds, softmax weights have relative errors of a few |s| 2^-24. */
 TEST(test_sharp)
 {
     attention_case c;

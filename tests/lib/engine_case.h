@@ -19,7 +19,7 @@ static void use_gpus(int gpus)
 
 typedef struct {
     double worst;
-    /* number of compared tokens, of those in decode steps, and of those not most likely */
+    /* number of compared tokens, of decode steps, and of tokens that are not the most likely */
     size_t rows, steps, other;
     double sent[2];
     /* shortest phase in seconds, and largest fraction of time that belongs to no phase */

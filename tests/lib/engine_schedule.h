@@ -62,7 +62,7 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
     return l->first[s->request] + s->before + s->n - l->r[s->request].input;
 }
 
-/* Rules for the requests of an iteration. A request enters when another ends. */
+/* Order in which requests are served. A new request starts when a running one ends. */
 typedef struct {
     /* largest number of requests at once, and of tokens in an iteration (0: prompts run whole) */
     size_t slots, chunk;
@@ -72,7 +72,7 @@ typedef struct {
 } serving_order;
 
 typedef struct {
-    /* number of requests that have entered, and of computed tokens of each */
+    /* number of requests that have started, and of computed tokens of each */
     size_t arrived, done[MOST];
     int slot[MOST]; /* slot of each request; -1 after the end */
     bool taken[MOST];
@@ -142,9 +142,9 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
 
 typedef struct {
     const char *name;
-    /* largest number of requests, and of tokens in an iteration with chunks (else 0) */
+    /* largest number of requests, and of tokens in an iteration (0: prompts are not split) */
     size_t max_batch, chunk;
-    /* mixed: prompts and steps share iterations; sequence: GPUs divide a prompt's tokens */
+    /* mixed: iterations have prompts and steps; phases: timed; sequence: GPUs divide prompts */
     bool mixed, graphs, phases, sequence;
     kvd_attention_choice attention;
 } setting;
@@ -193,7 +193,7 @@ static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err
     return e->step(e, &it, id, token, NULL, err);
 }
 
-/* Tests that a step after uncomputed tokens gives the same tokens twice. NULL e: reports *err. */
+/* Tests that two equal steps after uncomputed tokens agree. If e is NULL, fails with *err. */
 static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err)
 {
     uint32_t first[2] = {0}, second[2] = {1};
@@ -284,10 +284,7 @@ static inline double logits_off(const load *l, const float *a, const float *b, d
     return median;
 }
 
-/*
- * Computes logits [offset[n]][vocab] by the forward pass with the methods of `plan`, or
- * uncompressed if NULL.
- */
+/* Computes logits [offset[n]][vocab] by a forward pass. A NULL `plan` means uncompressed. */
 static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan,
                               kvd_dtype type, kvd_err *err)
 {
@@ -320,8 +317,8 @@ static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_
 }
 
 /*
- * Computes expected logits l->want, and the accepted distance l->bar: twice (experts: three times)
- * that of a bf16 pass.
+ * Computes expected logits l->want and the accepted distance l->bar: twice the largest distance of
+ * a bf16 forward pass (with experts: three times).
  */
 static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
 {
@@ -338,7 +335,7 @@ static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan,
         mean += off / (double)n;
     }
     free(narrow);
-    /* Fails, because the engine shares the bf16 pass's kernels and so its errors. */
+    /* The engine uses the bf16 pass's kernels, so its test needs a pass with smaller errors. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;

@@ -144,7 +144,7 @@ typedef struct {
     size_t near;
 } fixture;
 
-/* Returns the address of element i of K (side 0) or V (1) of the token at `place`. */
+/* Returns the address of element i of K (side 0) or V (1) of the cached token number `place`. */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
 {
@@ -223,7 +223,10 @@ static inline size_t state_at(const fixture *f, int b, int g)
            (size_t)f->room;
 }
 
-/* Computes probabilities p of query t of head h. Returns the log-sum-exp without noise. */
+/*
+ * Computes probabilities p of query t of head h, with Gumbel noise if the rule has it. Returns the
+ * log-sum-exp of scores without noise.
+ */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
 {
@@ -292,7 +295,7 @@ static inline float *step_denominators(const fixture *f, const uint16_t *q, cons
     return lse;
 }
 
-/* Writes new tokens to pages. Every 8th one clears the next 7. */
+/* Writes a new token of each request to its page. Every 8th one clears the next 7 rows. */
 static inline void append(fixture *f)
 {
     for (int b = 0; b < f->batch; b++)
@@ -341,7 +344,7 @@ static inline void free_prompts(const kvd_evict_prompts_args *a)
                 a->score, a->kept);
 }
 
-/* Copies budgets, page tables and an unused row to the device. free_steps frees them. */
+/* Copies budgets, page tables and a row of no request to the device. free_steps frees them. */
 static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
                                             const kvd_evict_state *state, uint16_t *pool)
 {
@@ -368,10 +371,7 @@ static inline void free_steps(const kvd_evict_steps_args *a)
     device_free(a->budget, a->page_table, a->work);
 }
 
-/*
- * Draws the input of a step: q [batch + 1][q_pitch]; kv_len, now [batch + 1]. free_step frees the
- * copies.
- */
+/* Draws a step's q [batch + 1][q_pitch], kv_len and now [batch + 1]. free_step frees the copies. */
 static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len, uint32_t *now,
                              kvd_evict_steps_args *a)
 {

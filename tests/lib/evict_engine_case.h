@@ -49,7 +49,7 @@ static size_t full_heads(const kvd_config *c)
     return n;
 }
 
-/* Returns the tokens in layers with a window, over all KV heads; whole pages if `pages`. */
+/* Returns the tokens that all KV heads with a window hold together. `pages`: in whole pages. */
 static double near_entries(const kvd_config *c, size_t n, bool pages)
 {
     const size_t window = window_of(c), first = window && n + 1 > window ? n + 1 - window : 0,
@@ -144,7 +144,7 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/* Returns true if the method drops prompt tokens, so that its clusters lack some. */
+/* Returns true if the method drops prompt tokens and chooses which cached tokens a step reads. */
 static bool drops(const kvd_tokens_method *t)
 {
     return t->select && t->prompt_heads;
@@ -185,7 +185,7 @@ static bool notes(const kvd_tokens_method *t)
            t != &kvd_tokens_elasticcache && !t->select;
 }
 
-/* Returns the bytes per token in addition to K and V: score, position and history. */
+/* Returns the bytes per token in addition to K and V, such as those of score and position. */
 static double noted_bytes(const kvd_tokens_method *t)
 {
     return !notes(t) ? 0 : t == &kvd_tokens_scissorhands ? 16 : 8;
@@ -272,7 +272,7 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
     return status;
 }
 
-/* Reads which tokens heads keep. Returns the heads with a wrong number of pages. */
+/* Reads how many tokens heads keep. Returns the number of heads with too many or too few pages. */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
     const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
@@ -293,7 +293,7 @@ typedef struct {
     /* expected number of tokens per KV head at every output, or NULL */
     const double *want;
     double entry;
-    /* number of cached tokens of each request: per KV head, and over all layers with a window */
+    /* cached tokens of requests: in a KV head without a window, and in all heads with a window */
     double here[MOST], near[MOST];
     /* true if every token has a score and a position */
     bool steps;
@@ -381,7 +381,7 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         const double token = 4.0 * (double)config->d_head;
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
-        /* The engine stores 32 or 16 bits where the CPU counts 16 bits or a code. */
+        /* The engine stores 32 bits per probability and 16 per code; the CPU counts fewer. */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
                        (token + plan->tokens->select_bits(plan->tokens_self, NULL, NULL, 1,

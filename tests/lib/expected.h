@@ -136,7 +136,7 @@ static inline size_t expected_layers(const expectation *e, int kind)
     return kind == LOGITS ? 1 : e->n_layers;
 }
 
-/* Returns the relative distance of x [layers][n][width] from the l-th layer of the file. */
+/* Returns the relative error of x [layers][n][width] in the l-th layer with expected values. */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)
 {

@@ -1,7 +1,4 @@
-/*
- * The forward pass in double precision, from the papers' definitions. No code is shared with
- * src/model/pass.
- */
+/* The forward pass in double precision, after the papers. Shares no code with src/model/pass. */
 #ifndef KVD_TESTS_FORWARD_REF_H
 #define KVD_TESTS_FORWARD_REF_H
 
@@ -151,7 +148,7 @@ static inline double ref_turn(const kvd_config *c, bool local, size_t n, size_t 
     if (c->rope_scaling == KVD_ROPE_LINEAR)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
-        /* divides frequencies with few turns by rope_factor, and keeps those with many */
+        /* Frequencies with few turns are divided by rope_factor, those with many are kept. */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
                       (c->rope_high_freq_factor - c->rope_low_freq_factor);

@@ -15,14 +15,10 @@
 #include "common/half.h"
 #include "common/rng.h"
 
-/* subject of the tests, as printed */
 static const char *test_subject = "";
 static int failures;
 
-/*
- * Starts the program again with OpenMP threads that sleep while they wait, as waiting in a loop
- * slows shared cores.
- */
+/* Starts the program again with OpenMP threads that sleep while they wait, not loop. */
 __attribute__((constructor)) static void wait_asleep(int argc, char **argv)
 {
     (void)argc;
@@ -250,7 +246,7 @@ static inline void free_all_host(void *const *x, size_t n)
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 
-/* Rounds x [n]. Also returns it in the type, which the caller frees. */
+/* Rounds x [n]. Returns the same numbers in the type `type`, which the caller frees. */
 static inline void *round_to(kvd_dtype type, float *x, size_t n)
 {
     void *const narrow = need(n * sizeof *x);

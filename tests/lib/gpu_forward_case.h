@@ -161,7 +161,7 @@ static inline double distance(const float *x, const float *y, size_t n)
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/* Returns the largest distance of x, from token `first` on, from y. *kind: the activation. */
+/* Returns the largest distance between x from token `first` on and y. *kind: activation with it. */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)
 {

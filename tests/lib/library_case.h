@@ -12,7 +12,7 @@
 #include "kernels/attention_ref.h"
 #include "kvdim/attention.h"
 
-/* Memory functions of the device. A failure ends the test. */
+/* Functions for memory of the device. They end the test if they fail. */
 typedef struct {
     int device;
     void *(*take)(size_t bytes);
@@ -62,10 +62,7 @@ static void case_free(void *const *p, size_t n)
         free(p[i]);
 }
 
-/*
- * Returns the largest ||o - ref|| / ||ref||, or a negative number if a call fails or unused memory
- * changes.
- */
+/* Returns the largest ||o - ref|| / ||ref||; negative if a call fails or unused memory changes. */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {
     enum { MAX_PAGES = 8 };
@@ -142,7 +139,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvd_attn_batch batch = {c->n_requests, q_len, kv_len};
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
-        /* Divides the work for the prompt, and for decode, which later steps update. */
+        /* The prompt and the first decode step make a new plan. Later steps advance it. */
         if (step < 2) {
             size_t bytes = 0;
             kvdim_plan_destroy(plan);

@@ -274,7 +274,7 @@ static inline int made_check(const made_spec *s, kvd_err *err)
     return 0;
 }
 
-/* Writes a checkpoint, and a tokenizer if the vocabulary has room. */
+/* Writes a checkpoint and, if the vocabulary has at least 258 tokens, a tokenizer. */
 static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_err *err)
 {
     static made_tensor t[MADE_MAX_LAYERS * MADE_PER_LAYER + 3];

@@ -58,7 +58,7 @@ static inline const uint16_t *set(const char *name, size_t n)
     return tensor(name, n);
 }
 
-/* Checks the kept tokens at each step against `name` [KV heads][STEPS][N]. */
+/* Checks tokens kept after each step against tensor `name` [KV heads][STEPS][N] of the file. */
 static inline void same_steps(const char *text, const char *name)
 {
     const uint16_t *const want = set(name, KV * STEPS * N);
@@ -68,7 +68,7 @@ static inline void same_steps(const char *text, const char *name)
                      i / N % STEPS, i % N, kept[i]);
 }
 
-/* Checks outputs after the prompt against `name`. */
+/* Checks the outputs of tokens after the prompt against the tensor `name` of the test file. */
 static inline kvd_stepwise_account same_outputs(const char *text, const char *name)
 {
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
@@ -97,8 +97,8 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Checks methods that choose after `times` copies of the prompt against `name` [LAYERS][KV
- * heads][prompt]. Queries of layer l are multiplied by 2^(l - 1).
+ * Checks tokens kept by methods that read the prompt `times` times, against the tensor `name`
+ * [LAYERS][KV heads][prompt]. Queries of layer l are multiplied by 2^(l - 1).
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {

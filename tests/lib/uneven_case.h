@@ -23,10 +23,7 @@ typedef struct {
         .n_len = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .width = {{d_k, d_v}}, .n_width = 1   \
     }
 
-/*
- * Computes probabilities recent [n_heads][n], summed over the last `window` queries, and lse
- * [n_heads][n_q8].
- */
+/* Computes lse [n_heads][n_q8] and the last `window` queries' probabilities recent [n_heads][n]. */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
     const int n = f->len[b], from = n > window ? n - window : 0;
@@ -104,7 +101,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
     return wrong;
 }
 
-/* Returns the address of dimension i of K (side 0) or V (1) of the kept token `place`. */
+/* Returns the address of dimension i of K (side 0) or V (1) of kept token number `place`. */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
 {
@@ -116,7 +113,7 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/* Checks m tokens of a head (token 0 if `step`), then zeros. Returns how many are wrong. */
+/* Returns how many elements of a head are wrong: m tokens, token 0 if `step`, then zeros. */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {

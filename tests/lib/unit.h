@@ -1,6 +1,4 @@
-/*
- * Unit tests with cmocka: TEST(name) { ... } defines a test, TEST_MAIN(set_up, tear_down) runs all.
- */
+/* Unit tests with cmocka: TEST(name) { ... } defines one, TEST_MAIN(set_up, tear_down) runs all. */
 #ifndef KVD_TESTS_UNIT_H
 #define KVD_TESTS_UNIT_H
 
@@ -76,7 +74,6 @@ static inline void unit_write(const char *path, const void *bytes, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Replaces single by double quotes. */
 static inline char *double_quotes(const char *text)
 {
     char *const s = strcpy(unit_alloc(strlen(text) + 1), text);

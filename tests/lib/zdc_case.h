@@ -20,13 +20,11 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    /* HIGH and LOW: stored dimensions [KV head][K or V]; KEPT: those that the method keeps */
+    /* Dimensions of K and V: of important tokens (HIGH), others (LOW), and LOW unpadded (KEPT) */
     const int (*dims)[KV_MOST][2];
     /* fraction of important tokens, and agreement from which a layer uses an earlier choice */
     double share, overlap;
-    /*
-     * 1: sums of attention are divided by the number of keys; 1: all tokens are equally important
-     */
+    /* mean: 1 to divide sums of attention by the number of keys; equal: 1 for equal importance */
     int mean, equal;
 } test_case;
 
@@ -96,7 +94,7 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/* Returns a layout in which heads h of `high` and of `low` read the same query. */
+/* Returns a layout of the heads of `high`, then of `low`. Heads h of both read one query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;

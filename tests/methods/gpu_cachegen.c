@@ -148,7 +148,7 @@ static const float *vector(const cachegen_problem *p, int b, int g, int side, in
     return p->x + (row + (size_t)t) * (size_t)p->c->d;
 }
 
-/* Returns the index of dimension i of token t. page: number of earlier pages. */
+/* Returns the index of dimension i of token t of K (side 0) or V (1), in page number `page`. */
 static size_t row_index(const cachegen_problem *p, size_t page, int g, int side, int t, int i)
 {
     const size_t d = (size_t)p->c->d;

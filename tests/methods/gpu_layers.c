@@ -171,7 +171,7 @@ static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *laye
     copy_rows(got, g->args.rows, c);
 }
 
-/* Writes the restored K and V of layer l to `got`, for prompts without a new token. */
+/* Writes the restored K and V of layer l to `got`, for requests that have only their prompt. */
 static void restore_prompts(on_gpu *g, const layers_case *c, int l, uint16_t *got)
 {
     fill_bytes(g->args.rows, 0xff, PAGES * page_elements(c) * sizeof *got);
@@ -416,8 +416,8 @@ static double least_outside(const uint16_t *x, const span_case *c)
 }
 
 /*
- * Checks that the squares outside exceed the least by at most 0.5 %, and 3e-4 of all. `captured`:
- * of a basis in bf16.
+ * Checks that `basis` leaves out hardly more of the squares of x than the best basis. `captured`:
+ * fraction inside its span, as computed on the GPU.
  */
 static void check_span(const span_case *c, const uint16_t *x, const uint16_t *basis, size_t rank,
                        float captured)

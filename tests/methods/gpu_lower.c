@@ -239,7 +239,7 @@ static void run_prompts(problem *p)
     free(q);
 }
 
-/* Compares K and V. The newest token is not quantised and must be equal bit for bit. */
+/* Compares restored K and V with the CPU's. The newest token must be equal bit for bit. */
 static void compare(problem *p, int step)
 {
     double off = 0, rest = 0;
@@ -327,7 +327,7 @@ static void test(const lower_case *c)
     release(&p);
 }
 
-/* Tests that the newest tokens become what high precision decodes to, and that others stay. */
+/* Tests that the newest tokens are quantised, decoded and put back. Others must not change. */
 static void test_round(const lower_case *c)
 {
     enum { NEWEST = 30 };

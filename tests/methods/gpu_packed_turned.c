@@ -1,4 +1,4 @@
-/* Tests turboquant and xquant on the GPU. Numbers near a border may be quantised either way. */
+/* Tests turboquant and xquant on the GPU. Rounding may go either way between two levels. */
 #include <math.h>
 #include <string.h>
 
@@ -256,7 +256,7 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /* Counts the compared vector. A wrong number gives an error of at least 1e-3. */
+        /* Counts a vector that is off by 2e-4. A wrong code gives an error of at least 1e-3. */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);

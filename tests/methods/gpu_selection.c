@@ -220,7 +220,7 @@ static float recent_of(const fixture *f, const float *recent, int history, int b
                   (size_t)(t % KVD_PAGE_TOKENS)];
 }
 
-/* Returns how many probabilities in `recent` are wrong. `read`: the last step's, or NULL. */
+/* Returns how many probabilities in `recent` are wrong. `read`: tokens read by the last query. */
 static size_t check_recent(const fixture *f, const float *recent, int history, int b, int g,
                            const uint8_t *read)
 {
@@ -247,7 +247,7 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
     return wrong;
 }
 
-/* Computes codes of keys or, if `codes` is NULL, bounds of pages, in two chunks and a step. */
+/* Computes codes of keys or bounds of pages (`codes` is NULL) in three calls. */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
     const selection_case *const c = f->c;
@@ -351,7 +351,7 @@ typedef struct {
     uint16_t code[];
 } coded;
 
-/* Returns the state of a2ats.c, with the GPU's codes of n tokens. */
+/* Returns a state of the CPU's a2ats.c with the codes of n tokens that the GPU computed. */
 static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t n)
 {
     coded *const x = need(sizeof *x + (size_t)f->c->len[b] * sizeof *x->code);
@@ -364,7 +364,7 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
     return x;
 }
 
-/* Returns the CPU method's state with the GPU's numbers, or NULL. alisa.c: [len][history]. */
+/* Returns the CPU method's state with the numbers that the GPU computed, or NULL. */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
 {
     const int n = f->c->len[b];

@@ -44,7 +44,7 @@ typedef struct {
     one_side of[2];
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
-    /* number of 16-bit words of each slot's blocks; last: of the longest stream that did not fit */
+    /* numbers of 16-bit words of slots; last: of the longest stream that did not fit */
     uint32_t units[N + 2], *device_units;
 } problem;
 
@@ -207,7 +207,7 @@ static int32_t *integers(const one_side *s, int b, int t)
     return s->q + ((size_t)b * MOST + (size_t)t) * (size_t)s->tables.kept;
 }
 
-/* Lists a token's integers without frequency, in the kernel's order. */
+/* Lists integers that the coder's tables lack, in the kernel's order. Sets them to 0 in q. */
 static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_t *counts,
                             kvd_stream_exception *to)
 {

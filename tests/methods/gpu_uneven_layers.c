@@ -157,7 +157,7 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
     return wrong;
 }
 
-/* Makes layer i in memory that all layers share. Some methods read prompts twice. */
+/* Makes layer i's data in memory `to`. Doubles prompts if the eviction rule reads them twice. */
 static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, scratch to)
 {
     layer l = {.lse = NULL};

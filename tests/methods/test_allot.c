@@ -7,7 +7,7 @@ enum { N = 2000, PLACES = LAYERS * HEADS };
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/* Projects Q, K and V by a [D][D]. `qk`, `v`: whose singular values give the bits. */
+/* Projects Q, K and V by a [D][D]. `qk`, `v`: kinds of singular values that give the bits. */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)

@@ -165,8 +165,8 @@ TEST(channels_of_two_bits_and_of_one)
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
     /*
-     * Half of vidkv's channels have 2 bits, and 32 per group; the other half 1 bit, and 16. One
-     * more bit tells them apart.
+     * Half of vidkv's channels take 2 bits per number and 32 per group, the other half 1 and 16.
+     * Each channel has a flag of 1 bit.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {

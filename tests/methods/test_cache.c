@@ -206,7 +206,7 @@ TEST(test_cut_is_zero_padding)
     kvd_dims_release(&full);
 }
 
-/* Kept outputs times A_v^T W_O must equal full outputs times W_O. */
+/* For the projection A_v of V, outputs o must fulfil (o A_v) (A_v^T W_O) = o W_O. */
 TEST(test_ragged_output_product)
 {
     enum { M = 32 };

@@ -31,10 +31,7 @@ static double spread_of(size_t j)
     return sqrt(sum / (N - N / GROUP));
 }
 
-/*
- * The quantisation step is half of the standard deviation in layer 0 (3.047 bits), the whole in
- * layer 1 (2.047).
- */
+/* The step is half the standard deviation in layer 0 (3.047 bits), all of it in layer 1 (2.047). */
 TEST(steps_and_bits)
 {
     for (int side = 0; side < KVD_N_SIDES; side++)
@@ -98,7 +95,7 @@ TEST(lanes_decode_the_same)
     refuse_plan("cachegen,own=1,lanes=1", 0, setup(), "use lanes=0");
 }
 
-/* With equal distributions, one table per block makes the output little longer. */
+/* If all blocks have one distribution, a table for each block changes the code length little. */
 TEST(blocks_with_tables_of_their_own)
 {
     kvd_bits_count count, own;

@@ -45,7 +45,7 @@ TEST(keys_have_levels)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /* Outliers are beyond the quantiles 0.02 and 0.98, as of numpy.quantile. */
+                /* Outliers are outside the quantiles 0.02 .. 0.98, as of numpy.quantile. */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -177,7 +177,7 @@ TEST(qnorm_keeps_moments)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
-/* Writes a file of squared gradients; of() gives that of each element. */
+/* Writes a file of squared gradients. `of` returns the value of an element. */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
 {

@@ -91,7 +91,7 @@ TEST(test_biorthogonal_cut)
     for (int i = 0; i < 4; i++) {
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
-        /* A_v B_v and A_q A_k^T must be projections. */
+        /* B_v A_v and A_k^T A_q must be the identity, so A_v B_v is a projection. */
         identity(h->b_v, 8, 1, h->a_v, h->d_v);
         identity(h->a_k, 1, h->d_qk, h->a_q, h->d_qk);
     }
@@ -398,7 +398,7 @@ TEST(test_method_text)
     assert_true(m.plan.channels == &kvd_channels_explicit);
 }
 
-/* Compares with the leading right singular vectors of the matrix of rows x, q and w. */
+/* Compares with the leading right singular vectors of all rows: x, q and random ones, stacked. */
 TEST(test_online_stack)
 {
     enum { D = 6, N = 20, Q = 15, GROUP = 2, LDQ = 14, W = 30, ROWS = N + Q * GROUP + W, KEPT = 3 };

@@ -1,6 +1,4 @@
-/*
- * Tests fp8, mxfp4, nvfp4, comet, vidkv against PyTorch and torchao (tests/oracle/make_floats.py).
- */
+/* Tests fp8, mxfp4, nvfp4, comet, vidkv against PyTorch, torchao (tests/oracle/make_floats.py). */
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "methods/bits/minifloat.h"

@@ -106,7 +106,7 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/* Writes the bits of division i of 16 components: two groups of 8, or one if bits[1] is -1. */
+/* Writes choice i of bits per component: of two groups of 8, or of one of 16 (bits[1] is -1). */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};
@@ -168,7 +168,7 @@ static void measure_ways(kvd_x what, int layer, double *error)
     }
 }
 
-/* No division with as many bits may have an error 2 % smaller. */
+/* No other division into groups with at most as many bits may have an error that is 2 % smaller. */
 TEST(divisions_are_the_best)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -266,7 +266,7 @@ static void check_stream(const uint8_t *from, size_t n)
     free(back);
 }
 
-/* Packs quantised components as the GPU does. Their bits must be those that the method counts. */
+/* Packs quantised components as the GPU does. DEFLATE must give the bits that the method counts. */
 TEST(deflates_packed_codes)
 {
     static const char *const text[] = {"kvtc,bits=1.5,sink=0", "kvtc,bits=4,sink=0"};

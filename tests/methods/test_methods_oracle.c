@@ -255,7 +255,7 @@ TEST(weighted)
             for (int h = 0; h < KV; h++) {
                 float x[ROWS * D], y[ROWS * D], half[ROWS * D];
                 (void)code_head(text, &with, side, h, rows, x, y);
-                /* half of the range of a key channel or of a value, without outliers */
+                /* half of the range of its channel (keys) or vector (values), without outliers */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {

@@ -52,7 +52,7 @@ TEST(every_number_has_its_bits)
         }
 }
 
-/* Numbers 2 p and 2 p + 1 of a lane are 16 bits apart, so one mask extracts both. */
+/* Numbers 2 p and 2 p + 1 of a lane are 16 bits apart in a word, so that one mask extracts both. */
 TEST(pairs_stand_in_halves)
 {
     for (int w = 1; w <= 8; w *= 2)
@@ -195,7 +195,7 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Marks the bytes of page p for m tokens, of which `prompt` were quantised together. */
+/* Marks the bytes that m tokens, `prompt` of them from a prompt, use in page number p. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -244,7 +244,7 @@ TEST(pages_of_gear_have_room)
     }
 }
 
-/* Marks the bytes in a request's first pages [12]. The prompt is one block. */
+/* Marks the bytes used in a request's first 12 pages. The prompt is quantised as one block. */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
     const kvd_packed_classes *const c = &a->classes.of;

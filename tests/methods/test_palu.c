@@ -17,7 +17,7 @@ static void singular_values(const float *rows, size_t width, double *sigma)
                      0);
 }
 
-/* Returns the sum of squared singular values after the first r. *all: of all. */
+/* Returns the sum of squared singular values from the r-th on. *all: sum of all squares. */
 static double tail_of(const float *rows, size_t width, size_t r, double *all)
 {
     double sigma[WIDE], tail = 0;
@@ -96,7 +96,7 @@ TEST(palu_of_single_heads)
     kvd_plan_close(&plan);
 }
 
-/* KV heads that drop different tokens share no latents unless `heads` says so. */
+/* KV heads that drop different tokens share latents only if the parameter `heads` is given. */
 TEST(palu_after_dropped_tokens)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -116,7 +116,7 @@ TEST(palu_after_dropped_tokens)
     }
 }
 
-/* Returns the sum of all ranks. `drawn`: singular values for random projections, or NULL. */
+/* Opens method `text`. Returns the sum of its ranks. `drawn`: for random projections, or NULL. */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
 {
@@ -152,7 +152,7 @@ TEST(palu_gives_ranks_by_information)
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /* Five matrices with information 1 get 5 x 2 ranks, and 2 that V had too many. */
+    /* Five matrices with information 1 share 5 x 2 ranks and 2 that a V of full rank 8 leaves. */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);

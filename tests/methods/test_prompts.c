@@ -115,7 +115,7 @@ TEST(layers_with_a_window)
     config.window_layers[0] = 1 << 1;
     first_pass(&p, &plan, 0);
     assert_null(kvd_prompts_levels(&p, 1, 0, 0));
-    /* The third sequence has 9 tokens, which fit into the window. */
+    /* The third sequence has 9 tokens, fewer than the window, so the method ranks its tokens. */
     assert_non_null(kvd_prompts_levels(&p, 1, 0, 2));
     for (size_t t = 0; t < length[0]; t++) {
         const double want = denominator(2, 0, t, 0);
@@ -162,7 +162,7 @@ TEST(rows_of_all_layers)
         assert_true(kvd_prompts_share(&p, KVD_KEYS, 0, s) == 1);
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
-        /* Two merged vectors of d numbers take 16 (d + 2) + 1 bits instead of 32 d. */
+        /* Two merged vectors of d numbers take 16 (d + 2) + 1 bits, unmerged ones 32 d. */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

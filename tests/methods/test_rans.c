@@ -229,7 +229,7 @@ TEST(streams_of_a_block)
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
-/* Checks that the table has each integer as often as its frequency says. */
+/* Checks that the lookup table has each integer as often as its frequency says. */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
 {

@@ -4,7 +4,7 @@
 
 enum { N = 300, WIDE = HEADS * D };
 
-/* Multiplies groups of `each` numbers by signs (-1)^popcount(i & j) (Walsh-Hadamard). */
+/* Computes w, the Walsh-Hadamard transform of v in groups of `each` numbers. */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
     for (size_t i = 0; i < n; i++) {
@@ -74,7 +74,7 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
     return apart;
 }
 
-/* Numbers halfway between two levels may be rounded either way. */
+/* Some numbers may differ, because rounding may go either way between two levels. */
 TEST(rotations)
 {
     kvd_bits_count count;

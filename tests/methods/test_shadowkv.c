@@ -96,7 +96,7 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            /* Adds the weight of score dot / sqrt(16). Chunks with exact keys are not ranked. */
+            /* Weight of the chunk in the softmax. Chunks with exact keys are read anyway. */
             sum += weight[c] = outlier[c] ? 0 : exp(dot / 4);
         }
         for (size_t c = 0; c < CHUNKS; c++)

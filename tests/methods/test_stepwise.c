@@ -1,4 +1,4 @@
-/* Tests methods that run token by token, against dense attention and runs in blocks. */
+/* Tests methods that act token by token, against dense attention and a cache that stores blocks. */
 #include "model/pass/blocks.h"
 #include "stepwise_case.h"
 
@@ -197,7 +197,7 @@ TEST(widths_are_those_of_the_cache)
     }
 }
 
-/* Returns the largest difference of outputs by blocks and by tokens. *share: of stored bits. */
+/* Returns how far outputs computed by blocks and by tokens differ. *share: stored fraction. */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
     kvd_cache cache;
@@ -332,7 +332,7 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* At odd positions, the newest token attends before it loses dimensions. */
+        /* Compares even positions. At odd ones, tokens attend before they lose dimensions. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

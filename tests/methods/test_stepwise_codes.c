@@ -27,7 +27,7 @@ TEST(coded_entries)
         }
 }
 
-/* Quantises every token at once: no tokens stay exact. */
+/* Window function of a method that quantises every token when it is stored. */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     (void)v, (void)side;

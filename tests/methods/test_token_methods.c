@@ -285,8 +285,8 @@ TEST(budgets_of_the_cuda_engine)
 }
 
 /*
- * Checks budgets of layers as an engine sets them. Queries of layer l are multiplied by 2^(l - 1).
- * `shorter`: how many tokens a set may lack.
+ * Checks the budgets that an engine computes for layers. Queries of layer l are multiplied by 2^(l
+ * - 1). `shorter`: number of tokens by which a layer may fall short.
  */
 static void same_budgets(const char *text, size_t shorter)
 {
@@ -308,7 +308,7 @@ static void same_budgets(const char *text, size_t shorter)
         for (size_t j = 0; j < (size_t)PROMPT * HEADS * D; j++)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
-        /* cake's weight is entropy * variance, passed here as entropy with variance 1. */
+        /* Method cake weighs by entropy * variance, passed here as entropy with variance 1. */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;
     }

@@ -1,7 +1,4 @@
-/*
- * Compares methods that evict, merge or skip tokens with public code
- * (tests/oracle/make_token_sets.py).
- */
+/* Compares eviction and merging with public code (tests/oracle/make_token_sets.py). */
 #include "token_rows.h"
 #include "unit.h"
 

@@ -9,7 +9,7 @@
 
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
-/* Probability that query t of head j gives to token i <= t. After dropping, a query's sum is 1. */
+/* Probability with which query t of head j attends to token i <= t, if no token is dropped. */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
     denominator[ALL];
@@ -141,7 +141,7 @@ TEST(h2o)
             n++;
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
-            /* Drops tokens as h2o does, to its budget of 11, then one per step. */
+            /* Drops tokens as method h2o does: down to its budget of 11, then one per step. */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
                 for (size_t i = ALL; i-- > 0;)

@@ -25,7 +25,7 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
     code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
-/* The mean of |x - x^|^2 / |x|^2 is the error of optimal levels for normal numbers. */
+/* The mean of |decoded x - x|^2 / |x|^2 must be that of the optimal quantiser of normal numbers. */
 TEST(distortions_of_the_paper)
 {
     /* expected errors of 1 to 4 bits (Max 1960); the paper prints 0.36, 0.117, 0.03, 0.009 */
@@ -46,7 +46,7 @@ TEST(distortions_of_the_paper)
     }
 }
 
-/* Computes errors of q . x / (|q| |x|). *slope: of decoded against exact products. */
+/* Computes errors of decoded q . x / (|q| |x|), and the slope of decoded against exact products. */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
 {
@@ -73,7 +73,10 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
     *slope /= all;
 }
 
-/* Theorem 2: the mean square error with b bits is at most pi / (2 d) times that with b - 1. */
+/*
+ * By TurboQuant's Theorem 2, inner products with b bits have a mean square error of at most pi / (2
+ * d) times that of vectors with b - 1 bits.
+ */
 TEST(inner_products)
 {
     enum { SEEDS = 60 };
@@ -190,7 +193,7 @@ TEST(outliers_are_a_code_of_their_own)
     memcpy(x, kept, sizeof kept);
 }
 
-/* With fractional bits, blocks have 32 tokens. 3.001 bits give the result of 3. */
+/* Errors with fractional bits are between those with whole bits. 3.001 bits act as 3. */
 TEST(fractions_lie_between)
 {
     static const char *const text[] = {"turboquant,bits=2,qjl=0", "turboquant,bits=2.5,qjl=0",

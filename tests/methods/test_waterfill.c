@@ -175,7 +175,7 @@ TEST(bits_of_one_stream)
         double bits = 32;
         const char *const text = i < 2 ? "waterfill,step=0.05,sink=0" : "waterfill,step=0.5,sink=0";
         read_rows((kvd_side)(i % 2));
-        /* Numbers that vary more than the calibration data need escapes. */
+        /* Makes some integers larger than the calibration data, so that they need escape codes. */
         for (size_t j = 0; j < (size_t)N * WIDE; j++)
             x[j] *= j / WIDE % 3 ? 1 : 4;
         (void)code(text, (kvd_side)(i % 2), N, y, &count);

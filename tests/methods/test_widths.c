@@ -16,7 +16,7 @@ TEST(test_keep_by_hand)
     const int kept[] = {4, 4, 3, 3, 3, 2, 1, 1, 4};
     for (int i = 0; i < 9; i++)
         assert_int_equal(kvd_keep(s, 4, r[i], false), kept[i]);
-    /* The sums of squared values are 1, 14/30, 5/30, 1/30 of all. */
+    /* Squares of the singular values from the i-th on are 1, 14/30, 5/30, 1/30 of all squares. */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
@@ -31,7 +31,7 @@ TEST(test_keep_at_the_limits)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/* Removes the smallest singular values while their sum is at most r * all. Returns the rest. */
+/* Removes the smallest singular values up to a sum of r * all. Returns how many remain. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -105,7 +105,7 @@ TEST(test_table_is_exact)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            /* With a rate just below r[i], the fraction p[i - 1] is removed. */
+            /* At a rate just below r[i], only the fraction p[i - 1] is removed. */
             if (i > 0) {
                 OK(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err));
                 assert_true(kvd_widths_p(&w, 0) == p[i - 1]);

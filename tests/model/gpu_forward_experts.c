@@ -489,7 +489,7 @@ static size_t free_bytes(void)
     return left;
 }
 
-/* Runs twice. Returns the device memory; *seconds: the second run's. */
+/* Runs the forward pass twice. Returns its bytes on the GPU. *seconds: of the second run. */
 static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
                           const kvd_batch *b, float *hidden, double *seconds, int *streamed,
                           kvd_err *err)

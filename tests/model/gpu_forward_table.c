@@ -24,7 +24,7 @@ static struct {
 } row[ROWS];
 static size_t n_rows;
 
-/* Copies the next cell of a table line, and returns the rest. */
+/* Copies the next cell of a table line. Returns the line after it. */
 static const char *next_cell(const char *line, char cell[CELL])
 {
     const char *const end = strchr(line, '|');
@@ -62,7 +62,7 @@ static void read_table(void)
     (void)fclose(f);
 }
 
-/* Asks if column `which` supports a model. Returns 0, or -1 with the reason. */
+/* Asks if the code for column `which` of the table supports a model. Returns 0, or -1 and why. */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);

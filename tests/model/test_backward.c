@@ -235,7 +235,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     return sum;
 }
 
-/* Compares g . h with (f(x + h) - f(x - h)) / 2 for small random h. */
+/* Compares the derivative of f along small random h with (f(x + h) - f(x - h)) / 2. */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};

@@ -347,7 +347,7 @@ TEST(test_swiglu)
         kvd_activate(KVD_SWIGLU, gate, up, n);
         assert_true(distance(gate, exact, n) < 2e-7);
     }
-    /* Without weights `up` the factor is 1. */
+    /* If `up` is NULL, the result must be that with factors of 1. */
     for (int kind = 0; kind < 2; kind++) {
         const kvd_activation a = kind ? KVD_GEGLU_TANH : KVD_SWIGLU;
         float x[40], gated[40], one[40];

@@ -15,7 +15,7 @@
 #include "model/checkpoint/filemap.h"
 #include "temp_folder.h"
 
-/* Returns a path. The fourth later call overwrites the result. */
+/* Returns the path of a file in the temporary folder. The fourth later call overwrites it. */
 static const char *in(const char *name)
 {
     static char path[4][512];
@@ -82,7 +82,7 @@ static void visit_one(const kvd_checkpoint *c, const char *name, size_t rows, si
         visit(ctx, &t);
 }
 
-/* Calls `visit`, which may be NULL, for every required tensor. */
+/* Calls `visit`, unless NULL, for every tensor that a model must have. */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
 {

@@ -311,7 +311,7 @@ static const char opt_13b[] =
     "'do_layer_norm_before':true,'eos_token_id':2,'ffn_dim':20480,'hidden_size':5120,"
     "'max_position_embeddings':2048,'model_type':'opt','num_attention_heads':40,"
     "'num_hidden_layers':40,'vocab_size':50272,'word_embed_proj_dim':5120}";
-/* configuration of a small Phi-3, whose heads of 4 dimensions need few divisors */
+/* configuration of a small Phi-3, whose heads of 4 dimensions need two LongRoPE factors */
 static const char phi3[] =
     "{'architectures':['Phi3ForCausalLM'],'model_type':'phi3','bos_token_id':1,'eos_token_id':[3,"
     "4],'hidden_act':'silu','hidden_size':16,'intermediate_size':32,"

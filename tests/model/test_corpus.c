@@ -219,7 +219,7 @@ TEST(test_kinds_of_text)
     assert_string_equal(kvd_corpus_hash(c), hash);
 }
 
-/* The beginning of a text has one hash, whatever the number of its tokens and of a sequence. */
+/* A text's beginning has one hash, for any number of tokens and any length of sequences. */
 TEST(test_hash_of_beginning)
 {
     enum { LONG = 600 };

@@ -142,7 +142,7 @@ TEST(test_names_without_base)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /* An output head with weights of its own has a name of its own. */
+        /* An output head with weights of its own is named lm_head, without the prefix. */
         {"llama-biases", "\"model\\.", "      \"", NULL},
         /* names that Transformers 4.52 and later may write */
         {"mistral3", "\"language_model\\.model\\.",

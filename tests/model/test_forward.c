@@ -153,7 +153,6 @@ TEST(test_ragged_batches_equal_single_sequences)
     }
 }
 
-/* Sets the number of OpenMP threads, if there is OpenMP. */
 static void use_threads(int n)
 {
 #ifdef _OPENMP
@@ -336,7 +335,7 @@ TEST(test_wrong_shape_and_missing_tensor)
     SAYS("tensor 'model.layers.2.input_layernorm.weight' is missing");
 }
 
-/* The output projection must equal the sum over heads. */
+/* W_O and W_V of a layer must equal the stored tensors, W_O after transposition. */
 TEST(test_weight_slices)
 {
     kvd_err err = {""};

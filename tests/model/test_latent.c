@@ -84,7 +84,7 @@ TEST(test_routing_by_hand)
     assert_true(isnan(factor[0]) && isnan(factor[1]));
 }
 
-/* w_o must give the output projection, w_v times the input V up to a factor. */
+/* w_o must map heads' outputs to the layer's output, w_v the input to cached V, up to a factor. */
 TEST(test_matrices)
 {
     static const char *const names[] = {"deepseek-v2", "deepseek-v3-plain"};
@@ -196,7 +196,7 @@ TEST(test_configurations)
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
-    /* With 0 further layers, tensors for multi-token prediction would be refused. */
+    /* a copy of the configuration without layers for multi-token prediction */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);
     strstr(without, "_predict_layers':1")[strlen("_predict_layers':")] = '0';

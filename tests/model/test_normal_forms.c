@@ -1,7 +1,4 @@
-/*
- * Tests Unicode normal forms of every character against Hugging Face
- * (tests/oracle/make_normal_forms.py).
- */
+/* Compares Unicode normal forms with Hugging Face's (tests/oracle/make_normal_forms.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +21,7 @@ static void put(kvd_buffer *text, uint32_t c)
     OK(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err));
 }
 
-/* Writes the normal form of c, alone if `lower`, otherwise between other characters. */
+/* Writes the normal form of c if `lower`, otherwise of a text that contains c twice. */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {

@@ -74,7 +74,7 @@ static uint32_t next_random(uint32_t below)
     return (uint32_t)(random_state >> 33) % below;
 }
 
-/* Joins random `parts` and `texts`. Returns the mean fraction of its ids that starts of it give. */
+/* Checks the ids of prefixes of random texts. Returns the fraction of ids that prefixes give. */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
 {
@@ -145,7 +145,7 @@ TEST(test_starts)
     }
 }
 
-/* Each tokenizer here waits for more text in one step only. */
+/* In each tokenizer, one step must see more text before the ids of a prefix are certain. */
 TEST(test_starts_that_wait)
 {
 #define LETTERS                                                                                    \

@@ -300,7 +300,7 @@ TEST(test_slow_patterns)
     kvd_ids_release(&ids);
 }
 
-/* A normalizer may lengthen a text at most 64 times. */
+/* A normalizer must not make a text more than about 64 times as long. */
 TEST(test_growing_normalizer)
 {
     char long_a[1001] = "", *patch_text = NULL;

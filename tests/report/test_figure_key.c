@@ -94,7 +94,7 @@ TEST(heights)
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
     assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 20);
     assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
-                     /* Arguments: a legend of one column fits into any width. */
+                     /* However small the width is, a legend has one column. */
                      420 + 6 * 20);
     kvd_table_release(&t);
 }

@@ -35,7 +35,7 @@ static void put_file(const char *name, const char *a, const char *b)
     assert_int_equal(fclose(f), 0);
 }
 
-/* singular values, of which the largest of each head, 6 and 10, have mean 8, deviation 2 sqrt 2 */
+/* singular values of two heads; the largest, 6 and 10, have mean 8, standard deviation 2 sqrt 2 */
 static double sigma_k[] = {6, 2, 1, 0.5, 10, 2, 1, 0.5};
 
 static kvd_result spectrum(char *name)
@@ -132,8 +132,8 @@ TEST(test_measures)
     assert_near(expected_cv(), want[0].value);
     measure(&r, "cv:qk", 0, &v);
     /*
-     * Squared singular values are 36, 4, 1, 0.25 (sum 41.25) in head 0, and 100, 4, 1, 0.25 (sum
-     * 105.25) in head 1.
+     * Squared singular values are 36, 4, 1, 0.25 in head 0 and 100, 4, 1, 0.25 in head 1. The first
+     * 2 and the first 1 have 95 % of the sum.
      */
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
@@ -173,10 +173,10 @@ TEST(test_verdicts)
     expect_verdict("t,y_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,x_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict(",,35,36,%,cv:k,between,35:36,,,,,", &r, KVD_REPRODUCED);
-    /* Without a test against the paper's number, the verdict is never "reproduced". */
+    /* Without a comparison with the paper's number, the verdict is never "reproduced". */
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
-    /* 13 % was measured, but 0 to 50 % are possible without the effect. */
+    /* The measured 13 % is in 0 .. 50 %, the range that is possible without the effect. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
     expect_verdict(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, KVD_HOLDS);
     expect_verdict(",,,,%,cv:k,above-null,,,,,,36:37 words", &r, KVD_DOES_NOT_HOLD);
@@ -187,7 +187,7 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
-/* The text names the measure that judges the trend. */
+/* If another measure than the value's judges the trend, the text must name it. */
 TEST(test_trend_is_shown)
 {
     char name[] = "text";
@@ -295,7 +295,7 @@ TEST(test_similarity)
 
 TEST(test_tokens)
 {
-    /* For text t, delta / epsilon is 1.2, 0.6, 0.3 at 1000, 2000, 4000 tokens. */
+    /* Rotations of text t are 1.2, 0.6, 0.3 away from those of `ref` at 1000, 2000, 4000 tokens. */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
     double delta[16] = {0, 0.3, 1.2, 0.6}, delta2[16] = {0, 0.6, 2.4, 1.2}, rest[16] = {0};

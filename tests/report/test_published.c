@@ -33,7 +33,7 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/* |epsilon_a - epsilon_b| <= delta_a + delta_b follows from their definitions. */
+/* For published means |R| (epsilon) and |R - R_ref| (delta), the triangle inequality must hold. */
 TEST(test_triangle)
 {
     static const struct {
@@ -56,7 +56,7 @@ TEST(test_triangle)
     }
 }
 
-/* An epsilon of 0.0505 explains all deltas of model m; none explains those of n. */
+/* Each delta of model m is |epsilon - x| with x = 0.0505. No x gives the deltas of model n. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(
@@ -69,8 +69,8 @@ TEST(test_one_epsilon)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * Three random deltas fit with probability 1/6: of two models 1/3 on average, at least one with
-     * 1 - (5/6)^2.
+     * Three deltas in random order fit with probability 1/6. For two models, 1/3 fits on average,
+     * and at least one with probability 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);

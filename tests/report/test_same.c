@@ -139,7 +139,7 @@ TEST(test_groups)
     kvd_rows_free(rows);
 }
 
-/* If one file lacks a column, results differ, except for a `prompt` of 0. */
+/* If only one file has a column, results differ, unless it is the column `prompt` with value 0. */
 TEST(test_absent_columns)
 {
     static const kvd_column old[] = {{"label", KVD_COL_TEXT, "1", "l"}},
@@ -243,7 +243,7 @@ TEST(test_pairs_at_equal_p)
                {"zack", 0, 0.831, 28},
                {"zack", 0.8, 0, 24},
                {"zack", 0, 0.801, 24.6}};
-    /* number of compared pairs; `other`: a parameter that differs, so that none is compared */
+    /* n results, which have `pairs` comparisons; `other`: parameter that only some of them have */
     static const struct {
         size_t n, pairs;
         const char *other;
@@ -350,7 +350,7 @@ static kvd_result spectrum(const char *path, const char *label, const char *hash
     return r;
 }
 
-/* Texts that begin differently are told apart at any number of tokens, others at an equal one. */
+/* Texts with one label must begin alike and, with equal numbers of tokens, be equal. */
 TEST(test_beginnings)
 {
     static const struct {
@@ -424,7 +424,7 @@ TEST(test_texts)
     }
 }
 
-/* Checks results of files of equal name, trace.csv or (`items`) items.jsonl, with other bytes. */
+/* Checks results of input files with one name (trace.csv, items.jsonl) but different bytes. */
 static void check_files(bool items)
 {
     const kvd_column columns[] = {{items ? "label" : "trace", KVD_COL_TEXT, "1", "t"}};

@@ -32,7 +32,7 @@ static const kvd_column columns[] = {
     {"jct_mean_s", KVD_COL_REAL, "s", "JCT"},
 };
 
-/* simulations to which each test adds */
+/* table of simulations, to which each test adds rows */
 typedef struct {
     kvd_rows *rows;
     kvd_result item;
@@ -91,7 +91,7 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
     kvd_values_release(&v);
 }
 
-/* Checks zack's measures at each load, a rate / `own`, the uncompressed cache's highest rate. */
+/* Checks zack at loads: request rates / `own`, the highest rate of the uncompressed cache. */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
     file x;
@@ -118,14 +118,14 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * Times are 0.010, 0.012, 0.020 s uncompressed at 1, 2, 2.4 requests/s, and 0.010, 0.012 s with
- * zack at 2, 2.4.
+ * Mean times to the first token are 0.010, 0.012, 0.020 s uncompressed at 1, 2, 2.4 requests/s, and
+ * 0.010, 0.012 s with zack at 2, 2.4.
  */
 TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* A rate 0.27 % above the highest measured one counts as equal. */
+    /* A load of 1.0027 is so close to 1 that it counts as the highest load. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
     /* Load 1 is 2.2 requests/s, between the measured rates 2 and 2.4. */
@@ -134,7 +134,7 @@ TEST(test_loads)
           (const double[]){2, 1.2, 1.1});
 }
 
-/* Returns true if an uncompressed result is found when only zack's has `value` in `column`. */
+/* Returns true if zack's result finds an uncompressed one although only zack's has this value. */
 static bool has_uncompressed(const char *column, int value)
 {
     kvd_err err = {""};
@@ -267,7 +267,7 @@ TEST(test_short_memory)
     static const struct {
         const char *method, *admission;
         double rate, running, tokens, memory;
-        /* Rows come in pairs. The first pairs have a NaN or an infinite ratio and are left out. */
+        /* pairs of none and leankv, of which the first two have no finite ratio of tokens */
     } row[] = {{"none", "whole", 9, 5, NAN, 22},   {"leankv", "whole", 9, 5, NAN, 22},
                {"none", "whole", 9, 5, 0, 24},     {"leankv", "whole", 9, 5, 50, 24},
                {"none", "", 9, 20, 100, 18},       {"leankv", "whole", 9, 50, 150, 18},

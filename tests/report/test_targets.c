@@ -32,7 +32,7 @@ static const kvd_column columns[] = {
 
 typedef struct {
     const char *settings;
-    /* values of one run: parameter, saved fraction, accuracy relative to uncompressed, +- 0.02 */
+    /* one run: parameter, saved fraction of bytes, accuracy / uncompressed accuracy (+- 0.02) */
     double rate, saving, share;
     int prompt, predictions;
 } point;
@@ -97,7 +97,7 @@ TEST(line)
 
 TEST(grid)
 {
-    /* With two parameters, results have no order and all count. */
+    /* Results with two parameters have no order, so all of them count. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},

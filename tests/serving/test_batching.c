@@ -344,7 +344,7 @@ TEST(test_preemption)
     kvd_batcher_free(b);
 }
 
-/* With a window, a request takes at most window_share pages, and waits for them. */
+/* In layers with a window, a request starts when window_share of the window_pages are free. */
 TEST(test_windows)
 {
     kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};

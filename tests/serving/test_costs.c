@@ -75,7 +75,7 @@ static void near(double a, double b, double off)
         fail_msg("%.17g is not %.17g", a, b);
 }
 
-/* Checks predicted seconds, and whether they are beyond the measured range. */
+/* Checks predicted seconds. `beyond`: 1 if the iteration exceeds the measured range. */
 static void takes(const kvd_costs *c, size_t n_steps, size_t n, const kvd_slice *slice, double want,
                   int beyond)
 {
@@ -187,7 +187,7 @@ TEST(test_prompts_together)
     takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
     takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
     takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
-    /* Attention's time is estimated from the two longest whole prompts. */
+    /* Attention's time was measured for whole prompts only, and is estimated from these. */
     int beyond;
     near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
          bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);

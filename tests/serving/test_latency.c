@@ -141,7 +141,7 @@ TEST(test_intervals_of_a_queue)
         OK(kvd_latency_summarise(x, block, LENGTH, run, &l, &err));
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
-    /* The interval should hold 95 % of runs. Single values instead of blocks would give 35 %. */
+    /* The interval should hold in 95 % of runs. Drawing values, not blocks, would give 35 %. */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }

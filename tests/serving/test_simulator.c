@@ -93,7 +93,7 @@ static uint32_t prompt_of(const plain *p, const job *j)
     return p->q->request[j - p->job].input + j->again;
 }
 
-/* Returns pages for the tokens so far with admission `stored`, else for prompt and output. */
+/* Returns a request's pages: for its tokens so far (KVD_ADMIT_STORED), or for prompt and output. */
 static size_t pages_now(const plain *p, const job *j)
 {
     const size_t prompt = prompt_of(p, j), tokens = (size_t)j->in + (j->now ? j->piece : 0);

@@ -27,7 +27,7 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
     return b;
 }
 
-/* Each head must take both its singular values (Q-K and V-W_O) from one measured head. */
+/* A head must get both of its lists of singular values (Q-K and V-W_O) from one measured head. */
 TEST(test_dealing)
 {
     kvd_err err = {""};
@@ -79,7 +79,7 @@ TEST(test_dealing)
     kvd_spread_release(&s);
 }
 
-/* From four measured dimensions, two are averages and eight are interpolated. */
+/* Four measured singular values become two by averaging neighbours, or eight by interpolation. */
 TEST(test_other_widths)
 {
     kvd_err err = {""};

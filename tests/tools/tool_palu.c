@@ -16,7 +16,6 @@
 
 static const kvd_schema schema = {"latents", 1, "Products of the two factors of method palu."};
 
-/* Computes y [wide][d] = a [wide][r] b [r][d]. */
 static void multiply(const float *a, const float *b, size_t wide, size_t r, size_t d, double *y)
 {
     for (size_t i = 0; i < wide; i++)
