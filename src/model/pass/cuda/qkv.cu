@@ -14,11 +14,6 @@ namespace
 /* THREADS per block; for up to FEW tokens, several blocks share the heads of one token */
 enum { THREADS = 128, FEW = 32 };
 
-struct geometry {
-    size_t row, token;
-    int heads;
-};
-
 __device__ __forceinline__ const float *gain_of(const kvd_gpu_qkv &a, int head)
 {
     const bool of_q = head < a.n_heads;
