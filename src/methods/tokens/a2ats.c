@@ -34,7 +34,10 @@ typedef struct {
     size_t size, d;
     /* [n_layers][n_kv_heads][d][d] Cholesky factors of the queries' second moments. */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] Centroids multiplied by Cholesky factors, for distances. */
+    /*
+     * [n_layers][n_kv_heads][size][d] Key centroids times the Cholesky factor of the queries'
+     * second moments, for Euclidean distances from keys times that factor.
+     */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
@@ -98,7 +101,7 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
                 1.0f, k, (blasint)x->d, factor, (blasint)x->d, 0.0f, y, (blasint)x->d);
 }
 
-/* Runs k-means on y [n][d], keys k [n][d] times the Cholesky factor, and stores the centroids. */
+/* Clusters y [n][d], the keys k [n][d] times x->factor, by k-means, and stores the centroids. */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
 {

@@ -20,14 +20,20 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the doubles per layer: its weight in the budget, then token scores [n_kv_heads][old]. */
+/*
+ * Returns the number of doubles stored per layer: its weight in the token budget, then scores
+ * [n_kv_heads][old] of the `old` prompt tokens before the window of newest ones.
+ */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_self *const c = self;
     return 1 + (size_t)c->config->n_kv_heads * kvd_tokens_window_old(c->v, n);
 }
 
-/* Adds a query head's entropy, variance and scores to *h, *v and score [old]. */
+/*
+ * Considers a query head's attention from the window of newest tokens to the `old` tokens before
+ * it. Adds its entropy to *h, its variance to *v and the tokens' scores to score [old].
+ */
 static void add_head(const kvd_tokens_self *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
                      double *score)

@@ -20,7 +20,7 @@ static const kvd_parameter parameters[] = {
 /* State of one KV head. `sum` has the attention sums that rank tokens. */
 typedef struct {
     double threshold;
-    /* 1 if a token has been dropped, so that the running mean exists, else 0. */
+    /* 1 if a token was dropped, so that `threshold` (a mean of key cosines) is set, else 0. */
     double begun;
     double sum[];
 } state_of_head;

@@ -18,7 +18,7 @@ static const kvd_parameter parameters[] = {
 
 typedef struct {
     size_t old; /* number of prompt tokens before the last `window` */
-    /* [old] Importance of the tokens before the window of newest ones, or 0: never merged. */
+    /* [old] Importance of tokens before the newest ones. Tokens with 0 are never merged. */
     double importance[];
 } state_of_head;
 

@@ -26,7 +26,10 @@ typedef struct {
      */
     int32_t at, place;
     double share;
-    /* Number of prompt tokens, and of steps in which the temperature rises from tau0 to tau1. */
+    /*
+     * Number of prompt tokens, and of decode steps in which the softmax temperature of scores rises
+     * from rule.tau0 to rule.tau1 (method keyformer).
+     */
     int32_t prompt, steps;
     /* Old tokens that each KV head keeps by its own scores. Heads share the rest of keep_old. */
     int32_t keep_own;
@@ -37,32 +40,41 @@ typedef enum {
     KVD_EVICT_ATTENTION, /* sum of received attention probabilities */
     /* No scores: first tokens stay, and the newest token replaces the oldest later one. */
     KVD_EVICT_FIRST,
-    KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key, after prompts only */
-    /* Minus the cosine of a key and the mean of normalised keys. After prompts only. */
+    KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key, only at the end of a prompt */
+    /* Minus the cosine of a key and the mean of normalised keys. Only at the end of a prompt. */
     KVD_EVICT_ODD_KEYS,
-    /* Log of expected attention probability times |v|. After prompts only. */
+    /* Log of |v| times attention expected from later queries. Only at the end of a prompt. */
     KVD_EVICT_EXPECTED,
-    /* Mean + gamma * variance of the probabilities from the last queries. After prompts only. */
+    /*
+     * Mean + gamma * variance of the probabilities that the token received from the last queries.
+     * Only at the end of a prompt, not in decode steps.
+     */
     KVD_EVICT_SPREAD,
     /* Minus the number of recent queries whose attention to the token is below the mean. */
     KVD_EVICT_PIVOTAL,
     /*
      * The larger of the mean probabilities from the last `window` queries and from all queries,
-     * each divided by its mean over tokens. After prompts only.
+     * each divided by its mean over tokens. Only at the end of a prompt.
      */
     KVD_EVICT_IMPORTANT,
-    /* Largest probability received from a copy of the prompt. After prompts only. */
+    /* Largest probability received from a copy of the prompt. Only at the end of a prompt. */
     KVD_EVICT_REPEATED,
-    /* Output of a trained network of the token's Q, K and V. After prompts only. */
+    /* Score by a trained network from the token's Q, K and V. Only at the end of a prompt. */
     KVD_EVICT_TRAINED
 } kvd_evict_ranking;
 
 /* How dropped tokens merge into kept tokens of their KV head. */
 typedef enum {
     KVD_MERGE_NONE,
-    /* Merges into the token with the largest key cosine, if it reaches a running mean. */
+    /*
+     * Merges a dropped token into the kept token with the most similar key, if their cosine reaches
+     * the running mean of such cosines.
+     */
     KVD_MERGE_LIKE,
-    /* Merges into the token with the largest key cosine, if it reaches kvd_evict_rule.cosine. */
+    /*
+     * Merges a dropped token with a large score into the kept token with the most similar key, if
+     * their cosine reaches kvd_evict_rule.cosine.
+     */
     KVD_MERGE_IMPORTANT,
     /* Merges into the kept token nearest by position, but not into the first `sink` or the last. */
     KVD_MERGE_NEAREST,
@@ -71,8 +83,9 @@ typedef enum {
 } kvd_merge_kind;
 
 /*
- * Scoring rule. A score is the attention that a token received or, if tau0 > 0, the sum of
- * softmax((x + noise) / tau) over queries, x being the attention scores.
+ * Scoring rule. A token's score is the attention that it received or, if tau0 > 0 (method
+ * keyformer), the sum of softmax((x + noise) / tau) over queries. x are attention scores, and
+ * temperature tau runs from tau0 to tau1.
  */
 typedef struct {
     /* Softmax temperature of the prompt and of the last step, linear between them. */
@@ -84,7 +97,7 @@ typedef struct {
     int32_t smooth; /* odd number of neighbouring tokens to sum */
     /* Score by which tokens are ranked, a kvd_evict_ranking. */
     int32_t ranking;
-    /* 1 if a layer's KV heads keep the same tokens, by summed scores. Requires temperature 0. */
+    /* 1 if a layer's KV heads keep the same tokens, by sums of scores. Requires tau0 = 0. */
     int32_t whole_layer;
     /* Number of first tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */
     int32_t sink;
@@ -92,14 +105,17 @@ typedef struct {
     double whole_heads;
     /* Number of positions after the prompt for which queries are predicted (KVD_EVICT_EXPECTED). */
     int32_t future;
-    /* 1 uses mean and covariance of queries, 0 only the mean (KVD_EVICT_EXPECTED). */
+    /* For KVD_EVICT_EXPECTED: 1 uses mean and covariance of queries, 0 only their mean. */
     int32_t covariance;
     /* Number added to the expected attention probability (KVD_EVICT_EXPECTED). */
     float epsilon;
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
     /* Number of adjacent tokens that stay or are dropped together, or 0 for single tokens. */
     int32_t review;
-    /* If review > 0: number of consecutive layers that keep the tokens of the first of them. */
+    /*
+     * If tokens stay or are dropped in groups (review > 0): number of consecutive layers that keep
+     * the tokens which the first of them chooses.
+     */
     int32_t layers;
     /* 1: a group of adjacent tokens scores the mean of its better half. 0: the mean of all. */
     int32_t largest;
@@ -114,9 +130,9 @@ typedef struct {
     int32_t anchor;
     double crush;
     int32_t merge; /* a kvd_merge_kind */
-    /* Weight of the newest step in the running mean (KVD_MERGE_LIKE). */
+    /* For KVD_MERGE_LIKE: weight of the newest cosine in the running mean of key cosines. */
     double beta;
-    /* Smallest cosine of keys that are merged (KVD_MERGE_IMPORTANT, KVD_MERGE_RUNS). */
+    /* KVD_MERGE_IMPORTANT, KVD_MERGE_RUNS: tokens whose keys have a smaller cosine never merge. */
     double cosine;
     double most; /* KVD_MERGE_IMPORTANT: number of merged tokens as a multiple of keep_old */
     /* 1 if every decode step drops the token at one fixed index. */
@@ -149,20 +165,22 @@ typedef struct {
      */
     double local;
     int32_t history;
-    /* Numbers of first and of newest tokens, read in addition to the budget (KVD_READ_CODES). */
+    /* For KVD_READ_CODES: numbers of first and newest tokens, read in addition to `budget`. */
     int32_t sink, newest;
     /*
-     * For KVD_READ_CLUSTERS. large: tokens of a large cluster. first: fraction of the large
-     * clusters whose small clusters are scored. alpha: weight of the largest keys in a score.
-     * threshold: a prompt token stays if one of the last queries (the fraction `rows`) gives it at
-     * least this probability.
+     * For KVD_READ_CLUSTERS, which divides large clusters of adjacent tokens into small ones.
+     * large: tokens of a large cluster. first: fraction of the large clusters whose small clusters
+     * are scored. alpha: weight of a cluster's largest keys in its score, 1 - alpha being that of
+     * its smallest keys. threshold: a prompt token stays cached if one of the last queries (the
+     * fraction `rows` of all) gives it at least this probability.
      */
     int32_t large;
     double first, alpha, rows, threshold;
     /*
-     * For KVD_READ_LANDMARKS. rank: rank of prompt keys. outliers: number of the prompt's selection
-     * pages that also have exact keys. last: number of its last pages that have only exact keys.
-     * Steps always read both kinds of pages.
+     * For KVD_READ_LANDMARKS, which stores prompt keys at low rank. rank: that rank. outliers:
+     * number of the prompt's selection pages (groups of `page` tokens) that are also stored
+     * exactly. last: number of its last pages that are only stored exactly. Steps always read both
+     * kinds of pages.
      */
     int32_t rank, outliers, last;
 } kvd_read_rule;
@@ -171,7 +189,7 @@ typedef struct {
 typedef struct {
     int32_t size;     /* number of centroids of a KV head */
     int32_t relative; /* RoPE position at which queries are compared with centroids */
-    /* [n_layers][n_kv_heads][d][d] Matrices that multiply keys before distances are computed. */
+    /* [n_layers][n_kv_heads][d][d] Matrices that multiply keys, for distances from centroids. */
     const float *factor;
     const float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times `factor` */
     const float *centroid; /* [n_layers][n_kv_heads][size][d] */
@@ -185,7 +203,10 @@ typedef struct {
 typedef struct {
     size_t n;
     int n_layers;
-    /* [n_layers][each] Entropy and variance of attention, or token scores summed over heads. */
+    /*
+     * [n_layers][each] With KVD_EVICT_SPREAD: entropy and variance of a layer's attention.
+     * Otherwise: score of each prompt token, summed over heads.
+     */
     const double *x;
     /* Number of statistics per layer: 2 with KVD_EVICT_SPREAD, otherwise one per prompt token. */
     size_t each;

@@ -26,10 +26,13 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* [n + future][d / 2] RoPE tables, followed by their means over the next positions [d / 2]. */
+    /* RoPE tables [n + future][d / 2], then their means over the last `future` rows [d / 2]. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /* [n][d] k: keys, rotated back by the mean RoPE. y: k multiplied by the queries' covariance. */
+    /*
+     * [n][d] k: keys, rotated back by the mean RoPE of the `future` positions after the prompt. y:
+     * `k` multiplied by the queries' covariance.
+     */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
     /* [n] z: expected logits of one query head. score: softmax of z, averaged over query heads. */
@@ -52,7 +55,7 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_pool *pool
     return kvd_pool_check(pool, "expected attention", err);
 }
 
-/* Writes keys, rotated back by the mean RoPE, to b->k. Negated sines invert RoPE. */
+/* Writes keys to b->k, rotated back (by negated sines) by the mean RoPE of later positions. */
 static void turn_keys(const kvd_tokens_self *e, const kvd_prompt_attention *p, buffers *b)
 {
     const size_t n = p->n, half = p->d / 2, future = (size_t)e->v->value[FUTURE], all = n + future;

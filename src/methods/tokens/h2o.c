@@ -40,7 +40,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     const size_t recent = kvd_tokens_budget(v->value[RECENT], a->n_expected);
     double *const sum = state;
     (void)err;
-    /* A dropped token may have left its sum in the newest token's element. */
+    /* A dropped token may have left its sum of received attention in the newest token's element. */
     sum[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++)
         for (size_t i = 0; i < a->n; i++)

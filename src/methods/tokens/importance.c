@@ -94,7 +94,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
         classify(v, p, l, order, level + (size_t)l * p->n);
     free(order);
     const int together = kvd_tokens_layers(v);
-    /* Layers are visited from the last down. Layers l to end - 1 use layer l's choice. */
+    /* Layers are visited from the last down. Layers l to end - 1 use layer l's important tokens. */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
         const uint8_t *const before = l > 0 ? own - p->n : NULL;

@@ -2,8 +2,8 @@
  * Method kvcrush: part of the budget goes to evenly spaced tokens that snapkv would drop (Jha et
  * al. 2025, KVCrush, arXiv 2503.00022).
  *
- * A token has one bit per query head, and tokens are ordered by the Hamming distance of their bits
- * from a reference.
+ * A token has one bit per query head, 1 if that head alone would keep it. Tokens are ordered by the
+ * Hamming distance of their bits from reference bits, the anchor.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"anchor", "crush", 0, 0}, {NULL, NULL, 0, 0}};
 
-/* Computes the Hamming distances of tokens' bits (one per query head) from the anchor's bits. */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
                      size_t old, size_t budget, uint8_t *bit, size_t *distance, kvd_err *err)
 {
@@ -42,7 +41,7 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n of the dropped tokens, evenly spaced when sorted by distance (0 to `most`). */
+/* Keeps n of the dropped tokens, evenly spaced by rising Hamming distance (0 to `most`). */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

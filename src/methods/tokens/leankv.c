@@ -2,8 +2,8 @@
  * Method leankv (registered as sparsity): KV heads drop insignificant tokens and store less
  * significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1).
  *
- * Significance is the mean probability that a token received from later tokens, relative to the sum
- * over older tokens.
+ * A token's significance is the mean probability that it received from later tokens, relative to
+ * the sum of these means over the tokens older than the window.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ typedef struct {
     /* Limits of significance / mean: drop below cut_low, low precision below cut_high. */
     double cut_low, cut_high;
     size_t room;
-    /* [2 room] Sum of the probabilities that each token received, then the number of summands. */
+    /* [2 room] First half: sum of each token's received probabilities. Rest: their numbers. */
     double sum_rows[];
 } significance;
 

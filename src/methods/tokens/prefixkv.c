@@ -39,7 +39,7 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
 /* Returns the largest fraction of importance that all layers can keep within the budget. */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* The importances of a layer add up to 1, so threshold 2 keeps all tokens. */
+    /* Fractions of importance. A layer's importances add up to 1, so 2 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;

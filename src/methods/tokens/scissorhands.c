@@ -15,7 +15,7 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Number of prompt queries, over query heads, with attention to the token below the mean. */
+    /* Number of last prompt queries, over query heads, with below-mean attention to the token. */
     double prompt;
     /* Bit i is 1 if, i decode steps ago, the attention to the token was below the mean. */
     uint64_t rows;
@@ -38,7 +38,10 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Returns `history` times the number of recent queries with below-mean attention to the token. */
+/*
+ * Estimates the number of recent queries, over query heads, that gave the token below-mean
+ * attention. Returns it times `history`, so that the result is whole.
+ */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

@@ -20,7 +20,10 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Computes KV heads' mean attention outputs x [n_heads][d], and their distances from their mean. */
+/*
+ * Computes the mean attention output of each KV head over the last queries, x [n_heads][d], and its
+ * squared distance from the mean over heads.
+ */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -34,7 +37,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* With two heads, both distances are equal. Zeros avoid differences by rounding. */
+        /* Two heads are equally far from their mean. Zeros avoid differences by rounding. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)

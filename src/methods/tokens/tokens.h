@@ -6,7 +6,10 @@
 #include "methods/axis.h"
 #include "methods/tokens/eviction.h"
 
-/* Exact attention statistics of a prompt in one KV head. */
+/*
+ * Attention of a prompt in one KV head, by which a method chooses tokens: exact statistics of
+ * probabilities per token, and Q, K and V.
+ */
 typedef struct {
     int layer, kv_head, group; /* group is the number of query heads of the KV head */
     size_t n;
@@ -19,7 +22,7 @@ typedef struct {
     /* Number of last queries of the prompt in the array `recent`. */
     size_t window;
     const double *recent; /* [group][n] probabilities from the last rows */
-    /* [n] Number of the prompt's last queries whose attention to the token is below the mean. */
+    /* [n] Number of last queries, over query heads, with below-mean attention to the token. */
     const double *below;
     /* [n] Log of the softmax denominator of each query, mean over query heads. */
     const double *log_denominator;
@@ -112,7 +115,7 @@ typedef struct {
 typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
-    /* lowers: some tokens get KVD_LEVEL_LOW. only_lowers: no token is dropped either. */
+    /* lowers: some tokens get low precision. only_lowers: the method never drops a token. */
     bool lowers, only_lowers;
     /* True if random numbers can replace the calibration data, for timing. */
     bool drawn;
@@ -124,14 +127,17 @@ struct kvd_tokens_method {
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
     /* Returns the centroids of an open method with KVD_READ_CODES. */
     kvd_read_codes (*read_codes)(const void *self);
-    /* Returns the networks of an open method with KVD_EVICT_TRAINED. */
+    /* Returns the token-scoring networks of an open method with ranking KVD_EVICT_TRAINED. */
     const struct kvd_retaining_heads *(*retaining)(const void *self);
     /*
      * Returns the number of the prompt's last queries whose probabilities are in
      * kvd_prompt_attention.recent. NULL: 0.
      */
     size_t (*window)(const kvd_parameter_values *v);
-    /* Returns an attention score with noise and temperature, for score_mass. May be NULL. */
+    /*
+     * Adds noise to an attention score and divides it by a temperature (method keyformer), for
+     * kvd_prompt_attention.score_mass. May be NULL.
+     */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
     /* Fails for parameters that the method cannot use. May be NULL. */
@@ -145,19 +151,18 @@ struct kvd_tokens_method {
     void (*close)(void *self);
     /* Returns the bytes of a KV head's state for n tokens, allocated as zeros. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
+    bool repeats; /* true if each prompt is followed by a copy of itself */
     /*
-     * True if each prompt is followed by a copy of itself.
-     *
-     * `observe` computes the numbers by which `rank` chooses tokens, and must be thread-safe.
-     * `observed` returns how many numbers a layer has. If both are NULL, `rank` uses softmax
-     * denominators.
+     * `observe` computes the numbers of a layer by which `rank` chooses tokens, and must be
+     * thread-safe. `observed` returns how many there are for a prompt of n tokens. If both are
+     * NULL, `rank` uses softmax denominators.
      */
-    bool repeats;
     size_t (*observed)(const void *self, size_t n);
     int (*observe)(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err);
     /*
-     * In a first pass, chooses the precision of prompt tokens of all layers: level [n_layers][n]
-     * or, if `observe` is not NULL, [n_layers][n_kv_heads][n]. NULL: no first pass.
+     * Chooses the precision of a prompt's tokens in all layers, in a first pass over the prompt:
+     * level [n_layers][n] or, if the method has `observe`, [n_layers][n_kv_heads][n]. NULL: no
+     * first pass.
      */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
     /* Writes a prompt's precision levels [n], which are KVD_LEVEL_HIGH before, and the state. */
@@ -218,7 +223,7 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
 
 /* Returns the fraction of important tokens in a layer. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);
-/* Returns parameter `layers` of method importance: layers per group with equal important tokens. */
+/* Returns parameter `layers` of method importance: layers that share important tokens, or 0. */
 int kvd_tokens_layers(const kvd_parameter_values *v);
 
 /* Returns a budget in tokens. A value below 1 is a fraction of `of`, rounded down. */
@@ -251,7 +256,7 @@ void kvd_tokens_close(const kvd_tokens_method *m, void *self);
 kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 
-/* Copies the levels that `rank` has chosen. Can serve as kvd_tokens_method.prompt. */
+/* Copies the tokens' levels that kvd_tokens_method.rank chose. Can serve as member `prompt`. */
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
@@ -276,7 +281,7 @@ kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 /* Returns how many of a prompt's n tokens are older than the window of newest tokens. */
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, size_t n);
-/* Scores the older prompt tokens by the attention received from the last `window` queries. */
+/* Scores the tokens before a prompt's last `window` by attention from the last `window` queries. */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
 /* Keeps the last `window` prompt tokens, and the `budget` older ones with the largest scores. */
@@ -305,7 +310,7 @@ int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level,
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 
-/* Functions `observed` and `observe` for methods that rank tokens by received attention. */
+/* Members `observed` and `observe` of kvd_tokens_method: sum the attention that tokens received. */
 size_t kvd_tokens_received_doubles(const void *self, size_t n);
 int kvd_tokens_observe_received(const void *self, const kvd_observed_prompt *r, double *out,
                                 kvd_err *err);

@@ -58,7 +58,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = kvd_tokens_window_old(w->v, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        /* Only the first layer of a group of layers computes scores. */
+        /* Only the first layer of a group scores tokens. The other layers keep the same ones. */
         return 0;
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
@@ -137,7 +137,10 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* Returns the token budget, a whole number of windows. The last window may be shorter. */
+/*
+ * Returns the token budget. If windows of tokens are dropped, it is a whole number of windows, in
+ * which a shorter last window counts as a whole one.
+ */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t review = (size_t)v->value[REVIEW], each = (size_t)v->value[LAYERS],
