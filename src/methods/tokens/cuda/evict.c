@@ -16,14 +16,15 @@ typedef struct {
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before this request */
     /*
-     * With rule.fixed: ring buffer of the cache indices that decode steps overwrite in turn, its
-     * oldest element, and number of its elements.
+     * For methods whose steps drop the token at a fixed index (rule.fixed): ring buffer of the
+     * cache indices that steps overwrite in turn, index of its oldest element, and number of its
+     * elements.
      */
     int32_t *place;
     size_t oldest, places;
     /*
-     * With rule.fixed: sequence position of the token at each cache index. The prompt tokens that
-     * stayed count as positions 0, 1, 2 ...
+     * For methods whose steps drop the token at a fixed index (rule.fixed): sequence position of
+     * the token at each cache index. Kept prompt tokens count as positions 0, 1, 2 ...
      */
     uint32_t *position;
 } evict_slot;
@@ -39,7 +40,7 @@ typedef struct {
     evict_slot *slot;
     kvd_evict_budget *budget;
     kvd_evict_budget *there;
-    /* Device data of methods that merge dropped tokens, and a pinned copy of merging.merged. */
+    /* Data for merging dropped tokens, and a pinned copy of its number of merged tokens. */
     kvd_evict_merging merging;
     int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
@@ -48,7 +49,7 @@ typedef struct {
     /* True if several GPUs add the scores of their KV heads. */
     bool joined;
     float *sums;
-    /* RoPE data, [1] for layers with rope_local_theta, [0] for other layers. */
+    /* Tables for KVD_EVICT_EXPECTED: [1] for layers with rope_local_theta, [0] for others. */
     kvd_evict_expected expected[2];
     kvd_evict_trained trained;
     const kvd_latent_store *latents; /* NULL if K and V are stored */
@@ -342,7 +343,6 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Returns the bytes of a token's score, position and, for KVD_EVICT_PIVOTAL, history. */
 static size_t entry_state_bytes(const evict *e)
 {
     return sizeof *e->state.score + sizeof *e->state.position +

@@ -47,10 +47,10 @@ typedef struct {
      */
     int32_t *into;
     float *weight, *length;
-    /* [slot][layer][kv_head] Running mean of dropped tokens' cosines, NaN at first. */
+    /* [slot][layer][kv_head] Running mean cosine of dropped and nearest kept keys. NaN at first. */
     double *threshold;
     int32_t *merged; /* [slot] number of tokens merged so far, over all requests */
-    /* [slot][n_kv_heads] Number of tokens that stay, or NULL to use the budgets. */
+    /* [slot][n_kv_heads] Number of tokens that stay, or NULL if kvd_evict_budget gives it. */
     int32_t *count;
     /* Scratch [batch][n_kv_heads]: index of the dropped token, or -1. */
     int32_t *victim;
@@ -63,14 +63,14 @@ typedef struct {
     int32_t interleaved;
     /* [positions][half] in device memory: RoPE tables, or NULL without RoPE. */
     const float *cosine, *sine;
-    /* [positions][half][2] in device memory: mean cosine and sine over the next positions. */
+    /* [positions][half][2] Row n: mean RoPE cosine, sine over positions n .. n + future - 1. */
     const float *future;
     /* Square of the constant factor in the RoPE tables. */
     float square;
     float *work; /* device memory of kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
 
-/* Trained networks of KVD_EVICT_TRAINED, with the inputs and outputs of this GPU's heads. */
+/* Trained networks that score tokens (KVD_EVICT_TRAINED), one per layer, for this GPU's heads. */
 typedef struct {
     size_t hidden, inputs; /* number of hidden units, and of inputs: Q, K and V of a token */
     const uint16_t *fc1;   /* [n_layers][hidden][inputs] bf16 */
@@ -98,18 +98,19 @@ typedef struct {
     const int32_t *q_start, *q_len, *slot;
     /* [batch][max_pages] in device memory: page table of the prompts. */
     const int32_t *page_table;
-    /* Queries in device memory, in 8 x 8 blocks. */
+    /* Queries in device memory, in blocks of 8 tokens by 8 dimensions. */
     const void *q;
     void *pool; /* device pages with K and V of the layer */
     /* If latents.pool is not NULL, latent vectors of kept tokens are moved instead of K and V. */
     kvd_evict_latents latents;
-    /* [n_heads][n_q8] on the device: logs of softmax denominators. Overwritten if rule.tau0 > 0. */
+    /* [n_heads][n_q8] Device: ln of Q rows' softmax denominators. Overwritten in keyformer. */
     float *lse;
-    /* Scratch [n_heads][n_q8] in device memory: attention that each token received. */
+    /* Scratch [n_heads][n_q8] in device memory: attention that the token of each Q row received. */
     float *mass;
     /*
-     * Scratch [n_q8] in device memory: Hamming distance of each token's bits from the anchor. Used
-     * only if rule.anchor is not 0.
+     * For method kvcrush (rule.anchor is not 0): scratch [n_q8] in device memory, number of query
+     * heads whose bit for a token (1 if the head alone would keep it) differs from a reference bit,
+     * the anchor.
      */
     float *distance;
     /*
@@ -117,7 +118,7 @@ typedef struct {
      * number of query heads of all GPUs.
      */
     int32_t summed, n_heads;
-    /* Output [n_kv_heads][n_q8] on the device: score of each token. */
+    /* Output [n_kv_heads][n_q8] on the device: score that ranks the token of each row of Q. */
     float *score;
     /* Output [n_kv_heads][n_q8] on the device: indices of kept and, if merging, dropped tokens. */
     int32_t *kept;
@@ -127,8 +128,9 @@ typedef struct {
 
 /*
  * The kvd_evict_score functions score prompt tokens from position 0 on. kvd_evict_score_keys and
- * kvd_evict_score_expected write args->score, the others args->mass. kvd_evict_choose then moves
- * the tokens that stay to the front of the pages.
+ * kvd_evict_score_expected write the scores of KV heads, args->score; the others write the
+ * attention that tokens received in query heads, args->mass. kvd_evict_choose then moves the tokens
+ * that stay to the front of the pages.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -137,8 +139,9 @@ cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStr
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Sums args->mass over this GPU's query heads and, if rule.anchor is not 0, computes
- * args->distance. The caller then adds both over all GPUs.
+ * Sums args->mass, the attention that tokens received, over this GPU's query heads. If rule.anchor
+ * is not 0 (method kvcrush), computes args->distance, Hamming distances of tokens. The caller then
+ * adds both over all GPUs.
  */
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
@@ -153,7 +156,11 @@ cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
 /* Merges dropped prompt tokens into kept ones. args->kept lists kept, then dropped tokens. */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* For KVD_MERGE_RUNS: fills args->kept, merging counts and weights. Overwrites args->mass. */
+/*
+ * For KVD_MERGE_RUNS: finds runs of similar tokens. Fills args->kept and, in args->merging, the
+ * numbers of kept tokens, the token that receives each other one, and its weight. Overwrites
+ * args->mass.
+ */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
 /* Arguments for dropping tokens after a decode step in one layer. */
@@ -170,7 +177,7 @@ typedef struct {
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
     kvd_evict_latents latents; /* Moved instead of K and V, unless `pool` is NULL. */
-    /* [batch][n_heads] on the device: logs of softmax denominators. Not used if rule.tau0 > 0. */
+    /* [batch][n_heads] Device: ln of softmax denominators. Not used if tau0 > 0 (keyformer). */
     const float *lse;
     /* Scratch of kvd_evict_steps_bytes bytes, for scores with temperature or KVD_EVICT_PIVOTAL. */
     float *work;
@@ -196,9 +203,10 @@ size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room)
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
- * Allocate memory of *g, which *m owns. kvd_evict_merging_work allocates scratch memory for at most
- * n prompt tokens, counted per KV head. kvd_evict_merging_slots allocates zeroed counts of merged
- * tokens per slot, and pinned memory for a copy, *host [n_slots].
+ * Allocate memory of *g, which *m owns. kvd_evict_merging_work allocates scratch memory for n
+ * prompt tokens, a token being counted once per KV head. kvd_evict_merging_slots allocates zeroed
+ * numbers of merged tokens per slot, and *host [n_slots], pinned memory for a copy of these
+ * numbers.
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
@@ -213,7 +221,7 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* Returns the arguments of prompts that do not depend on the method. */
+/* Returns arguments for dropping a layer's prompt tokens, without those that the method sets. */
 kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                             int layer);
 /* If the cache keeps unprojected K of prompts, makes *a point to them and unprojected queries. */
@@ -228,7 +236,10 @@ void kvd_gpu_evict_latents(kvd_gpu_method *m, const kvd_latent_store *store);
 /* Copies the trained networks of method locret to the device. *memory owns all arrays of *x. */
 int kvd_evict_trained_make(kvd_evict_trained *x, const kvd_gpu_method *m, kvd_device_memory *memory,
                            kvd_err *err);
-/* Starts scoring a layer's prompt tokens. The output is score [n_kv_heads][n_q8]. */
+/*
+ * Queues kernels that score a layer's prompt tokens with the trained networks. Output: score
+ * [n_kv_heads][n_q8] on the device, in which a token has the index of its row of Q.
+ */
 int kvd_evict_trained_score(const kvd_evict_trained *x, const kvd_gpu_method *m,
                             const kvd_paged_rows *r, float *score, kvd_err *err);
 
@@ -250,8 +261,8 @@ size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, i
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 
 /*
- * Copies the numbers of the selection pages that a KV head read in a decode step to page [*n] on
- * the host. *tokens gets the number of tokens in these pages.
+ * Copies the indices of the selection pages (groups of adjacent tokens) that a KV head read in a
+ * decode step to page [*n] on the host. *tokens gets the number of tokens in these pages.
  */
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err);

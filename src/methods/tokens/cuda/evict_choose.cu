@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Counts, for each token, the query heads whose bit (1 if the head would keep the token) differs
- * from the anchor's bit (method kvcrush).
+ * Method kvcrush: counts, for each token, the query heads whose bit (1 if the head alone would keep
+ * the token) differs from a reference bit, the anchor.
  */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -134,8 +134,9 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
 }
 
 /*
- * Method kvcrush: keeps the tokens with the largest scores. Sorts the others by Hamming distance
- * and keeps every k-th of them.
+ * Method kvcrush: keeps the tokens with the largest scores. Sorts the other tokens by the Hamming
+ * distance of their bits (one per query head) from reference bits, and keeps every `every`-th of
+ * them.
  */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* Walks through the dropped tokens by distance d, and keeps every `every`-th of them. */
+    /* Visits the dropped tokens by Hamming distance d, and keeps every `every`-th of them. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)

@@ -202,7 +202,7 @@ __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args
            a.map.kv_offset[g] + after + piece(t, block, d);
 }
 
-/* Computes the expected logits of ROWS keys. A thread has ROWS / 16 keys and 8 of 128 columns. */
+/* Computes the attention scores that ROWS keys are expected to get from later queries. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS)
     logits_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)

@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(RULE)
     double sum = 0;
     for (int p = e.m + me; p < e.n; p += RULE)
         sum += (double)weight[p];
-    /* The mean cosine is NaN if no token was dropped. */
+    /* Mean cosine of dropped keys and nearest kept keys, NaN if no token was dropped. */
     const double mean = sum_over<RULE>(sum) / (double)(e.n - e.m);
     if (me == 0)
         a.merging.threshold[head_at(a.state, a.map.n_kv_heads, a.slot[b], g)] = mean;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Selects for merging the dropped tokens with the largest scores and cosines >= rule.cosine. */
+/* Selects dropped tokens to merge, by score and by key cosine >= rule.cosine with a kept key. */
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Merges dropped tokens into the nearest kept ones, but not the first rule.sink or the last. */
+/* Merges dropped tokens into kept ones nearest by position, not the first rule.sink or last one. */
 __global__ void __launch_bounds__(THREADS)
     nearest_position_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -354,8 +354,8 @@ __global__ void __launch_bounds__(RANK)
 }
 
 /*
- * Writes merging weights exp(-(x / y)^2). x is the distance of a key from the key it merges into, y
- * the mean of x over the run.
+ * Writes merging weights exp(-(x / y)^2). x is the distance of a token's key from the key into
+ * which it merges, y the mean of x over all tokens that merge into that key.
  */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)

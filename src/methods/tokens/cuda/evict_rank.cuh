@@ -129,8 +129,9 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
 }
 
 /*
- * Copies K and V of tokens first .. first + 63 of a list to one page. Fills up the last 8 tokens
- * with zeros. at(i) returns token i of the list, keys(t) the address of its K.
+ * Copies K and V of tokens first .. first + 63 of a list to one page. If the list's last group of 8
+ * tokens is incomplete, fills it up with zeros. at(i) returns token i of the list, keys(t) the
+ * address of its K.
  */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
@@ -238,7 +239,10 @@ static __device__ __forceinline__ void compact_rows(const page_rows &x, const in
     }
 }
 
-/* Returns into how many pieces (see move_piece) a token of KV head g is divided. */
+/*
+ * Returns the number of pieces in which a token of KV head g is moved: 16 bytes of K, V or latent
+ * vectors each, and for latent vectors a position.
+ */
 static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, int g)
 {
     if (!a.latents.pool)
@@ -288,7 +292,7 @@ static inline bool score_args_bad(const kvd_evict_prompts_args *a)
     return a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass;
 }
 
-/* Queries of a KV head as mma fragments: 8 HALVES heads, up to 32 BLOCKS dimensions. */
+/* Queries of a KV head as mma fragments: 8 * HALVES heads, up to 32 * BLOCKS dimensions. */
 template <int HALVES, int BLOCKS> struct step_queries {
     uint4 q[HALVES][BLOCKS];
 

@@ -31,7 +31,7 @@ struct side {
     }
 };
 
-/* Loads 32 tokens as mma fragments. Groups of 8 tokens that begin at n or later become 0. */
+/* Loads Q or K of 32 tokens as mma fragments. Groups of 8 tokens that begin at n or later are 0. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -119,7 +119,10 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* Sums attention over the queries of a prompt, to a.lse for LOGS, otherwise to a.mass. */
+/*
+ * LOGS: writes the log of each query's softmax denominator to a.lse. Otherwise writes the sum,
+ * count or maximum of the probabilities that each token received to a.mass.
+ */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)

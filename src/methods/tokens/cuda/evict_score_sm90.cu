@@ -61,12 +61,15 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
 /* Results: logs of softmax denominators; per key, sum or maximum of probabilities. */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
-/* Softmax sums, maxima and noise terms of a thread's two tokens, which are 8 tokens apart. */
+/* Softmax sums, maximum scores and keyformer's noise, of a thread's two tokens (8 tokens apart). */
 struct totals {
     float sum[2], top[2], noise[2];
 };
 
-/* Adds a tile's products to the sums of the thread's two tokens. MASKED: not to later keys. */
+/*
+ * Adds a tile of query-key products to the softmax sums or maxima of the thread's two tokens.
+ * MASKED: omits keys later than the query, and queries outside from_row .. n - 1.
+ */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_params &p,
                                     const float *column, int token, int other, int from_row, int n,

@@ -65,7 +65,10 @@ struct head {
     uint32_t now;
     const int32_t *page;
     uint16_t *pool; /* the KV head's first element in page 0 */
-    /* [n][wide] Attention scores of cached tokens times log2(e), with noise and temperature. */
+    /*
+     * [n][wide] Attention scores of cached tokens in each query head, plus noise, divided by a
+     * temperature (method keyformer), times log2(e).
+     */
     float *x;
     float *score;
     uint32_t *position;
@@ -224,7 +227,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
-/* Appends a bit to the history of token i. */
+/* Appends a bit to the history of token i: 1 if the step's attention to it is below the mean. */
 __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 {
     const bool old = i < w.n - 1;
@@ -282,7 +285,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Returns the candidate of the KV head with the smallest score, in every thread. */
+/* Returns, in every thread, the KV head's token with the smallest score, which may be dropped. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -426,7 +429,10 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
     return (unsigned long long)(0xfffffffeu - count) << 32 | position;
 }
 
-/* If over the limit, drops tokens with the smallest sort keys; moves others to their indices. */
+/*
+ * If a KV head has more tokens than its limit, drops those with the smallest sort keys, and moves
+ * kept tokens from the end to the freed indices.
+ */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -462,7 +468,10 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* In timing runs, all positions may be equal. The minimum keeps the copies in bounds. */
+    /*
+     * Holes are indices of dropped tokens, movers the tokens that fill them. In timing runs,
+     * positions may be equal and both numbers differ; the minimum keeps the copies in bounds.
+     */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)
@@ -532,7 +541,7 @@ extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, siz
     return batch * (size_t)m->n_kv_heads * room * width_of(m) * sizeof(float);
 }
 
-/* Each CTA handles at least 64 cached tokens. */
+/* Doubles the number of CTAs per KV head as long as each CTA handles at least 64 cached tokens. */
 extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t room, int n_sms)
 {
     const size_t heads = batch * (size_t)m->n_kv_heads;

@@ -11,7 +11,7 @@ static const char what[] = "retaining heads";
 
 enum { PIECE = 8192 }; /* number of tokens whose hidden units are in memory */
 
-/* Converts a row of weights of the network's first layer to bf16, for the inputs of this GPU. */
+/* Converts a weight row of the token-scoring network to bf16, for Q, K, V of this GPU's heads. */
 static void cut_row(const kvd_config *c, const kvd_gpu_share *s, const float *from, uint16_t *to)
 {
     const size_t d = (size_t)c->d_head, q = (size_t)c->n_heads * d, kv = (size_t)c->n_kv_heads * d,
@@ -85,7 +85,7 @@ static int multiply(const kvd_gpu_worker *w, cudaDataType type, size_t m, size_t
                             what, err);
 }
 
-/* Computes the hidden units [n][hidden] of prompt tokens first .. first + n - 1 of the batch. */
+/* Computes the scoring network's hidden units [n][hidden] for n prompt tokens from `first` on. */
 static int compute_units(const kvd_evict_trained *x, const kvd_gpu_method *m,
                          const kvd_paged_rows *r, size_t first, size_t n, kvd_err *err)
 {

@@ -47,7 +47,7 @@ struct kvd_host_entries {
     size_t layers, heads, d, states, max_len;
     /* Tables that apply and undo RoPE, if keys are quantised before RoPE, else NULL. */
     float *rope, *back;
-    /* [layers][heads][kept_rows] Pinned positions of the cached tokens of prompts, or NULL. */
+    /* [layers][heads][kept_rows] Positions of the prompt tokens that stay, pinned, or NULL. */
     int32_t *kept;
     size_t kept_rows;
     slot_of *slot;
@@ -59,8 +59,8 @@ struct kvd_host_entries {
     uint16_t **k;        /* pinned [ROWS] addresses in the pages */
     uint16_t *device_rows, **device_k;
     /*
-     * [ROWS] Tokens of each head that the GPU quantises, in pinned and in device memory. NULL if
-     * the CPU quantises them.
+     * [ROWS] Ranges of tokens that the GPU quantises, one per KV head, in pinned and in device
+     * memory. NULL if the CPU quantises them.
      */
     kvd_cache_codes *codes, *device_codes;
     kvd_packed_form form;           /* of codes on the GPU */
@@ -172,7 +172,10 @@ static int by_position(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Updates a head's list from the cached tokens' positions [n]. `where` is scratch. */
+/*
+ * Updates a KV head's list of cached tokens, given the sequence positions [n] of the tokens now in
+ * the pages. where [max_len] is scratch memory.
+ */
 static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *position, size_t n,
                  int64_t newest, uint32_t *where, kvd_err *err)
 {
@@ -211,7 +214,10 @@ static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *posit
     return status;
 }
 
-/* Returns the sequence position of the token that slice s puts at index `place` of list i. */
+/*
+ * Returns the sequence position of a token that slice s of a request adds to the cached tokens of
+ * KV head i (of all layers), at index `place`.
+ */
 static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                             size_t place)
 {
@@ -263,7 +269,10 @@ static int leave_window(const kvd_host_entries *e, entries_of *h, size_t before,
     return 0;
 }
 
-/* Moves a head's list in a layer with a window to the tokens of the window. */
+/*
+ * In a layer with a sliding window, removes the tokens that left the window from a KV head's list
+ * of cached tokens, and appends the new ones.
+ */
 static int slide(const kvd_host_entries *e, const kvd_slice *s, entries_of *h, kvd_err *err)
 {
     const size_t n = (size_t)s->before + s->n,
@@ -277,8 +286,8 @@ static int slide(const kvd_host_entries *e, const kvd_slice *s, entries_of *h, k
 }
 
 /*
- * Updates head i's list after slice s. `row` is the slice's index in the iteration, and where
- * [max_len] is scratch memory.
+ * Updates the list of cached tokens of KV head i (of all layers) after slice s, a request's new
+ * tokens. `row` is the slice's index in the iteration, and where [max_len] is scratch memory.
  */
 static int update_head(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                        uint32_t *where, kvd_err *err)
@@ -295,7 +304,7 @@ static int update_head(const kvd_host_entries *e, const kvd_slice *s, size_t row
                                : extend(e, s, row, i, n, err);
 }
 
-/* Updates the lists of a slice's request. row: index of the slice in the iteration. */
+/* Updates a request's lists of cached tokens after slice s, which has index `row` in the batch. */
 static int update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *err)
 {
     const kvd_gpu_method *const m = e->method;
@@ -478,8 +487,8 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
 }
 
 /*
- * Lists the page addresses of the new tokens of n heads or, if `ready`, of the tokens to write
- * back. *rows gets their number.
+ * Lists the page addresses of the new tokens of n KV heads or, if `ready`, of the tokens whose
+ * decoded K and V are written back to the pages. *rows gets the number of tokens.
  */
 static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                      bool ready, size_t *rows, kvd_err *err)

@@ -84,7 +84,7 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/* The rounded step may give integers above the maximum, which are clamped. */
+/* Returns x as an integer of `bits` bits. Clamps it, because the rounded step may be too small. */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),

@@ -34,7 +34,7 @@ typedef struct {
     int32_t k_meta, v, v_meta, score, position;
 } kvd_leankv_precision;
 
-/* Layout of pages. Both precisions have pages of page_bytes bytes. */
+/* Layout of the cache's pages. High-precision and low-precision pages have page_bytes bytes. */
 typedef struct {
     int32_t d, page_bytes;
     kvd_leankv_precision level[KVD_LEANKV_LEVELS];
@@ -166,7 +166,7 @@ typedef struct {
      * begin at the front, low-precision tokens at the end.
      */
     float *score;
-    /* Output [n][n_kv_heads][8]: log2 of the softmax denominators. */
+    /* Output [n][n_kv_heads][8]: log2 of softmax denominators of a KV head's 1 to 8 query heads. */
     float *lse2;
     float *partial; /* scratch memory, [n][n_kv_heads][splits][8][d + 2] */
     /* [n][n_kv_heads] Number of finished CTAs; 0 before and after each launch. */
@@ -186,10 +186,16 @@ int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/* Arguments for whole prompts in one layer. Token t of prompt i is row q_start[i] + t of Q. */
+/*
+ * Arguments for choosing the precision of prompt tokens and quantising them, in one layer. Token t
+ * of prompt i is row q_start[i] + t of Q.
+ */
 typedef struct {
     kvd_leankv_pool pool;
-    /* Layer; numbers of prompts (n), of rows of Q (n_q8), of tokens of the longest prompt. */
+    /*
+     * Layer; number of prompts (n), of query heads per KV head (group), of rows of Q (n_q8), and of
+     * tokens of the longest prompt.
+     */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;

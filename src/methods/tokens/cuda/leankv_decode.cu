@@ -30,7 +30,10 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
 /* Offset of quantised values as bf16, subtracted from sums later: 128, or 0 for 8 bits. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/* Returns two quantised keys of dimensions 16 s .. 16 s + 15, as float16 plus 1024. */
+/*
+ * Returns two adjacent numbers of a quantised key, as float16 plus 1024. The first is in dimension
+ * 16 s + 4 (lane % 4) + 2 b.
+ */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
@@ -46,7 +49,7 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
     return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
 }
 
-/* Returns the quantised values of two tokens as bf16. */
+/* Returns a dimension of V of two tokens as bf16: quantised integers plus value_offset<BITS>. */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
 {
@@ -175,11 +178,11 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* A warp's tiles of tokens: number first, first + stride ... of high, then of low precision. */
+/* Tiles of 16 tokens of a warp: first, first + stride ... of high, then of low precision. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /* Numbers of high-precision pages and, from index low_pages on, of low-precision pages. */
+    /* Indices of high-precision pages and, from element low_pages on, low-precision pages. */
     const int32_t *table;
     int first, stride, high, low, low_pages;
     /* 2^32 / (tiles per page), rounded up: a factor that replaces a division. */
@@ -536,7 +539,10 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* Reciprocals are rounded up, so that the division is exact for fewer than 2^16 tiles. */
+    /*
+     * Factors that replace a division by the number of tiles in a page. They are rounded up, so
+     * that the quotient is exact for fewer than 2^16 tiles.
+     */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];

@@ -1,6 +1,7 @@
 /*
- * Method leankv (sparsity with hetero) on the GPU. Layers with a sliding window keep their tokens
- * in bf16 pages, rounded to high precision.
+ * Method leankv on the GPU: drops insignificant tokens (method sparsity) and quantises the others
+ * at high or low precision (method hetero). In layers with a sliding window, bf16 pages hold all
+ * tokens, as numbers that the high precision can represent.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -135,7 +136,7 @@ static double token_bits(const leankv *k, int level)
     return k->pool.layout.d * (k->bits[0][level] + k->bits[1][level]) + 64.0;
 }
 
-/* Returns the bits of a request's newest tokens in the windows of all layers with a window. */
+/* Returns the bits of n tokens, at most a window, in all layers with a sliding window. */
 static double near_bits(const leankv *k, size_t n)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -143,7 +144,6 @@ static double near_bits(const leankv *k, size_t n)
     return c->window ? heads * (double)(n < c->window ? n : c->window) * token_bits(k, 0) : 0;
 }
 
-/* Returns the bits of a running request (slot), counted as in method hetero. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)m;

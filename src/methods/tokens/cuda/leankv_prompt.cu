@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
         r[i] = block[i * 32 + lane];
 }
 
-/* Each warp processes 32 keys. Early keys have the most work and start first. */
+/* Sums each key's attention from later queries. Early keys have the most work and start first. */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
 {
@@ -85,7 +85,10 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/* Divides tokens by significance: those below `value`, and `ties` equal to it, are below it. */
+/*
+ * Border between less and more significant tokens. Less significant are tokens whose significance
+ * is smaller than `value`, and the first `ties` of those equal to it.
+ */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;

@@ -92,8 +92,8 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 }
 
 /*
- * Decides which tokens to lower or drop. `sum` is the sum of the significances of the `body` tokens
- * older than the window.
+ * Decides which tokens get low precision or are dropped in this step. `sum` is the sum of the
+ * significances of the `body` tokens older than the window.
  */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
@@ -237,8 +237,9 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the step's probabilities to the scores. Thread 0 gets the sum of all tokens' significances,
- * and the least significant token of each precision.
+ * Adds the step's probabilities to the tokens' sums of received attention. Thread 0 gets the sum of
+ * the significances (received attention per later token) of tokens older than the window, and the
+ * least significant token of high and of low precision.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,

@@ -1,6 +1,7 @@
 /*
- * Method lower with hetero on the GPU: less important tokens keep fewer bits. Layers with a sliding
- * window keep all tokens in bf16 pages, rounded to high precision.
+ * Method lower (chooses important tokens) with method hetero (quantises the others with fewer bits)
+ * on the GPU. In layers with a sliding window, bf16 pages hold all tokens, as numbers that the high
+ * precision can represent.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -22,7 +23,7 @@ typedef struct {
     kvd_lower_args *layer;
     /* Bytes of a KV head in a page: quantised K and V, precision levels and scores. */
     size_t head_bytes;
-    /* Number of channel factors of a request in a layer, or 0. */
+    /* Number of factors that scale key channels of a layer before they get low precision, or 0. */
     size_t factors;
     float *mass;
     kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned memory */
@@ -165,7 +166,7 @@ static double token_bits(const lower *k, int bits_k, int bits_v)
            32.0 * ((value_of(k, bits_k) < 16) + (value_of(k, bits_v) < 16));
 }
 
-/* Returns the bits of a request's newest tokens in the windows of all layers with a window. */
+/* Returns the bits of n tokens, at most a window, in all layers with a sliding window. */
 static double near_bits(const lower *k, size_t n)
 {
     const size_t window = k->method.cache->window;
@@ -293,8 +294,8 @@ static void describe(lower *k)
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
     /*
-     * Slots that were never written have random bits, and not all 16-bit patterns are finite
-     * float16 numbers. So every precision must be below 16 bits.
+     * Timing runs may begin without a prompt (`anywhere`) only if all precisions are below 16 bits:
+     * unwritten codes are random bits, and a random float16 may not be finite.
      */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)

@@ -80,7 +80,7 @@ struct numbers {
     float x[CHUNKS], step, zero;
 };
 
-/* Loads a vector of the pages a.rows for quantisation. Called by one warp. */
+/* Loads K or V of a token and KV head, and computes its codes' step and zero point, in one warp. */
 __device__ __forceinline__ numbers load_vector(const kvd_lower_args &a, const vector_of &v,
                                                int level)
 {

@@ -53,7 +53,10 @@ typedef struct {
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
 
-/* Returns the words of a vector with `bits` bits per number. */
+/*
+ * Returns the number of 32-bit words with room for a quantised vector of d numbers at either
+ * precision. bits: bits per number at high and at low precision.
+ */
 KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], int32_t d)
 {
     const int32_t high = (d + 31) / 32 * bits[0] + (bits[0] < 16),
@@ -74,9 +77,9 @@ typedef struct {
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
 /*
- * Rounds the newest min(q_len[i], `most`) tokens of each request i, in the bf16 pages a->rows, to
- * the numbers that KVD_LOWER_HIGH decodes to. q_len [n] is on the device. Members of *a for codes,
- * levels, scores, factors and budgets are not used.
+ * Rounds K and V of the newest min(q_len[i], `most`) tokens of each request i, in the bf16 pages
+ * a->rows, to numbers that can be stored at high precision without loss. q_len [n] is on the
+ * device. Members of *a for codes, levels, scores, factors and budgets are not used.
  */
 cudaError_t kvd_lower_round(const kvd_lower_args *a, const int32_t *q_len, int32_t most,
                             cudaStream_t stream);

@@ -83,7 +83,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     return found;
 }
 
-/* Returns the threshold that exactly k of n keys reach. The keys' lower 32 bits must be below n. */
+/* Returns the threshold that exactly k of n sort keys reach. Lower 32 bits of keys must be < n. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
 {
@@ -91,8 +91,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns the threshold of the k largest of n keys: 0 if k >= n, all bits 1 if k <= 0. All threads
- * must call it.
+ * Returns the threshold that the k largest of n distinct sort keys reach, and no others: 0 if k >=
+ * n, all bits 1 if k <= 0. All threads must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_least(const KEY &key, int n, int k)

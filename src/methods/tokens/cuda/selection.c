@@ -33,7 +33,10 @@ static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /* shadowkv stores a mean key and a flag byte per selection page, padded to 16 bytes. */
+    /*
+     * Method shadowkv stores a mean key and a flag byte for each group of `page` tokens of each KV
+     * head. The sum of bytes is padded to 16.
+     */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -345,7 +348,7 @@ static int make_sums(selection *e, kvd_err *err)
     return e->memory.status;
 }
 
-/* Copies RoPE's angular frequencies to the device. `base` is 1 for layers with a sliding window. */
+/* Copies RoPE's frequencies to the device: base 1 for sliding-window layers, 0 for all others. */
 static int make_frequency(selection *e, int base, kvd_err *err)
 {
     const kvd_config *const c = e->method.cache->config;
@@ -448,8 +451,8 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
     /*
-     * If queries decide how many tokens are read, timing runs need prompts. Otherwise all requests
-     * would choose the same tokens.
+     * Timing runs may begin without a prompt (`anywhere`) unless queries decide how many tokens are
+     * read: without prompts, all requests would choose the same tokens.
      */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;

@@ -28,7 +28,7 @@ __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
     return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-/* Returns true if a decode step reads some but not all older selection pages. */
+/* Returns true if a step reads some, not all, selection pages (token groups) before the newest. */
 __device__ __forceinline__ bool scores(const pages &p)
 {
     return p.chosen > 0 && p.chosen < p.all - p.newest;
@@ -39,7 +39,7 @@ __device__ __forceinline__ int page_of(const kvd_selection &s)
     return (int)s.rule.page;
 }
 
-/* Returns the largest number of selection pages of a request, the row length of to.chosen. */
+/* Returns the most selection pages (token groups) of a request, the row length of to.chosen. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (KVD_PAGE_TOKENS / page_of(s));
@@ -60,7 +60,7 @@ __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g
     return (page * s.map.n_kv_heads + g) * each + i % each;
 }
 
-/* Makes selection page i the `at`-th one that KV head g of request b reads. */
+/* Makes selection page i (a token group) the `at`-th one that KV head g of request b reads. */
 __device__ __forceinline__ void choose_page(const kvd_selection &s, const kvd_selected &to, int b,
                                             int g, int at, int i)
 {
@@ -194,8 +194,8 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
 }
 
 /*
- * Scores selection pages by the largest and smallest key of each dimension: the sum of rise *
- * largest + fall * smallest.
+ * Scores selection pages (groups of adjacent tokens) by the sum over dimensions of rise * largest
+ * key + fall * smallest key. The factors `rise` and `fall` depend on the queries.
  */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /* Probabilities between earlier parts of the prompt are already stored. */
+            /* Probabilities with query and key in earlier prompt parts are already stored. */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;

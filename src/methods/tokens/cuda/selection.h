@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 typedef struct {
-    /* All KV heads must have the same d_qk and d_v. */
+    /* Location of each head in Q and in pages. All KV heads must have the same d_qk and d_v. */
     kvd_attn_map map;
     /* rule.page must divide KVD_PAGE_TOKENS, and is 1 with KVD_READ_RECENT. */
     kvd_read_rule rule;
@@ -35,7 +35,10 @@ typedef struct {
     float *recent;
 } kvd_selection;
 
-/* Updates s->bounds (smallest, largest keys) for each request's last q_len[b] <= longest tokens. */
+/*
+ * Updates s->bounds, the smallest and largest number per key channel of each group of rule.page
+ * tokens, for each request's last q_len[b] <= longest tokens.
+ */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
 
@@ -68,19 +71,22 @@ typedef struct {
      * otherwise 1.
      */
     float *score;
-    /* [batch * n_kv_heads][max_pages * 64 / page] Numbers of chosen selection pages, rising. */
+    /* [batch * n_kv_heads][max_pages * 64 / page] Indices of the token groups read, rising. */
     int32_t *chosen;
-    /* [batch * n_kv_heads][max_pages * 64 / page] Page table that attention reads. */
+    /*
+     * [batch * n_kv_heads][max_pages * 64 / page] Page table that attention reads, with an entry
+     * per group of `page` tokens, or per page of `rows` for KVD_READ_LANDMARKS.
+     */
     int32_t *table;
     /* bf16 pages of the chosen tokens for KVD_READ_LANDMARKS, row_pages pages per KV head. */
     void *rows;
     int32_t row_pages; /* largest number of pages with tokens that a KV head reads */
     /*
-     * [batch * n_kv_heads] in device memory: number of tokens that each KV head reads. If
-     * kvd_selection_varies, the functions that choose tokens write it.
+     * [batch * n_kv_heads] in device memory: number of tokens that each KV head reads. If it
+     * depends on the queries (kvd_selection_varies), the functions that choose tokens write it.
      */
     int32_t *len;
-    /* [batch] on the device: tokens read, summed over calls. Only if kvd_selection_varies. */
+    /* [batch] on the device: tokens read, summed over calls, if queries decide their number. */
     unsigned long long *read;
 } kvd_selected;
 
@@ -100,7 +106,10 @@ typedef struct {
     /* Number of rotated dimensions. interleaved: 1 if RoPE rotates adjacent dimensions. */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /* Device, per KV head: matrix [d][d], its products with centroids, centroids [size][d]. */
+    /*
+     * In device memory, per KV head: matrix [d][d] by which keys are multiplied before distances
+     * are computed, centroids of keys times this matrix, and centroids [size][d].
+     */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
@@ -139,16 +148,16 @@ typedef struct {
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
     /*
-     * Output of kvd_selection_landmark_lengths: index of each KV head's projection, slot * n_layers
-     * * n_kv_heads + KV head.
+     * Output of kvd_selection_landmark_lengths: index of each KV head's projection, counted from
+     * the layer's first one. It is slot * n_layers * n_kv_heads + KV head.
      */
     int32_t *matrix;
     int32_t n_layers;
 } kvd_selection_shadow;
 
 /*
- * Computes the mean keys of prompts' selection pages, and chooses the pages whose keys are also
- * stored exactly. `score` is scratch memory.
+ * Computes the mean keys of prompts' selection pages (groups of rule.page adjacent tokens), and
+ * chooses the pages whose keys are also stored exactly. `score` is scratch memory.
  */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
@@ -173,12 +182,12 @@ cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_sel
 #define KVD_ON_BOTH
 #endif
 
-/* Numbers of selection pages of a KV head: all, newest (always read), and chosen older ones. */
+/* Numbers of selection pages (token groups): all, newest (always read), older ones to be read. */
 typedef struct {
     size_t all, newest, chosen;
 } kvd_selection_pages;
 
-/* Returns the numbers of selection pages if n tokens are cached. */
+/* Returns the numbers of selection pages (groups of r->page tokens) if n tokens are cached. */
 KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_read_rule *r,
                                                                      size_t n)
 {
@@ -194,7 +203,7 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
     return p;
 }
 
-/* Numbers of a prompt's selection pages: with a mean key, with exact keys too, chosen by a step. */
+/* Numbers of a prompt's token groups: with a mean key, with exact keys too, chosen by a step. */
 typedef struct {
     size_t all, outliers, chosen;
 } kvd_selection_marks;

@@ -1,4 +1,7 @@
-/* Selection of tokens by mean keys of selection pages (method shadowkv). */
+/*
+ * Method shadowkv: decode steps choose selection pages (groups of adjacent tokens) by the mean of
+ * their keys, and read only the tokens in them.
+ */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/selection.h"
@@ -19,7 +22,7 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns kvd_selection_marks_of for request b's prompt. All threads of the CTA must call it. */
+/* Returns the numbers of request b's token groups by kind. All threads of the CTA must call it. */
 __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection &s,
                                                             const kvd_selection_shadow &x, int b)
 {
@@ -43,13 +46,13 @@ __device__ __forceinline__ int log_each(const kvd_selection &s)
     return 6 - log_tokens(s);
 }
 
-/* Returns the largest number of selection pages of a request, the row length of the scores. */
+/* Returns the most selection pages (token groups) of a request, the row length of the scores. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages << log_each(s);
 }
 
-/* Returns the number of the cache page that contains selection page i of request b. */
+/* Returns the index of the cache page that contains token group i (selection page) of request b. */
 __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i >> log_each(s))];
@@ -69,7 +72,10 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/* Returns the address of selection page i's flag: 0, or n + 1 for the n-th page with exact keys. */
+/*
+ * Returns the address of the flag of selection page i, a group of tokens: 0, or n + 1 if it is the
+ * n-th one (from 0) whose keys are also stored exactly.
+ */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -442,7 +448,7 @@ struct chosen_source {
     int step;
 };
 
-/* Copies values and exact keys of 64 chosen tokens to a page, followed by zeros. */
+/* Copies values and exact keys of 64 chosen tokens to a page, with zeros up to a multiple of 8. */
 __global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,
                                                      const __grid_constant__ kvd_selection_shadow x,
                                                      const __grid_constant__ kvd_selected to)

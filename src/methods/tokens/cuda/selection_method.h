@@ -58,7 +58,7 @@ typedef struct {
         /* [n_slots][layers][wide][rank] Right singular vectors of each request's prompt keys. */
         uint16_t *basis;
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
-        /* Arrays of kvd_selection_shadow for all layers. */
+        /* All layers: values, exact keys of newest tokens, exact keys of chosen prompt pages. */
         uint16_t *values, *keys, *outliers;
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
@@ -80,7 +80,7 @@ typedef struct {
 kvd_selection kvd_selection_of_rows(const kvd_selection_method *e, int layer, size_t from,
                                     size_t n);
 
-/* Returns true if the method drops prompt tokens, so that layers cache different numbers. */
+/* Returns true if prompt tokens are dropped, so that layers cache different numbers of tokens. */
 static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_CLUSTERS;
@@ -93,7 +93,10 @@ int32_t *kvd_selection_lengths_of(const kvd_selection_method *e, int layer);
 
 /* Sets e->method's callbacks for methods that drop prompt tokens. */
 void kvd_selection_late_describe(kvd_selection_method *e);
-/* Allocates the arrays of e->late. e->n_slots and e->layers must be set. */
+/*
+ * Allocates e->late: numbers of cached tokens per layer, and scratch memory for dropping prompt
+ * tokens. e->n_slots and e->layers must be set.
+ */
 int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
 /* Records how many tokens each layer caches for request i. */
 void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
@@ -114,7 +117,7 @@ int kvd_selection_shadow_ended(kvd_selection_method *e, const kvd_iteration *it,
 int kvd_selection_shadow_append(const kvd_selection_method *e, const kvd_paged_rows *r,
                                 kvd_err *err);
 void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);
-/* Writes the number of tokens that each step reads to device memory. */
+/* Queues a kernel that writes e->len, the numbers of tokens that requests read, on the device. */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);
 /*

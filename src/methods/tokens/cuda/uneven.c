@@ -45,7 +45,10 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/* Assigns pages to KV heads: for all prompt tokens if the method chooses tokens afterwards. */
+/*
+ * Assigns pages to KV heads: for all prompt tokens if it is known only later how many stay,
+ * otherwise for the largest number that may stay. In decode steps, for one more token.
+ */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -148,7 +151,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            /* The next new token needs one page. */
+            /* Keeps one page, which the next new token needs, and frees the request's others. */
             kvd_pages_keep(m->cache->pages, s->slot, 1);
     }
     return 0;
@@ -241,7 +244,10 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_r
     return a;
 }
 
-/* Copies the chosen tokens. The first layer of a group chooses for all layers of the group. */
+/*
+ * Copies K and V of the chosen tokens to pages of their KV heads. The first layer of a group of
+ * layers chooses the tokens of all layers of the group.
+ */
 static int choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream,
                           kvd_err *err)
 {
@@ -294,7 +300,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Fills the pages with random numbers for timing. Every KV head begins with one token. */
+/* Fills the pages with random numbers for timing. At first, every KV head has one cached token. */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;

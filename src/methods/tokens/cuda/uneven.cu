@@ -25,7 +25,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     const kvd_evict_prompts_args &a = u.prompt;
     head h;
     h.budget = a.budget[a.slot[b]];
-    /* If the budget is below rule.sink, only that number of first tokens always stays. */
+    /* The first rule.sink tokens always stay, or fewer if the budget for old tokens is smaller. */
     h.sink = min(a.rule.sink, h.budget.keep_old);
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
@@ -269,7 +269,10 @@ __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h
     return ((size_t)h * pages + (a.q_start[b] / KEYS + b)) * 2;
 }
 
-/* Computes scores and statistics for KVD_EVICT_SPREAD. WIDTH is the largest width of keys. */
+/*
+ * For KVD_EVICT_SPREAD: computes tokens' scores, which are mean + gamma * variance of attention,
+ * and sums of entropy and variance. WIDTH is the largest width of keys.
+ */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     spread_kernel(const __grid_constant__ kvd_uneven_prompts_args u)

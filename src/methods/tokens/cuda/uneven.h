@@ -11,24 +11,30 @@
 extern "C" {
 #endif
 
-/* Arguments for whole prompts of a batch, in one layer. */
+/* Arguments for choosing and copying the tokens of whole prompts that stay, in one layer. */
 typedef struct {
     /* Common arguments. `budget` is this layer's, `pool` has the prompts' uncompressed K and V. */
     kvd_evict_prompts_args prompt;
     /* Number of KV heads on all GPUs that are ranked together, and index of this GPU's first. */
     int32_t n_all, first;
-    /* Scratch [batch][n_all + 1] in device memory: smallest sort keys that stay. */
+    /*
+     * Scratch [batch][n_all + 1] in device memory: smallest sort key of the tokens that stay in
+     * each KV head by its own scores, then of those that stay in a budget shared by all heads.
+     */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
     /* [batch * n_kv_heads][max_pages] in device memory: numbers of each KV head's pages. */
     const int32_t *table;
     /* Pages in device memory, each of one KV head. */
     void *heads;
-    /* [n_all][n_q8] on the device: scores that rank tokens, or NULL to use prompt.mass. */
+    /*
+     * [n_all][n_q8] on the device: scores that rank the tokens of each KV head, or NULL to use
+     * prompt.mass. A token has the index of its row of Q.
+     */
     float *rank;
     /* Output [slot][2] on the device with KVD_EVICT_SPREAD: entropy, variance of attention. */
     double *statistic;
-    /* Scratch memory for entropy and variance, device [n_heads][n_q8 / 64 + batch][2]. */
+    /* Device scratch [n_heads][n_q8 / 64 + batch][2]: entropy, variance of attention per page. */
     float *spread;
     /* Number of KV heads that keep all tokens (method taskkv). */
     int32_t whole;
@@ -37,7 +43,7 @@ typedef struct {
     int32_t *is_whole; /* [batch][n_all] 1 if the KV head keeps all tokens */
     /* 1 if the KV heads' pages already hold all tokens of the prompts. */
     int32_t stored;
-    /* 1 if kvd_uneven_threshold has already computed the smallest sort keys that stay. */
+    /* 1 if kvd_uneven_threshold has already computed `least`, smallest sort keys that stay. */
     int32_t decided;
     /* Number of KV heads in all earlier layers if all layers share one budget, otherwise 0. */
     int32_t first_head;
@@ -49,16 +55,25 @@ typedef struct {
 
 /* Scores all prompt tokens, then chooses and copies tokens like kvd_uneven_choose. */
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Chooses tokens by args->rank (or prompt.mass), fills prompt.kept and count, copies K and V. */
+/*
+ * Chooses tokens by args->rank or, if that is NULL, by prompt.mass (received attention). Fills
+ * prompt.kept and count, and copies K and V of the tokens to pages of their KV heads.
+ */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* For method taskkv: sums the values of each of this GPU's KV heads, weighted by prompt.mass. */
+/*
+ * For method taskkv: sums the V vectors of all tokens in each of this GPU's KV heads, weighted by
+ * received attention (prompt.mass). Output: args->vector.
+ */
 cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
  * Merges runs of tokens with similar keys, and copies K and V of the tokens that stay.
  * args->prompt.merging.count must equal args->count.
  */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Computes the tokens' scores, args->rank, and (with KVD_EVICT_SPREAD) entropy and variance. */
+/*
+ * Writes the scores by which prompt tokens are ranked to args->rank and, with KVD_EVICT_SPREAD,
+ * entropy and variance of attention to args->statistic.
+ */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
  * Computes the smallest sort keys that stay, args->least, for a budget that n_layers layers share,
@@ -67,7 +82,10 @@ cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t st
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
-/* Scores groups of rule.review adjacent tokens over this GPU's heads, to prompt.score [n_q8]. */
+/*
+ * Scores groups of rule.review adjacent tokens by received attention, summed over this GPU's heads.
+ * Writes one score per group, from prompt.score[q_start] on.
+ */
 cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Chooses groups of rule.review adjacent tokens, for args->layers layers. Fills kept and count. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
@@ -75,7 +93,7 @@ cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 
-/* Arguments for one decode step per request, in one layer. */
+/* Arguments for copying the new K and V of decode steps to the cache, in one layer. */
 typedef struct {
     kvd_attn_map map;
     int32_t batch, max_pages;
@@ -115,7 +133,7 @@ typedef struct {
     kvd_evict_rule rule;
     /* Number of layers without a sliding window, and number of KV heads of this GPU. */
     size_t layers, kv;
-    /* Number of KV heads of a layer, perhaps on several GPUs, that are ranked together. */
+    /* Number of KV heads of a layer, perhaps on several GPUs, whose tokens are ranked together. */
     size_t all;
     bool joined; /* true if several GPUs add up scores */
     size_t n_slots, max_len;
@@ -127,8 +145,9 @@ typedef struct {
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
     /*
-     * [layers][heads.rows] Pinned number of cached tokens, including the new one. One more element
-     * has the number of decode steps times KV heads.
+     * [layers][heads.rows] Number of cached tokens of each request's KV heads, including the new
+     * token, in pinned memory. An additional last element has the number of decode steps times KV
+     * heads.
      */
     int32_t *length;
     int32_t *lengths;
@@ -153,16 +172,13 @@ typedef struct {
     struct {
         /* True if budgets depend on all layers (kvd_tokens_eviction.divide is set or `shared`). */
         bool on, shared; /* true if KV heads of all layers share one budget */
-        /* True if budgets depend on entropy and variance, false if on token scores. */
+        /* True if budgets depend on entropy and variance of attention, false if on scores. */
         bool spreads;
-        /*
-         * Number of scores per token and layer: one per KV head of all GPUs, or 1 if all heads keep
-         * the same tokens.
-         */
+        /* Ranking scores per token and layer: one per KV head of all GPUs, or 1 for all heads. */
         size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8] ranking scores */
         float *spread; /* device scratch memory of kvd_uneven_rank */
-        /* [GPUs][layers][n_slots][2] Entropy and variance of all GPUs, on the device and pinned. */
+        /* [GPUs][layers][n_slots][2] Entropy, variance of attention, on the device and pinned. */
         double *pair;
         double *pairs;
         double *own; /* those of this GPU [layers][n_slots][2], if joined */
@@ -181,7 +197,7 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const kvd_uneven *e, const kvd_pag
                                               int layer);
 /* Returns the number of GPUs whose scores are added up. */
 size_t kvd_uneven_gpus(const kvd_uneven *e);
-/* Allocates e->late for a batch of up to `slices` prompts, which have `rows` tokens altogether. */
+/* Allocates e->late, scores and budgets of all layers, for `slices` prompts with `rows` tokens. */
 int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err);
 /* Starts choosing tokens in all layers. Must be called after the scores of the last layer. */
 int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err);

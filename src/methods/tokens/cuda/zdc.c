@@ -31,7 +31,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_steps; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
-        /* If a timing run skips tokens, the number of less important tokens does not change. */
+        /* The number of less important tokens is known, even if a timing run skips tokens. */
         if (known && known <= s->before)
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
@@ -401,7 +401,7 @@ static unsigned computes(const kvd_plan *plan)
     return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
-/* All functions below belong to method think. */
+/* All functions below belong to method think, which prunes key channels. */
 
 enum { P, WINDOW }; /* p and window in think.c */
 
@@ -506,7 +506,7 @@ static size_t pruned_near(const kvd_zdc *z, size_t slot, size_t n)
     return low > gone ? low - gone : 0;
 }
 
-/* Returns how many tokens had pruned keys in layers with a window at the end of the prompt. */
+/* Returns how many tokens of a layer with a window had pruned keys when the prompt ended. */
 static size_t pruned_first(const kvd_zdc *z, size_t slot)
 {
     return pruned_near(z, slot, pruned_of(z, slot) + z->window);
@@ -527,8 +527,8 @@ static double pruned_bits(const kvd_zdc *z, size_t tokens)
 }
 
 /*
- * Returns the bits of K and V, plus one bit per channel of each KV head with pruned keys, minus the
- * bits of the key channels that layers with a window prune.
+ * Returns the bits of K and V, plus a mask of one bit per channel of each KV head with pruned keys.
+ * Subtracts the pruned key channels of layers with a window, which count as not stored.
  */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
@@ -542,7 +542,10 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
            pruned_bits(z, pruned_near(z, slot, n));
 }
 
-/* Returns a correction of unread bits: minus pruned channels of the key that left the windows. */
+/*
+ * Returns a correction of the bits that the latest step did not read: the key that left the sliding
+ * windows lacks its pruned channels. It is at most 0.
+ */
 static double think_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;

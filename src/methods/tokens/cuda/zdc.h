@@ -25,7 +25,7 @@ enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 /* Layout of a KV head for important and less important tokens. Last index 0: K, Q; 1: V, output. */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns per token, multiples of 16 */
-    /* Number of columns of a less important token that hold data. */
+    /* Number of columns of K (0), V (1) with data, of a less important token, without padding. */
     int16_t kept[2];
     /* Index in a page of the element at which the head's K or V begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
@@ -62,16 +62,20 @@ typedef struct {
     /* Smallest overlap of two layers' important tokens at which the later layer reuses them. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
-    /* Output [n_q8] in device memory: bits KVD_ZDC_RAW and KVD_ZDC_USED of each token. */
+    /*
+     * Output [n_q8] in device memory: per token, bits KVD_ZDC_RAW (ranked as important in this
+     * layer) and KVD_ZDC_USED (treated as important).
+     */
     uint8_t *level;
-    /* Output [n_q8] in device memory: index of each token among the tokens of equal importance. */
+    /* Output [n_q8] on the device: index of a token among the important or less important ones. */
     int32_t *place;
 } kvd_zdc_choose_args;
 
 /*
  * Chooses as important the fraction args->share of each prompt's tokens with the largest
- * importance, the log of the sum over query heads of exp(lse). On ties, earlier tokens come first.
- * Layers that reuse another layer's choice ignore the result.
+ * importance: the log of the sum of the softmax denominators exp(lse) of the token's query over
+ * query heads. On ties, earlier tokens come first. Layers that reuse another layer's choice ignore
+ * the result.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /* Writes tokens' importance over this GPU's heads to `to` [n_q8], an input of kvd_zdc_choose. */
@@ -88,7 +92,10 @@ typedef struct {
     const void *from; /* device pages with the prompts */
     /* Output [slots][n_layers][n_kv_heads][d_qk] on the device: channel of each key column. */
     int16_t *order;
-    /* Outputs as in kvd_zdc_choose_args, where a prompt's newest tokens are the important ones. */
+    /*
+     * Outputs [n_q8] in device memory: bits of each token as in kvd_zdc_choose_args, a prompt's
+     * newest `window` tokens being the important ones, and its index among tokens of the same kind.
+     */
     uint8_t *level;
     int32_t *place;
 } kvd_zdc_channels_args;
@@ -156,7 +163,10 @@ typedef struct {
      * token has K, then V, for each KV head.
      */
     void *rows;
-    /* Pages with all columns in device memory. The first page in the table has tokens 0 to 63. */
+    /*
+     * Pages in device memory in which all tokens have all columns of K and V. The first page in
+     * `table` has the prompt's tokens 0 to 63.
+     */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
     size_t page;          /* elements of a page */
@@ -177,17 +187,21 @@ typedef struct {
     /* [batch] in device memory: number of tokens of each request, including the newest one. */
     const int32_t *kv_len;
     /*
-     * Outputs [n_layers][rows] in device memory. end: number of rows in the request's pages up to
-     * the newest token's row. low_len: number of less important tokens, at least 1.
+     * Outputs [n_layers][rows] in device memory, with an element per request. end: number of token
+     * rows in the request's pages up to the newest token. low_len: number of less important tokens
+     * (those with fewer columns), at least 1.
      */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/* Writes the outputs end, low_len and table of *args for all layers. */
+/*
+ * For all layers and requests, writes the number of token rows (args->end), the number of less
+ * important tokens (low_len), and the list of pages (table).
+ */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
-/* Arguments for merging attention outputs of one decode step in one layer. */
+/* Arguments for averaging attention over important and less important tokens, in one layer. */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, group;
@@ -196,7 +210,10 @@ typedef struct {
     int32_t pitch, out_pitch;
     /* [batch][pitch] in device memory: outputs over important, then over less important tokens. */
     const void *o;
-    /* [batch][2 n_heads] in device memory: natural logs of the softmax denominators. */
+    /*
+     * [batch][2 n_heads] in device memory: natural logs of the softmax denominators over important
+     * tokens (first n_heads), then over less important ones.
+     */
     const float *lse;
     /* Logits of attention sinks, [n_heads] in device memory, or NULL. */
     const float *sinks;

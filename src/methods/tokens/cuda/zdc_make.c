@@ -74,8 +74,8 @@ static const kvd_cache_layer *high_of(const kvd_zdc *z, int l)
 }
 
 /*
- * Makes the layouts of the l-th layer without a sliding window. Heads of less important tokens are
- * padded to the widest of them if those of important tokens are.
+ * Makes the layouts of the l-th layer without a sliding window. With KVD_ATTENTION_STOCK, whose
+ * kernels need equal widths, pads the heads of less important tokens to the widest of them.
  */
 static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
 {
@@ -251,7 +251,7 @@ int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *a
     if (sum) {
         const int own = c->share->index;
         const size_t each = (size_t)a.n_q8, n = (size_t)c->share->count * each;
-        /* Zeroes the parts of other GPUs, because the parts of all GPUs are then summed. */
+        /* Zeroes the elements that other GPUs compute, as the arrays of all GPUs are summed. */
         if (kvd_cuda_check(cudaMemsetAsync(sum, 0, n * sizeof *sum, stream), what, err) ||
             kvd_cuda_check(kvd_zdc_value(&a, sum + (size_t)own * each, stream), what, err) ||
             kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||

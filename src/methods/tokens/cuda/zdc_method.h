@@ -5,7 +5,10 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/* Importance of prompt tokens if GPUs share the heads. `exchange` collects all GPUs' sums. */
+/*
+ * For heads that are divided among GPUs: importance of prompt tokens by each GPU's heads.
+ * `exchange` collects the sums of all GPUs.
+ */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
     /* [n][rows] in device memory: importance of each token by the heads of each GPU. */
@@ -23,7 +26,7 @@ int kvd_gpu_zdc_together(const kvd_gpu_method *m);
  */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
-/* Result of kvd_zdc_choose for the prompt's tokens in the latest layer, on the device. */
+/* Device output of kvd_zdc_choose in the latest layer: each token's class and index in it. */
 typedef struct {
     const uint8_t *level;
     const int32_t *place;
@@ -50,17 +53,21 @@ int kvd_zdc_levels_make(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged
                         kvd_err *err);
 int kvd_zdc_levels_make_slots(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
                               size_t slots, kvd_err *err);
-/* Copies numbers of less important tokens to the device. kvd_zdc_levels_get copies them back. */
+/* Copies the counts of less important tokens to the device. kvd_zdc_levels_get copies them back. */
 int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
 int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
 /*
- * Returns the layer whose important tokens `layer` uses because of parameter `layers`. Layers with
- * a sliding window are not counted. Parameter `overlap` is ignored, as the device applies it.
+ * Returns the first layer of the group of layers (parameter `layers`) that uses the same important
+ * tokens as `layer`. Layers with a sliding window are not counted. Parameter `overlap`, by which
+ * the device may join more layers, is ignored.
  */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
-/* For timing runs without a prompt: sets the numbers of less important tokens of a request. */
+/*
+ * For timing runs without a prompt: sets a request's number of less important tokens in each layer,
+ * as after a prompt of `prompt` tokens.
+ */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
                             size_t prompt);
 /* Returns kvd_zdc_choose's arguments for the prompts of `r`. The caller must set `pages`. */
@@ -70,7 +77,7 @@ kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
                           const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err);
 
-/* Returns the number of less important tokens of a request in a layer. For tests. */
+/* For tests: returns how many tokens of a request have fewer dimensions in a layer. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
 /* The declarations below are for the files of method zdc only. */
@@ -119,7 +126,7 @@ typedef struct {
     kvd_zdc_levels levels;
     /* [n_heads][rows] Attention that tokens received. NULL except for method `received`. */
     float *mass;
-    /* Importance computed by each GPU. parts.n is 0 unless GPUs share the heads. */
+    /* Importance by each GPU's heads. parts.n is 0 unless heads are divided among GPUs. */
     kvd_zdc_parts parts;
     /* In device memory: natural logs of the softmax denominators of decode steps. */
     float *lse_steps;
@@ -132,8 +139,9 @@ typedef struct {
 } kvd_zdc;
 
 /*
- * Layers without a sliding window have the numbers 0 .. kvd_zdc_layers() - 1 in the arrays of
- * kvd_zdc. In other layers, all tokens keep the columns of important tokens.
+ * Returns the number of layers without a sliding window, which have the indices 0 ..
+ * kvd_zdc_layers() - 1 in the arrays of kvd_zdc. In other layers, all tokens keep the dimensions of
+ * important tokens.
  */
 static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 {

@@ -205,7 +205,10 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/* If PACK, copies tokens from pages to packed rows, otherwise from packed rows to pages. */
+/*
+ * If PACK, copies K and V of tokens from pages to rows for another GPU, with only the columns that
+ * each token keeps; otherwise from these rows to pages.
+ */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {
