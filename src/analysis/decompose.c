@@ -1,4 +1,4 @@
-/* Singular values and rotations of all heads, from second moments or from vectors. */
+/* Singular values and right singular vectors (rotations) of each head's Q with K, V with W_O. */
 #include "analysis/pairs.h"
 
 #include <assert.h>

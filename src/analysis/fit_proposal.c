@@ -1,4 +1,4 @@
-/* Proposes parameters of method ZDC for given losses, by regression (kvdim-fit). */
+/* Proposes parameters of method ZDC for wanted rises of perplexity, by regression (kvdim-fit). */
 #include "analysis/regression.h"
 
 #include <math.h>
@@ -120,7 +120,7 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
         return -1;
     snprintf(r->rule, sizeof r->rule, "%s", rule_by_pair);
     memcpy(r->pair, x->sweep[0].pair, sizeof r->pair);
-    /* largest fraction, at which every head keeps one dimension */
+    /* largest removed fraction of dimensions, which leaves every head one dimension */
     const double most = 1 - 1.0 / s->model.d_head;
     for (size_t i = 0; i < n; i++) {
         kvd_regression_propose(&x->fit, x->target, loss[i], most, &x->proposal[i]);

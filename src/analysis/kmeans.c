@@ -104,7 +104,10 @@ static void centre(state *s, const float *X, const size_t *start)
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
-/* Replaces y . c by upper bounds of y . c - ||c||^2 / 2. Returns the largest lower bound. */
+/*
+ * For a vector y and k centroids c, turns scores y . c into upper bounds of y . c - ||c||^2 / 2.
+ * Returns the largest lower bound, at least `least`.
+ */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
 {

@@ -16,11 +16,11 @@ static const char program[] = "kvdim-fit";
 typedef struct {
     kvd_common_options common;
     const char *spectrum, *error_table;
-    /* --pair, such as "qk,vw"; NULL: the first usable matrices of the file */
+    /* --pair, such as "qk,vw" (Q with K, V with W_O); NULL: the first names that the file has */
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
-    /* values of --removal-rate, --overall-p or --loss */
+    /* values of --removal-rate, --overall-p (removed fraction of all dimensions) or --loss */
     double *value;
     size_t n_values;
     const char *sweep[KVD_FIT_SWEEPS];
@@ -95,7 +95,10 @@ static const kvd_program description = {
 static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
-/* Chooses the decomposition for Q and K, or for V. --pair must name those of Q, K or V alone. */
+/*
+ * Stores in *pair the decomposition that --pair names, else the first of `side` that the file has.
+ * Without --pair, skips those of Q, K or V alone.
+ */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)
 {

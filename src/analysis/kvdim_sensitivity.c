@@ -1,4 +1,4 @@
-/* kvdim-sensitivity: estimates the loss of predictions if heads lose dimensions. */
+/* kvdim-sensitivity: estimates the KL divergence of predictions if heads lose dimensions. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

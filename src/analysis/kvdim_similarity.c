@@ -1,4 +1,4 @@
-/* kvdim-similarity: compares the rotations that one model gets from different texts. */
+/* kvdim-similarity: compares rotations (orthogonal matrices) of one model from different texts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -35,7 +35,7 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     return status;
 }
 
-/* Kinds of matrices to decompose by X^T X (`any`: at least one), and tensors to read (`need`). */
+/* Matrices to decompose by X^T X (any: true if at least one), and tensors to read (need). */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
 } plan;
@@ -52,7 +52,7 @@ static plan make_plan(const config *cfg)
     return p;
 }
 
-/* Vectors of one layer: of each file, or centroids of all files. */
+/* Vectors (Q, K, V) of one layer: a source per input file, or one with centroids of all files. */
 typedef struct {
     const kvd_source *source;
     size_t n;
@@ -113,7 +113,7 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
     return one;
 }
 
-/* Computes the rotations of n layers. With --centroids n is 1, which saves memory. */
+/* Computes singular values and rotations of n layers. With k-means (--centroids), n is 1. */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
 {
@@ -165,7 +165,10 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* Returns the rows of a decomposed matrix. A weighted centroid counts as its cluster's vectors. */
+/*
+ * Returns the number of rows of a decomposed matrix. Each token counts, or each centroid if
+ * centroids without weights replace the tokens.
+ */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;
@@ -204,9 +207,7 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
                        : spectrum_of_dumps(cfg, in, s, err);
 }
 
-/*
- * Returns true if a GPU, which starts in 0.5 s, beats the CPU, which takes 2.6 ns d^3 per matrix.
- */
+/* Returns true if a GPU (starts in 0.5 s) beats the CPU (2.6 ns d^3 per d x d decomposition). */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
     const double d = sum->model.d_head;

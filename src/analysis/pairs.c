@@ -17,7 +17,7 @@ static int group_of(const kvd_model_info *m)
     return m->n_heads / m->n_kv_heads;
 }
 
-/* heads of the decomposed matrix h: q_count query heads from q_first on, and KV head `kv` */
+/* heads whose vectors form a decomposed matrix: q_count query heads from q_first, KV head `kv` */
 typedef struct {
     int q_first, q_count, kv;
 } members;

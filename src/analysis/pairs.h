@@ -17,7 +17,7 @@
  * - vw: one per token, and d_model of W_O per query head
  * - wv: d_model
  *
- * For bqk and bvw returns the number of elements of the product.
+ * For bqk (the product Q K^T) and bvw (V W_O), returns the number of elements of the product.
  */
 size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing, size_t n_tokens);
 
@@ -25,7 +25,7 @@ typedef struct {
     size_t first, n;
 } kvd_span;
 
-/* Vectors of one layer, such as centroids, that are used instead of recorded vectors. */
+/* Q, K and V vectors of one layer, such as k-means centroids, that replace recorded vectors. */
 typedef struct {
     size_t d_head;
     int n_heads[KVD_N_X];  /* number of heads of each tensor; 0 if the tensor is absent */
@@ -47,14 +47,15 @@ typedef struct {
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
 /*
- * Pass the rows of head h's matrix to `sink`: vectors, or rows of W_O or W_V. Refuse bqk and bvw.
+ * Pass the rows of the matrix that is decomposed for head h to `sink`: vectors of Q, K or V, or
+ * rows of W_O or W_V. `pair` must not have two projections (bqk, bvw, fqk, fvw).
  */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
 int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                            kvd_row_sink sink, void *ctx, kvd_err *err);
 
-/* Sets need[x] for every tensor that the matrices `wanted` need. */
+/* Sets need[x] for each tensor (Q, K, V, before RoPE if before_rope) of the matrices `wanted`. */
 void kvd_pair_tensors(const bool wanted[KVD_N_PAIRS], bool before_rope, bool need[KVD_N_X]);
 
 int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_row_sink sink,
@@ -89,11 +90,14 @@ void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_h
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);
 
-/* Computes singular values and rotations. Layer i of *m is layer first + i of *s. */
+/*
+ * Decomposes the wanted matrices, such as Q with K, of all heads into singular values and
+ * rotations. Layer i of *m becomes layer first + i of *s.
+ */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 
-/* Decomposes one layer's matrices from vectors, by streaming QR if `tsqr`, otherwise by an SVD. */
+/* Decomposes matrix `pair` of each head of a layer, by streaming QR if `tsqr`, else by an SVD. */
 int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair, bool tsqr,
                        bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 

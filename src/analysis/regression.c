@@ -12,7 +12,7 @@
 
 const char *const kvd_set_name[KVD_N_SET] = {"g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v"};
 
-/* Returns true for a removed fraction of dimensions, such as "zack.p_u.qk=0.5". */
+/* Returns true for a setting such as "zack.p_u.qk=0.5", a removed fraction of dimensions. */
 static bool is_rate(const char *item)
 {
     static const char *const key[] = {".p.qk=", ".p.v=", ".p_u=", ".p_u.qk=", ".p_u.v="};
@@ -23,7 +23,10 @@ static bool is_rate(const char *item)
     return false;
 }
 
-/* Stores importance.g and .rise in *t, and other parameters except removed fractions in `rest`. */
+/*
+ * Splits the settings of method ZDC: stores importance.g and importance.rise in *t, omits removed
+ * fractions of dimensions, and writes all other parameters to `rest`.
+ */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
     static const char *const key[] = {"importance.g=", "importance.rise="};

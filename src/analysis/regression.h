@@ -1,4 +1,4 @@
-/* Regression of ZDC, section 5: parameters are linear in ln(loss). */
+/* Regression of the ZDC paper, section 5: ZDC's parameters are linear in ln(rise of perplexity). */
 #ifndef KVD_ANALYSIS_REGRESSION_H
 #define KVD_ANALYSIS_REGRESSION_H
 
@@ -10,8 +10,8 @@
 #include "formats/spectrum.h"
 
 /*
- * Fraction of important tokens (G), its rise over layers (RISE), removed fractions of important
- * tokens (P) and of unimportant ones (P_U).
+ * parameters of method ZDC: fraction of tokens that are important (G), its rise over layers (RISE),
+ * fractions of dimensions removed from important (P) and from unimportant tokens (P_U)
  */
 typedef enum {
     KVD_SET_G,
@@ -22,7 +22,6 @@ typedef enum {
     KVD_SET_P_U_V,
     KVD_N_SET
 } kvd_set;
-/* names of the parameters: "g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v" */
 extern const char *const kvd_set_name[KVD_N_SET];
 
 typedef struct {
@@ -53,13 +52,16 @@ typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
     /* range of fitted losses, beyond which the regression extrapolates */
     double loss_lo, loss_hi;
-    /* each model's parameters for loss 1, which means twice the uncompressed perplexity */
+    /* each model's ZDC parameters at loss 1, that is at twice the uncompressed perplexity */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
     double slope[KVD_N_SET]; /* change of each parameter if the logarithm of the loss rises by 1 */
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
 } kvd_regression;
 
-/* Fits parameters as linear functions of ln(loss > 0). model [n]: model of each measurement. */
+/*
+ * Fits ZDC's parameters as linear functions of ln(loss) to the measurements with loss > 0. model
+ * [n]: index of each measurement's language model.
+ */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
 
@@ -71,18 +73,18 @@ typedef struct {
 } kvd_proposal;
 
 /*
- * Proposes parameters for a loss > 0, within their ranges and removed fractions up to `most`. If
- * model >= n_models, the model was not measured.
+ * Proposes ZDC's parameters, limited to their ranges, for a loss > 0. Removed fractions are at most
+ * `most`. If model >= n_models (not measured), averages over the measured models.
  */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns the parameter `number` that is fitted for loss 1 (twice the uncompressed perplexity). */
+/* Returns the value of ZDC parameter `number` at loss 1 (twice the uncompressed perplexity). */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
 /* Writes *p as a value of --method. Other parameters are those of *like. */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
-/* largest number of result files of kvdim-fit --regression */
+/* largest number of sweeps (result files of kvdim-eval) that kvdim-fit --regression reads */
 
 enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
 
@@ -102,16 +104,16 @@ typedef struct {
 } kvd_fit_proposal;
 
 /*
- * Fits result files and proposes parameters for n losses. Point 2i of *r holds the kept dimensions
- * for important tokens of proposal i, point 2i + 1 those for unimportant tokens. The caller sets
- * r->model and r->label.
+ * Fits the regression to result files of kvdim-eval, and proposes ZDC's parameters for n losses.
+ * Points 2i and 2i + 1 of *r hold the dimensions that proposal i keeps of important and of
+ * unimportant tokens. The caller sets r->model and r->label.
  */
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
                           const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,
                           kvd_err *err);
 void kvd_fit_proposal_release(kvd_fit_proposal *x);
 
-/* Writes the proposed parameters to /rows, and the regression's coefficients to /regression. */
+/* Writes ZDC's proposed parameters to /rows, the regression's coefficients to /regression. */
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
 void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);
 /* Returns the regression and the proposed parameters as JSON, or NULL if memory runs out. */

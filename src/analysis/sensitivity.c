@@ -155,7 +155,7 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /* bounds of ln(theta), which bisection finds */
+    /* bounds of ln(theta), which bisection finds; theta: largest error per direction, in nats */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;

@@ -1,8 +1,9 @@
 /*
- * Estimates the loss of predictions if dimensions of a head are removed.
+ * Estimates how much predictions change (KL divergence) if dimensions of a head are removed.
  *
- * Removing M = I - A B^T changes a query q or output o by d = q M or o M. The KL divergence is
- * (1/2) d F d^T, where F is the mean of g^T g over gradients g of the loss. With N tokens,
+ * Projecting a query q or head output o by A B^T changes it by d = q M or o M, with M = I - A B^T.
+ * The KL divergence is (1/2) d F d^T, where F is the mean of g^T g over gradients g with respect to
+ * q or o. With N tokens,
  *
  * loss per token = (1 / 2 N^2) tr(C M G M^T),   C = sum q^T q or o^T o,   G = sum g^T g
  *
@@ -22,18 +23,25 @@ typedef struct kvd_sensitivity kvd_sensitivity;
 /* kinds of sums of x x^T, for x: queries, their gradients, head outputs, their gradients */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
-/* Returns zero sums of outer products. The caller frees them. */
+/*
+ * Returns sums of x x^T per layer, KV head and kind of vector x (such as queries), all set to 0, or
+ * NULL. The caller frees them with kvd_sensitivity_free.
+ */
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
-/* Adds the outer products of one layer of a batch to the sums. */
+/* Adds x x^T of queries, head outputs and their gradients of one layer of a batch to the sums. */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
-/* Returns the sums, [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. */
+/*
+ * Returns the sums of x x^T over vectors x (queries, head outputs, their gradients),
+ * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head].
+ */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
 /*
- * Computes projections of Q and K, and V and W_O. The caller sets out's model, n_layers, pairing.
+ * Computes, from the sums, projections for Q with K (fqk) and for V with W_O (fvw). The caller sets
+ * out's model, n_layers and pairing.
  */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
@@ -46,7 +54,10 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
  */
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 
-/* Arguments for an engine that runs the backward pass and adds outer products to `sums`. */
+/*
+ * Arguments for an engine that runs the model forward and backward and adds x x^T of queries, head
+ * outputs and their gradients to `sums`.
+ */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller; the CPU engine uses it until `free` */
@@ -64,7 +75,7 @@ struct kvd_sensitivity_engine {
     double loss;
     size_t n_predicted;
     int (*run)(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err);
-    /* Waits until the sums include every batch. */
+    /* Waits until the sums of x x^T of queries, outputs and gradients include every batch. */
     int (*flush)(kvd_sensitivity_engine *e, kvd_err *err);
     /* Returns a description of the engine, valid until `free`. */
     const char *(*describe)(const kvd_sensitivity_engine *e);

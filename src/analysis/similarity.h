@@ -12,7 +12,7 @@
 double kvd_mean_abs(const double *R, size_t d);
 /* Returns the mean absolute element of A - B. */
 double kvd_delta(const double *A, const double *B, size_t d);
-/* Returns kvd_delta after flipping the columns of B whose product with A's is negative. */
+/* Returns mean |A - B| after flipping columns of B whose product with A's column is negative. */
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
 /*
@@ -22,8 +22,9 @@ double kvd_delta_aligned(const double *A, const double *B, size_t d);
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
 /*
- * Fills energy [d]: share of B's squared norm in the first m = 1 .. d columns of A, with X_B^T X_B
- * = R_B diag(sigma_B^2) R_B^T.
+ * Fills energy [d] with the share of the squared norm of vectors X_B that remains after projection
+ * on the first m = 1 .. d columns of A. X_B has right singular vectors R_B and singular values
+ * sigma_B.
  */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
@@ -34,7 +35,10 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
 /* Returns d / 2 rounded down, but at least 1. */
 size_t kvd_half(size_t d);
 
-/* Fails unless model, pairing, layers and RoPE agree, and equal labels mean equal texts. */
+/*
+ * Fails unless all files have equal model, layers, RoPE and pairing (one rotation per KV head or
+ * per query head), and equal labels mean equal calibration texts.
+ */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
 /* Compares the rotations of all files and a random one. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW. */

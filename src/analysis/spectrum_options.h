@@ -19,7 +19,7 @@ typedef struct {
     kvd_pairing pairing;
     kvd_decomposition method;
     bool method_given, before_rope, no_bases;
-    /* tokens to use; 0 means all */
+    /* number of calibration tokens to use; 0 means all */
     size_t tokens;
     kvd_reduction reduction;
     const char *label;
@@ -28,13 +28,16 @@ typedef struct {
 /* Reads argv into zeroed *cfg. Wrong usage exits with status 2. */
 void kvd_spectrum_parse(int argc, char **argv, kvd_spectrum_options *cfg);
 
-/* Prints a table or, with --json, JSON. `gpu`: name of the GPU, or "". */
+/*
+ * Prints a table of the matrices' singular values and effective ranks or, with --json, JSON.
+ * from_moments: true if the inputs were second moments. `gpu`: name of the GPU, or "".
+ */
 int kvd_spectrum_print(const char *program, const kvd_spectrum_options *cfg, bool from_moments,
                        const char *gpu, const kvd_spectrum *s, kvd_err *err);
 
 typedef struct {
     bool moments; /* true if the inputs hold second moments, not activations */
-    /* model and number of tokens of all inputs and, if `moments` is true, sums of their X^T X */
+    /* model and number of tokens of all input files; if `moments`, also the sum of their X^T X */
     kvd_moments sum;
     kvd_activations *dump;
     /* [n_sources] files of activations */
@@ -44,8 +47,9 @@ typedef struct {
 } kvd_sources;
 
 /*
- * Opens all files and adds up their moments. If tokens > 0, uses the first `tokens`, file after
- * file. Fails if models or layers differ, or texts are equal. Borrows the paths.
+ * Opens all files of activations or second moments, and adds up the latter. If tokens > 0, uses the
+ * first `tokens`, file after file. Fails if models or layers differ, or if two files have equal
+ * texts. Borrows the paths.
  */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);

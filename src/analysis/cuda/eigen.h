@@ -15,7 +15,8 @@ int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, doub
                      double *device_s, kvd_err *err);
 
 /*
- * Like kvd_decompose_moments, but on the current GPU. The CPU still computes balanced projections.
+ * Decomposes second moments on the current GPU as kvd_decompose_moments does on the CPU, which
+ * still computes the two projections of bqk and bvw.
  */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);
