@@ -1,4 +1,7 @@
-/* Selects OpenBLAS's kernels and number of threads, and maps the memory of its threads. */
+/*
+ * Selects OpenBLAS's kernels and number of threads. If memory is limited, allocates the threads'
+ * buffers at the start, so that later calls do not fail.
+ */
 #ifndef KVD_COMMON_BLAS_H
 #define KVD_COMMON_BLAS_H
 

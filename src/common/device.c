@@ -33,7 +33,7 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
 #endif
 }
 
-/* Parses "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.95.05 ...". */
+/* Writes the version of the NVIDIA driver, such as "580.95.05", to `text`, or "unknown". */
 void kvd_cuda_driver(char *text, size_t size)
 {
     char line[512] = "";

@@ -151,7 +151,10 @@ extern const char *const kvd_switch_words[3];
         "json", .type = KVD_OPT_FLAG, KVD_INTO(T, common.json),                                    \
                 .help = "Print one JSON object on stdout instead of the summary"                   \
     }
-/* Lists the common options. T must have a field `common` of type kvd_common_options. */
+/*
+ * Lists the command-line options that programs share: output, seed, threads, device, quiet and
+ * json. T must have a field `common` of type kvd_common_options.
+ */
 #define KVD_OPTIONS_COMMON(T, what, text)                                                          \
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)

@@ -44,7 +44,7 @@ uint64_t kvd_rng_u64(kvd_rng *r)
     return x >> rot | x << (-rot & 63);
 }
 
-/* Returns the high word of n times a random word (Lemire 2019), which has no bias. */
+/* Returns a uniform random integer below n, by Lemire's method (2019), which has no bias. */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n)
 {
     u128 product = (u128)kvd_rng_u64(r) * n;

@@ -189,7 +189,7 @@ int kvd_fail_interrupted(kvd_err *err)
     return kvd_fail(err, "interrupted");
 }
 
-/* Libraries report failed allocations as other errors, so the message names the limit. */
+/* Names the memory limit in the error message: libraries report lack of memory as other errors. */
 static void name_the_limit(kvd_err *err)
 {
     char limit[KVD_MEMORY_LIMIT_TEXT];

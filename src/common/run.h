@@ -68,7 +68,7 @@ int kvd_run_add_inputs(kvd_run *run, const char *const *path, size_t n, kvd_err 
  */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
-/* Writes the hash of a file's bytes in the form that is recorded for inputs. */
+/* Writes the hash of a file's bytes as text, "xxh3:" and 32 hexadecimal digits. */
 int kvd_run_hash_file(const char *path, char hash[KVD_HASH_TEXT], kvd_err *err);
 
 /* Adds an input that is not a file, with the hash of its content ("xxh3:..."). */

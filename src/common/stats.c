@@ -115,7 +115,7 @@ double kvd_mad(const double *x, size_t n)
     return v;
 }
 
-/* Returns the mean over strata of sum(num) / sum(den). r, unless NULL, draws the clusters. */
+/* Returns the mean over strata of sum(num) / sum(den). r, unless NULL, resamples each stratum. */
 static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
                          kvd_rng *r)
 {

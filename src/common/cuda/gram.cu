@@ -89,7 +89,7 @@ __device__ __forceinline__ void multiply(const double *tile, int high, int low, 
     }
 }
 
-/* Computes X^T X for a slice of the rows of one head. Grid: slices, heads, groups of blocks. */
+/* Computes X^T X of a slice of the rows. Grid: slices, heads, groups of 32 x 32 result blocks. */
 template <typename T, int BLOCKS>
 __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS)
                                                                        : (int)MAX_WARPS),
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                     make_double2(acc[m][c][2 * r], acc[m][c][2 * r + 1]);
 }
 
-/* Adds the sums of all slices of rows to G in a fixed order. Grid: blocks, heads. */
+/* Adds X^T X of all slices of rows to G in a fixed order. Grid: 32 x 32 blocks of G, heads. */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
     int head = (int)blockIdx.y, part = 0, high, low;
@@ -213,7 +213,7 @@ int most_slices(int n_heads)
     return n_heads < MAX_CTAS ? MAX_CTAS / n_heads : 1;
 }
 
-/* Returns the number of slices with the least time, which is estimated in units of 160 clocks. */
+/* Returns the number of slices of X's rows with the least time, estimated in 160-clock units. */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {
     const double extra = 0.045 * n_heads * pairs_of(blocks);

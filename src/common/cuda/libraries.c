@@ -10,7 +10,7 @@
 /* a CUDA library that is loaded at run time */
 typedef struct {
     const char *title, *file;
-    /* [n] names of the library's functions */
+    /* [n] names of the functions to look up in the loaded library */
     const char *const *name;
     size_t n;
     void **table;

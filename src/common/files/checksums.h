@@ -15,11 +15,11 @@ typedef struct {
     const char *row_name; /* axis that counts rows, a string literal: "token" or "dim" */
     bool by_head;         /* the dataset has axes for layers and heads */
     size_t n_layers, n_heads, n_rows, row_bytes, n_blocks;
-    /* [n_layers][n_heads][n_blocks]; NULL if there are none */
+    /* [n_layers][n_heads][n_blocks] checksums of blocks of rows; NULL if the file has none */
     uint64_t *sum;
 } kvd_checksums;
 
-/* Prepares zero checksums of a dataset in a file that is being written. */
+/* Allocates zeroed checksums of dataset *data, and reserves space in a file being written. */
 int kvd_checksums_reserve(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd_err *err);
 
 /* Reads the checksums of a dataset. If there are none, c->sum is NULL. */
@@ -42,7 +42,10 @@ int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 /* Is called to read n rows of a head in the file's number type. */
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
-/* Compares n rows with their checksums. `reader` reads the other rows of the same blocks. */
+/*
+ * Compares n rows of a head with their checksums. A checksum covers a block of 64 rows, so `reader`
+ * reads the block's other rows.
+ */
 int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                          size_t first, size_t n, const void *rows, kvd_row_reader reader, void *ctx,
                          kvd_err *err);

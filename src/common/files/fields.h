@@ -23,7 +23,7 @@ int kvd_field_small(kvd_h5 *f, const char *where, const char *name, int lo, int 
 
 /* Reads a dataset's number of layers, which must be in [1, most]. */
 int kvd_field_layers(kvd_h5 *f, const char *path, int rank, int most, int *n_layers, kvd_err *err);
-/* Write and read the number of tokens. Reading fails on less than `least`. */
+/* Write and read how many tokens a file was computed from. Reading fails below `least`. */
 int kvd_field_write_tokens(kvd_h5 *f, const char *long_name, size_t n_tokens, kvd_err *err);
 int kvd_field_tokens(kvd_h5 *f, size_t least, size_t *n_tokens, kvd_err *err);
 /* Writes n real numbers without a unit as a one-dimensional dataset. */
@@ -41,11 +41,15 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
 /*
- * Writes a hash of texts (KVD_CORPUS_HASH_TEXT) to attributes of the file: `corpus_hash` and, for
- * the part after '+', `corpus_start`.
+ * Writes a hash "HASH+START" of texts (KVD_CORPUS_HASH_TEXT) to attributes of the file: HASH of
+ * their tokens to `corpus_hash` and, if present, START, the hash of their first bytes, to
+ * `corpus_start`.
  */
 int kvd_field_write_corpus_hash(kvd_h5 *f, const char *hash, kvd_err *err);
-/* Reads a hash of texts from `corpus_hash` and `corpus_start`. Older files lack the second. */
+/*
+ * Reads the hash of texts: `corpus_hash`, which covers their tokens, "+" and `corpus_start`, which
+ * covers their first bytes. Older files lack `corpus_start`, so that "+" is missing too.
+ */
 int kvd_field_corpus_hash(kvd_h5 *f, char hash[KVD_CORPUS_HASH_TEXT], kvd_err *err);
 /* Adds the hash of another text to the hash `sum`. The order of texts does not matter. */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);

@@ -157,7 +157,7 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
 
 /* Each axis of a dataset has an HDF5 dimension scale, usually named like the axis. */
 
-/* longest axis whose scale stores the indices 0, 1, ... */
+/* longest axis whose HDF5 dimension scale stores the indices 0, 1, ...; longer ones store none */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
 /* Opens a dimension scale of length n, or returns H5I_INVALID_HID. */

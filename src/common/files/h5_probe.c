@@ -245,7 +245,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
-    /* Ignores Ctrl-C, which would otherwise make the file look damaged. */
+    /* Ignores Ctrl-C: a killed child process would make the HDF5 file look damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -266,7 +266,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     limit(RLIMIT_CORE, 0);
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
-    /* Limits processor time, as elapsed time would depend on the disk. */
+    /* Limits this process's computing time. Elapsed time would depend on the disk. */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
     kvd_err err = {""};
@@ -352,9 +352,8 @@ typedef struct {
 } verdict;
 
 enum { KEPT = 64 };
-/* results of the latest checks of files */
+/* for the files checked last: why HDF5 cannot read them, or "" if it can */
 static verdict kept[KEPT];
-/* number of files checked so far */
 static size_t n_kept;
 
 static bool same_moment(struct timespec a, struct timespec b)
@@ -376,7 +375,7 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/* Remembers the result of checking a file, unless the file changed within the last second. */
+/* Remembers if HDF5 can read a file, unless the file changed within the last second. */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;

@@ -8,8 +8,8 @@
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
 /*
- * Like kvd_output_folder_begin with replacement. `contents` (ended by NULL, must outlive *out)
- * lists the names that an old folder may hold.
+ * Locks and creates an empty NAME.partial, which will replace an old folder NAME. `contents` (ended
+ * by NULL, must outlive *out) lists the names that the old folder may hold.
  */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
@@ -20,7 +20,7 @@ int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err);
 /* Renames NAME.partial to NAME or, if `replace`, replaces NAME by it. Releases the lock. */
 int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 
-/* Removes NAME.partial and releases the lock. *out may be zero. */
+/* Removes folder NAME.partial and releases the lock of NAME. *out may be all zeros. */
 void kvd_output_folder_release(kvd_output *out);
 
 /* Write a file in NAME.partial and flush it to disk. */
