@@ -46,7 +46,7 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
     kvd_rows_real(r, "agree_sd", several ? choice->spread.agree : NAN);
 }
 
-/* Stores a method's attention errors and sums per sequence. Returns its predicted tokens. */
+/* Stores errors per head and scores per sequence. Returns the number of predicted tokens. */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {
     const size_t row = kvd_rows_count(a->rows) - 1;

@@ -49,7 +49,7 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
     return 0;
 }
 
-/* scan that cuts one head at a time; measurement u cuts K of KV head u / 2 if u is even, else V */
+/* scan that removes dimensions of one head; measurement u: K of KV head u / 2 if even, else V */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
@@ -61,7 +61,10 @@ typedef struct {
     kvd_choice *choice; /* [together][n] */
 } scanner;
 
-/* Returns how many measurements fit into memory at once, at least 1. */
+/*
+ * Returns for how many measurements (one head's K or V, with all numbers of dimensions) the hidden
+ * states fit into memory at once, at least 1.
+ */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;

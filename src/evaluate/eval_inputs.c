@@ -1,4 +1,4 @@
-/* Opens the inputs of kvdim-eval: model, texts, calibration files and runners. */
+/* Opens kvdim-eval's model, texts, calibration files, and the code that runs the model. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,7 +12,10 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* Results of kvdim-eval: a table row per parameter set, errors per head, sums per sequence. */
+/*
+ * Results of kvdim-eval: a table row per method and parameter set, attention errors per head, and
+ * sums of scores (such as correct predictions) per sequence.
+ */
 
 typedef struct {
     kvd_rows *rows;
@@ -24,7 +27,7 @@ typedef struct {
     bool seeds;
 } kvd_accuracy;
 
-/* Creates an empty table. `seeds` adds columns for standard deviations over seeds. */
+/* Creates an empty table of scores. `seeds` adds columns for standard deviations over seeds. */
 int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label,
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
@@ -47,11 +50,14 @@ int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
 /* Appends result `row` of *from. Layers, heads and sequences must agree. */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 
-/* Writes the comparison of two methods' searches as attributes of /target/<name>. */
+/* Writes how the strongest compressions of two methods differ as attributes of /target/<name>. */
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
-/* Writes searches for single texts to /target/<name>, if they varied the removed fraction p. */
+/*
+ * Writes the strongest compression that meets --target on each text alone to /target/<name>, if the
+ * search varied the removed fraction p of dimensions.
+ */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
@@ -61,7 +67,7 @@ typedef struct {
     /* values of --weights-bits, allocated */
     size_t *weights_bits, n_weights_bits;
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
-    /* true with --points-only: searches use only the listed methods */
+    /* true with --points-only: --target searches only among the given parameter values */
     bool points_only;
     bool scan;
 } kvd_eval_options;
@@ -81,15 +87,16 @@ typedef struct {
 } kvd_saved_rows;
 
 /*
- * Reads OUT.h5.rows if it exists. The caller sets s->key. Fails if the file is damaged or has
- * another key. `like`: empty table of this run.
+ * Reads saved results from OUT.h5.rows if it exists. The caller sets s->key. Fails if the file is
+ * damaged or belongs to a run with other inputs or options (another key). `like`: empty table of
+ * this run.
  */
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
                         kvd_err *err);
 size_t kvd_saved_rows_count(const kvd_saved_rows *s);
 void kvd_saved_rows_release(kvd_saved_rows *s);
 
-/* Removes OUT.h5.rows, when OUT.h5 is complete. */
+/* Removes OUT.h5.rows, the file of saved results. Call when the output file OUT.h5 is complete. */
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {

@@ -1,4 +1,4 @@
-/* Finds each method's strongest compression that meets --target. */
+/* Finds each method's strongest compression that keeps the share --target of the accuracy. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/* Returns the method of table row `row`, or NULL if not only the varied parameter differs. */
+/* Returns a table row's method, or NULL if not only the varied parameter differs from t->method. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -90,7 +90,10 @@ static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c,
     return 0;
 }
 
-/* Fills t->found from results that differ only in the varied parameter, without evaluations. */
+/*
+ * Fills t->found, the strongest compression that meets --target, from table rows whose methods
+ * differ only in the varied parameter. Evaluates nothing.
+ */
 static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const kvd_method *const base = t->method;
@@ -222,7 +225,7 @@ static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/* Prints and writes a finished search. `of_text`: searches for single texts, or NULL. */
+/* Prints and writes the compression that meets --target, and of_text (NULL or for each text). */
 static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -239,7 +242,10 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/* Searches one method. If the removed fraction p is varied, also for each single text. */
+/*
+ * Searches for one method's strongest compression that meets --target. If the removed fraction p of
+ * dimensions is varied, also searches for each single text.
+ */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);

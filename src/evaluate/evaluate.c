@@ -9,7 +9,10 @@
 #include "common/clock.h"
 #include "common/run.h"
 
-/* Returns how many sequences form the next batch: twice their prompts must fit into max_tokens. */
+/*
+ * Returns how many sequences form the next batch. Twice their prompt tokens must fit into
+ * max_tokens, because some methods read prompts twice.
+ */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
     const size_t most = e->runner->max_tokens;

@@ -51,8 +51,8 @@ typedef struct {
 } kvd_evaluator;
 
 /*
- * With keep_reference, keeps the uncompressed model's hidden states if they fit. Fails if no
- * sequence has two tokens after the prompt.
+ * Prepares an evaluation of texts. With keep_reference, keeps the uncompressed model's hidden
+ * states if they fit into memory. Fails if no sequence has two tokens after the prompt.
  */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
@@ -60,7 +60,7 @@ int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *c
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
-/* standard deviations over seeds; NaN with one seed */
+/* standard deviations of a method's scores over random seeds; NaN with one seed */
 typedef struct {
     double nll, top1, kl, agree;
 } kvd_seed_spread;
@@ -70,7 +70,7 @@ typedef struct {
     const char *method;
     /* removed fraction of the dimensions of Q, K and V, for messages */
     double overall_p;
-    /* opened for the evaluator's prompt length; its pointers are borrowed */
+    /* opened for the prompt length of the kvd_evaluator that runs it; its pointers are borrowed */
     kvd_plan plan;
     /* code that runs another checkpoint of equal shape, borrowed; NULL: the evaluator's runner */
     kvd_model_runner *runner;
@@ -86,7 +86,7 @@ typedef struct {
     /* number of seeds over which results are means; 0 or 1 for a single run */
     size_t n_seeds;
     kvd_seed_spread spread;
-    /* true if a scored hidden state differs from the uncompressed model's */
+    /* true if the hidden state of any scored prediction differs from the uncompressed model's */
     bool differs;
     /* true if results are copies of the uncompressed model's */
     bool is_reference;

@@ -73,7 +73,7 @@ typedef struct {
     size_t n_points[KVD_EVAL_METHODS];
     /* True if the latest failure is due to the parameter values of a method. */
     bool unsuited;
-    /* reason why kvd_inputs_leave_out removed all points of a method, allocated; else NULL */
+    /* error for which all parameter values of a method were left out, allocated; else NULL */
     char *left_out[KVD_EVAL_METHODS];
 } kvd_inputs;
 
@@ -99,7 +99,7 @@ int kvd_inputs_open(kvd_inputs *in, kvd_err *err);
  * methods with rotations, or with --sweep all that save bytes. The uncompressed model comes first.
  */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
-/* Warns if the tokenizer seems to be another model's. */
+/* Opens the model's tokenizer. Warns if it seems to be another model's. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);
 /* Opens texts or token ids. Sets their label, and --seq-len if missing. */
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
@@ -107,8 +107,9 @@ int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 /* Lists the parameters to evaluate each method at. none_is_error: a method without any fails. */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
- * Warns about evaluated calibration texts, kept dimensions of other rotations, and unused files.
- * Fails if texts of one label differ. Must follow kvd_inputs_find_files.
+ * Warns if a calibration text is also evaluated, if kept dimensions were chosen for other
+ * rotations, and of unused files. Fails if different texts have one label. Must follow
+ * kvd_inputs_find_files.
  */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
 /*
@@ -122,8 +123,8 @@ int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
  */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
 /*
- * Fails if a method of a sweep has no parameter value left, because all were left out. With
- * `every`, fails only if no compressed method has a value left.
+ * Fails if --sweep has left out all parameter values of a method. If `every`, fails only if no
+ * compressed method has a value left.
  */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
 /*
@@ -134,7 +135,7 @@ int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t 
                              const char *program, kvd_err *err);
 /*
  * Opens the methods of `p` with the run's seed plus k. *plan must not be moved afterwards. On
- * failure sets in->unsuited.
+ * failure sets in->unsuited, by which kvd_inputs_leave_out leaves out a method.
  */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
@@ -145,7 +146,7 @@ bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, cons
 /* Reports that the output file is complete, with --json on stdout. */
 int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err *err);
 void kvd_inputs_methods_text(const kvd_inputs_options *cfg, char *text, size_t size);
-/* Writes the --field names, with '-' for plain text. */
+/* Writes the names given by --field (JSON keys, CSV columns), with '-' for plain text. */
 void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t size);
 void kvd_inputs_release(kvd_inputs *in);
 

@@ -207,7 +207,7 @@ static const kvd_rows *rows_of(const tasks_run *v)
     return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
 }
 
-/* Fails without a score of the uncompressed model, which a search needs. */
+/* Fails if the uncompressed model's score, relative to which --target counts, is not above 0. */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
     const kvd_task_measure m = target_measure(v);
@@ -287,7 +287,7 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 
 enum { KVD_RUN_NAME = 160 };
 
-/* Writes the name of `point` with the k-th seed in the journal. `t`: its search, or NULL. */
+/* Writes the journal's name of `point` with the k-th seed. `t`: search that tries it, or NULL. */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
 {
@@ -525,7 +525,10 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* Opens the journal; without --part, also the journals of all parts. */
+/*
+ * Opens the journal of generated sequences. With --part, it has this process's part; without, also
+ * reads the journals of all parts.
+ */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;

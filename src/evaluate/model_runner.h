@@ -35,7 +35,7 @@ typedef struct {
 
 /* Returns how many of n tokens belong to the prompt, at most n - 1. */
 size_t kvd_prompt_rows(size_t prompt, size_t n);
-/* Returns how many bytes one recorded prompt token takes in all layers. */
+/* Returns the bytes of a prompt token's recorded Q, K, V and K before RoPE, in all layers. */
 size_t kvd_kept_prompts_row_bytes(const kvd_config *c);
 
 /* Allocates memory for `rows` prompt tokens. Call kvd_kept_prompts_release, also on failure. */
@@ -76,25 +76,25 @@ struct kvd_model_runner {
     /* largest number of predictions whose logits one call computes */
     size_t piece;
     kvd_dtype compute;
-    /* index of the batch's first token among kept attention outputs, set by the caller */
+    /* index of the batch's first token in the kept attention outputs, set by the caller */
     size_t kept_row;
-    /* index of the batch's first prompt token among recorded ones, or KVD_NOT_KEPT */
+    /* index of the batch's first prompt token among those with recorded K, V; or KVD_NOT_KEPT */
     size_t kept_prompt;
 
     /* Allocates n hidden states, which rows_free frees. Returns NULL on failure. */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
     void (*rows_free)(kvd_model_runner *r, float *rows);
-    /* Returns how many bytes further hidden states may take. */
+    /* Returns how many bytes of memory may be used for more hidden states. */
     size_t (*spare)(const kvd_model_runner *r);
 
-    /* Makes `reference` keep attention outputs of n_tokens tokens. Call at most once. */
+    /* Makes function `reference` keep attention outputs of n_tokens tokens. Call at most once. */
     int (*keep_attention)(kvd_model_runner *r, size_t n_tokens, kvd_err *err);
     size_t (*attention_bytes)(const kvd_model_runner *r);
     void (*drop_attention)(kvd_model_runner *r);
 
     /*
-     * Makes `reference` record n_rows prompt tokens, so that compressed runs skip prompts. Call at
-     * most once. NULL if unsupported.
+     * Makes the function `reference` record Q, K and V of n_rows prompt tokens, so that compressed
+     * runs skip prompts. Call at most once. NULL if unsupported.
      */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
@@ -111,16 +111,17 @@ struct kvd_model_runner {
     /* Returns the name of the attention implementation, valid until plan_unload. */
     const char *(*plan_engine)(const kvd_plan *plan);
     /*
-     * Runs a batch with a compressed cache, from layer first_layer and `residual`, or from the
-     * tokens if 0. Adds to *account and *error unless NULL.
+     * Runs a batch with a compressed cache, from the tokens or, if first_layer > 0, from the hidden
+     * states `residual` before that layer. Adds cache sizes to *account and attention errors to
+     * *error unless NULL.
      */
     int (*plan_run)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan, int first_layer,
                     const float *residual, float *hidden, kvd_cache_account *account,
                     kvd_attention_error *error, kvd_err *err);
 
     /*
-     * Returns true if `plan` compresses nothing, so that results equal those of `reference`. Then
-     * fills *account and *error. *error requires keep_attention.
+     * Returns true if `plan` compresses nothing, so that results equal the uncompressed run's. Then
+     * fills *account (cache sizes) and *error, which requires keep_attention.
      */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
@@ -131,9 +132,12 @@ struct kvd_model_runner {
     int (*differ)(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes,
                   kvd_err *err);
 
-    /* Computes uncompressed logits of n <= piece hidden states, for `score` and `logit_change`. */
+    /* Computes logits of n <= piece uncompressed hidden states, for `score` and `logit_change`. */
     int (*reference_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
-    /* Adds n predictions from hidden states `rows` or, if NULL, from the uncompressed logits. */
+    /*
+     * Adds the quality of n predictions to per_sequence. Predictions come from hidden states `rows`
+     * or, if NULL, from the logits of reference_logits.
+     */
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err);
     /* Compares logits v of `rows` with uncompressed u. *largest: max |v - u|; adds u^2 to *sum2. */
@@ -145,11 +149,11 @@ struct kvd_model_runner {
     void (*free)(kvd_model_runner *r);
 };
 
-/* Runs on the CPU. Borrows the checkpoint. Returns NULL on failure. */
+/* Creates a runner of the model on the CPU, or returns NULL. Borrows the checkpoint. */
 kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                  kvd_err *err);
 #ifdef KVD_CUDA
-/* Runs on the current GPU in KVD_F32 or KVD_BF16. Borrows the checkpoint. NULL on failure. */
+/* Creates a runner on the current GPU (KVD_F32 or KVD_BF16), or NULL. Borrows the checkpoint. */
 kvd_model_runner *kvd_runner_cuda(const kvd_checkpoint *c, kvd_dtype compute, size_t max_tokens,
                                   size_t max_len, kvd_err *err);
 #endif

@@ -117,7 +117,7 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
     size_t bad_row = SIZE_MAX;
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
-    /* values of each prediction, added in order, so that sums do not depend on threads */
+    /* scores of each prediction, added in order, so that sums do not depend on threads */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
         return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
@@ -204,7 +204,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_REF_TOP1 * n + i] = reference[i].top1;
         total += q[i].n;
     }
-    /* value if an interval cannot be computed, as for a single sequence */
+    /* result if a confidence interval cannot be computed, as for a single sequence */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 

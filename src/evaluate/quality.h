@@ -9,7 +9,7 @@
 #include "common/stats.h"
 #include "model/pass/attention.h"
 
-/* sums over the predictions of one sequence */
+/* sums of quality measures over the predictions of one sequence */
 typedef struct {
     double n;    /* number of predicted tokens */
     double nll;  /* -log p(next token) in nats */
@@ -25,17 +25,17 @@ typedef struct {
 } kvd_prediction_change;
 
 /*
- * Adds n predictions to *q: logits and reference (uncompressed model, or NULL) [n][vocab], target
- * [n].
+ * Adds the quality of n predictions to *q: logits and reference (uncompressed model, or NULL)
+ * [n][vocab], target [n].
  *
- * each [n], unless NULL, receives the changes. Fails for logits that are not finite or targets >=
- * vocab.
+ * each [n], unless NULL, receives each prediction's change from the uncompressed one. Fails for
+ * logits that are not finite or targets >= vocab.
  */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_prediction_change *each,
                     kvd_err *err);
 
-/* distribution of the predictions' changes, as in llama-perplexity --kl-divergence */
+/* changes of predictions by compression, as in llama-perplexity --kl-divergence */
 typedef struct {
     /* KL divergence in nats, and mean change of the next token's probability */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
@@ -95,10 +95,16 @@ int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *
 /* Adds n tokens, in all layers, whose attention outputs equal the uncompressed outputs `u`. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
-/* Return ||v - u|| / ||u|| of a head, or mean |v - u| / |u| (D of the ZDC paper); NaN for u = 0. */
+/*
+ * Return a head's error of attention outputs (u uncompressed, v compressed): ||v - u|| / ||u||, or
+ * mean |v - u| / |u| (D of the ZDC paper). NaN for u = 0.
+ */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
-/* Writes means over layers and heads. *n_zero receives the number of u = 0, left out of *zdc. */
+/*
+ * Writes means over layers and heads of a head's two errors. *n_zero receives the number of
+ * uncompressed outputs that are 0, left out of *zdc.
+ */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);
 

@@ -92,7 +92,7 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/* Inserts a result at index `at`, and its intervals per text, which are at index s->n so far. */
+/* Inserts a result at index `at`, and moves its scores per text there from index s->n. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -106,7 +106,7 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
     s->n++;
 }
 
-/* Sets *x to the position nearest to `wanted` that exists. Evaluates it, unless done before. */
+/* Sets *x to the possible axis position nearest to `wanted`. Evaluates it, unless done before. */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
     const kvd_target_axis *const a = s->axis;
@@ -133,8 +133,8 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Evaluates the middle between the last position that meets the target and the first that misses
- * it, repeatedly. `b` selects the score or an end of its interval.
+ * Narrows down where the score falls below the target, by evaluating the middle between the
+ * compressions on either side. `b` selects the score or an end of its confidence interval.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -163,7 +163,7 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
     }
 }
 
-/* Evaluates two more compressions next to the crossing, in case the share only dips there. */
+/* Evaluates a weaker and a stronger compression, in case the score only dips below the target. */
 static int look_around(search *s, double target, kvd_err *err)
 {
     const double step = 2 * s->axis->step, largest = s->axis->largest;
@@ -228,7 +228,7 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
     return kept;
 }
 
-/* Returns where curve `c` falls below the target. Sequence s counts times[s] times (bootstrap). */
+/* Returns the removed fraction p at which `c` misses the target. times[s]: count of sequence s. */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
 {
@@ -304,7 +304,10 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
     return 0;
 }
 
-/* range of the varied parameter; position x is the removed fraction p, or goes from 0 to 1 */
+/*
+ * axis of the parameter that a search varies; a position is the removed fraction p of dimensions
+ * or, for other parameters, goes from 0 to 1
+ */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -331,7 +334,7 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* Restores p and r as the user gave them, because the wanted fraction is stored in s->point. */
+    /* Restores the user's p and r (removed fractions), as s->point stores the wanted fraction. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -440,7 +443,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* Starts again, because the new name may be the name of an earlier target. */
+            /* Compares again with all earlier targets, because one may have the new name. */
             i = (size_t)-1;
         }
 }

@@ -13,10 +13,13 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/* A search ends at two results that differ by at most this in removed or saved fraction. */
+/*
+ * A search for the strongest compression ends at two results whose removed fractions of dimensions
+ * or saved fractions of bytes differ by at most this.
+ */
 #define KVD_TARGET_STEP 0.005
 
-/* result at one value of the varied parameter */
+/* score and cache size at one value of the parameter that a search varies */
 typedef struct {
     /* place on the axis of the varied parameter, 0 for the largest cache; parameter value there */
     double x, value;
@@ -25,7 +28,7 @@ typedef struct {
     kvd_interval share;
 } kvd_target_sample;
 
-/* value and saved fraction where the score falls below the target; NaN if nowhere */
+/* a compression found by a search: parameter value and saved fraction of bytes; NaN if none */
 typedef struct {
     double value, saving;
 } kvd_target_end;
@@ -37,9 +40,9 @@ typedef struct {
     kvd_target_end misses;
     /* strongest compression up to which the lower end of the 95 % interval meets the target */
     kvd_target_end surely_kept;
-    /* weakest compression whose interval misses the target entirely */
+    /* weakest compression at which the score's whole 95 % interval is below the target */
     kvd_target_end surely_lost;
-    /* strongest of all compressions that meet the target */
+    /* strongest evaluated compression whose score meets the target, even after one that misses */
     kvd_target_end last_kept;
     /* 1 if all compressions stronger than `misses` also miss the target */
     int monotone;
@@ -52,12 +55,13 @@ typedef struct {
     void *ctx;
     double largest;
     double step; /* bisection ends at this distance on the axis */
-    /* true if position 0 is the uncompressed model, which is not evaluated */
+    /* true if position 0 on the axis is the uncompressed model, which is not evaluated */
     bool whole;
-    /* Sets *x to the position nearest to `wanted` that can be evaluated. */
+    /* Sets *x to the axis position nearest to `wanted` that the varied parameter can take. */
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
     /*
-     * Evaluates the position nearest to `wanted`. of_text [n_texts] or NULL: kept share per text.
+     * Evaluates the method at the position on the axis nearest to `wanted`. of_text [n_texts],
+     * unless NULL, receives the share of the uncompressed score on each text.
      */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
@@ -66,16 +70,17 @@ typedef struct {
 } kvd_target_axis;
 
 /*
- * Searches for the strongest compression that keeps a share `target` of the score. surely_... are
- * for its interval, NaN without one. of_text [n_texts]: searches for single texts, or NULL.
+ * Searches for the strongest compression that keeps a share `target` of the uncompressed score.
+ * Results surely_... are for the score's 95 % interval, NaN without one. of_text [n_texts]:
+ * searches for single texts, or NULL.
  */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
-/* Fills *out from n results, ordered by rising x, without further evaluations. */
+/* Searches n given results, ordered by rising compression x, without evaluating. Fills *out. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
-/* a method's correct predictions at n removed fractions p */
+/* numbers of correct predictions of a method at n removed fractions p of dimensions */
 typedef struct {
     size_t n;
     const double *p; /* [n] removed fractions of dimensions in rising order */
@@ -84,20 +89,20 @@ typedef struct {
 } kvd_target_curve;
 
 /*
- * Returns the smallest removed fraction p at which the share is below the target, or the last p.
- * Interpolates share[i] at p[i], from 1 at p = 0.
+ * Returns the smallest removed fraction p of dimensions at which the share of the uncompressed
+ * score is below the target, or the last p. Interpolates share[i] at p[i], from 1 at p = 0.
  */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /* largest p at which methods a and b keep the target, and b - a */
+    /* largest removed fraction p of dimensions at which a and b meet the target, and b - a */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
 /*
- * Compares kvd_target_crossing of two methods by 2000 common resamples, with 95 % intervals.
- * reference [n_sequences]: uncompressed correct predictions. Texts first[i] .. first[i + 1] - 1
- * have equal weight.
+ * Compares kvd_target_crossing of two methods by 2000 common bootstrap resamples, with 95 %
+ * intervals. reference [n_sequences]: correct predictions of the uncompressed model. Text i,
+ * sequences first[i] .. first[i + 1] - 1, has the same weight as others.
  */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
@@ -105,26 +110,36 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           kvd_err *err);
 
 typedef struct {
-    /* name of the method, with its rule unless "eq6", and "-2", ... if repeated */
+    /* method, its rule of choosing dimensions unless "eq6", and "-2", ... if repeated */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
-    /* true if the removed fraction p is varied and p = 0 leaves the model uncompressed */
+    /* true if the search varies p (removed dimensions) and p = 0 leaves the model uncompressed */
     bool whole;
     /* table rows first_row .. end_row - 1 are results of this search; equal before the search */
     size_t first_row, end_row;
     kvd_target found;
 } kvd_method_target;
 
-/* Evaluates one parameter value. Fills out->saving, out->share and of_text [n_texts] (or NULL). */
+/*
+ * Evaluates a method at one parameter value. Fills out->saving (saved fraction of bytes),
+ * out->share (share of the uncompressed score) and of_text [n_texts] (that share per text, or
+ * NULL).
+ */
 typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
 
-/* Fails if a method cannot be searched. text [n]: methods as typed. key: --target-key or NULL. */
+/*
+ * Fails if a method has no parameter that a search for --target can vary. text [n]: methods as
+ * typed. key: parameter given by --target-key, or NULL.
+ */
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
-/* Defines the options --target and --target-key, stored in `target` and `target_key` of type T. */
+/*
+ * Defines the options --target (share of the score to keep) and --target-key (parameter to vary),
+ * stored in `target` and `target_key` of type T.
+ */
 #define KVD_OPTIONS_TARGET(T, of)                                                                  \
     {"target",                                                                                     \
      .type = KVD_OPT_NUMBER,                                                                       \
@@ -151,28 +166,29 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
     }
 
 /*
- * Appends a search for *m to t [*n], unless a method that equals *m but for the value of parameter
- * `key` is already searched. Borrows *m.
+ * Appends a search for *m's strongest compression to t [*n], unless a method that equals *m but for
+ * the value of parameter `key` is already searched. Borrows *m.
  */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 
 /*
- * Searches t->method's strongest compression that keeps a share `target` of the score. Fills
- * t->found. `point`: parameters that are not varied, or NULL if p is varied.
+ * Searches for t->method's strongest compression that keeps a share `target` of the uncompressed
+ * score. Fills t->found. `point`: parameters that are not varied, or NULL if the removed fraction p
+ * is varied.
  */
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err);
 
 /*
- * Writes the result of a search. `metric` names the score. `own` is true if the score compares with
- * the uncompressed model's output, not with right answers.
+ * Writes the strongest compression that a search found. `metric` names the score. `own` is true if
+ * the score compares with the uncompressed model's output, not with right answers.
  */
 int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
                             kvd_err *err);
 
-/* Returns true if only the parameter of `rate` differs. */
+/* Returns true if methods a and b differ only in the parameter that `rate` describes. */
 bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
                              const kvd_method_tradeoff *rate);
 

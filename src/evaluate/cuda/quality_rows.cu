@@ -15,7 +15,7 @@ struct part {
     /* first column whose logit is not finite, or the vocabulary size */
     uint32_t bad;
     double sum; /* sum of e^{x - top} over logits x */
-    /* sum of e^{x - top} (x - y), with the uncompressed logits y */
+    /* sum of e^{x - top} (x - y), y: uncompressed logits; gives the KL divergence */
     double diff;
 };
 
@@ -47,7 +47,10 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Adds N logits x to statistics p. x[i] is in column `column` + i * THREADS. */
+/*
+ * Adds N logits x to the largest logit and the sums in p. If DIFF, also adds to p.diff, with
+ * uncompressed logits y. x[i] is in column `column` + i * THREADS.
+ */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)

@@ -16,7 +16,7 @@ extern "C" {
 typedef struct {
     /* -log p(next token), and KL divergence from the uncompressed model or 0 */
     double nll, kl;
-    /* -log p(next token) of the uncompressed model, or nll */
+    /* -log p(next token) of the uncompressed model, or nll if its logits are not given */
     double ref_nll;
     /* most probable token, of this and of the uncompressed model */
     uint32_t best, ref_best;
@@ -24,8 +24,9 @@ typedef struct {
 } kvd_quality_row;
 
 /*
- * Queues the computation for n predictions, on the GPU: logits and reference (or NULL) [n][vocab],
- * target [n] below vocab, results `row` [n]. Equal logits have KL divergence exactly 0.
+ * Queues the computation of the quality of n predictions, on the GPU: logits and reference
+ * (uncompressed, or NULL) [n][vocab], target [n] below vocab, results `row` [n]. Equal logits have
+ * KL divergence exactly 0.
  */
 cudaError_t kvd_quality_rows(const float *logits, const float *reference, const uint32_t *target,
                              size_t n, uint32_t vocab, kvd_quality_row *row, cudaStream_t stream);

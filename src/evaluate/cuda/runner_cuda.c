@@ -58,7 +58,7 @@ static void rows_free(kvd_model_runner *r, float *rows)
     (void)cudaFree(rows);
 }
 
-/* Returns half of the free memory, as projections need the other half. */
+/* Returns half of the free GPU memory. Methods that project Q, K and V need the other half. */
 static size_t spare(const kvd_model_runner *r)
 {
     size_t available = 0, total = 0;

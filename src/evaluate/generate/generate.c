@@ -8,7 +8,7 @@
 /* a GPU with its copy of the model, or a CPU thread, that generates */
 typedef struct {
     kvd_generator_spec spec; /* specification for this worker's GPU alone */
-    /* path with the cache in host memory, or NULL until needed */
+    /* generator with the cache in host memory, or NULL until needed */
     kvd_generate_path *rows;
 #ifdef KVD_CUDA
     struct kvd_gpu_weights *weights; /* weights in GPU memory, or NULL until the first call */
@@ -119,7 +119,10 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /* Without a GPU, opens the path in host memory. On a GPU, kvd_generate opens a path. */
+    /*
+     * Without a GPU, opens the generator with the cache in host memory. With a GPU, kvd_generate
+     * later opens one that supports the methods.
+     */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -162,8 +165,8 @@ typedef struct {
     pthread_mutex_t lock;
     size_t next;
     /*
-     * number of the next group of sequences. It starts at the number of earlier calls, so that
-     * --part also divides calls of one group among processes.
+     * number of the next group of sequences. It starts at the number of earlier kvd_generate calls,
+     * so that --part divides the work also if each call has only one group.
      */
     size_t group;
     bool failed;
@@ -171,8 +174,8 @@ typedef struct {
 } job;
 
 /*
- * Returns the GPU engine, which the caller frees, if it supports the methods, else the path in host
- * memory. Only one of the two exists at a time.
+ * Returns the GPU engine, which the caller frees, if it supports the methods, else the generator
+ * with the cache in host memory, or NULL. Only one of the two exists at a time.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -214,7 +217,7 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
     return mine;
 }
 
-/* Returns false if sequence s is already generated or must run alone. */
+/* Returns false if sequence s is generated or, as LongRoPE's factors change, must run alone. */
 static bool follows(const job *j, size_t s)
 {
     return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);

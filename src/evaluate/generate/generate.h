@@ -66,9 +66,9 @@ typedef struct {
     size_t steps;
 } kvd_continued_cost;
 
-/* results per token, [end[n_sequences]]; NULL arrays are not filled */
+/* results for each output token, [end[n_sequences]]; NULL arrays are not filled */
 typedef struct {
-    /* first token with the largest logit; required with kvd_continuations.ended */
+    /* token with the largest logit, lowest id first; required with kvd_continuations.ended */
     uint32_t *token;
     double *log_p; /* log probability of the token that is fed next */
     /* rank of the token fed next: 1 + tokens with larger logits */
@@ -80,11 +80,14 @@ typedef struct {
     bool gpu;
     /* number type of the pass: KVD_F32, or KVD_BF16 on a GPU */
     kvd_dtype compute;
-    /* first GPU, and number of copies of the model (0 means 1); without a GPU, CPU threads */
+    /*
+     * index of the first GPU, and number of GPUs, each with a copy of the model (0 means 1).
+     * Without a GPU, n_gpus is the number of CPU threads that generate.
+     */
     int first_gpu, n_gpus;
     /*
-     * part of the work of this process, and number of parts: group i of call k belongs to part (k +
-     * i) mod n_parts
+     * index of the part of the work that this process does, and number of parts: group i of
+     * sequences in call k of kvd_generate belongs to part (k + i) mod n_parts
      */
     size_t part, n_parts;
     /* largest number of tokens in a forward pass */
@@ -95,7 +98,7 @@ typedef struct {
 
 typedef struct kvd_generator kvd_generator;
 
-/* Opens a generator. The checkpoint must stay open. */
+/* Opens a generator of tokens after prompts, or returns NULL. The checkpoint must stay open. */
 kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                  kvd_err *err);
 void kvd_generator_free(kvd_generator *g);

@@ -45,17 +45,20 @@ typedef struct {
     uint32_t *next; /* [n] */
     size_t *at;     /* [n] output index of the token that follows `next` */
     size_t *rows;   /* [n] number of each sequence's tokens in the cache */
-    /* current batch; row[s], slot[s]: index of its sequence s among all and in the group */
+    /*
+     * for each sequence s of the current batch: its first index in `id`, number of earlier tokens,
+     * length of its text, index among all sequences, and index in the group
+     */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
-    /* logits [path->piece][vocab_size], or NULL */
+    /* logits of sequences that are read together, [path->piece][vocab_size], or NULL */
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
     /* input of a sequence that runs alone, because it outgrows LongRoPE's short table; or NULL */
     uint32_t *text;
-    /* input tokens of the group and of its finished passes; sequences reported as done */
+    /* for progress: input tokens of all passes, and of finished ones; sequences reported as done */
     double all_tokens, tokens, told;
     double pass_tokens; /* input tokens of the current pass */
 } group;
@@ -70,9 +73,7 @@ static size_t length_of(const kvd_continuations *c, size_t s)
     return c->end[s + 1] - c->end[s];
 }
 
-/*
- * Returns how many tokens fit into the first cache: all, or those before LongRoPE's factors change.
- */
+/* Returns how many tokens fit into the first cache, which ends where LongRoPE's factors change. */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     const size_t n = prompt_of(c, s), all = n + length_of(c, s),
@@ -192,7 +193,10 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/* Appends the newest token to u->text. Past LongRoPE's short table, runs it all in a new cache. */
+/*
+ * Appends the newest token to u->text, all tokens so far. When LongRoPE's factors change, opens a
+ * new cache and makes u->text the next input.
+ */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];
@@ -206,7 +210,7 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/* Runs one pass. *left receives the number of sequences with incomplete output. */
+/* Runs a decode step of all unfinished sequences of the group. *left receives their number. */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -292,7 +296,7 @@ static void take_back(group *u)
     (void)pthread_mutex_unlock(u->lock);
 }
 
-/* Generates the group. If a pass fails, asks for more memory and starts again. */
+/* Generates n sequences from `first` on. If a pass fails, gets more memory and starts again. */
 static int generate(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                     const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                     pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)

@@ -52,10 +52,10 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
 /* forward pass whose attention is a callback on the CPU */
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
-    /* Records Q, K and V that methods need before compression. `twice`: prompts are repeated. */
+    /* Records Q, K and V of uncompressed prompts. `twice`: each prompt is followed by a copy. */
     int (*first)(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
                  kvd_err *err);
-    /* Runs a batch. Keeps the state of each sequence's last token. */
+    /* Runs a batch. Keeps the final hidden state of each sequence's last token. */
     int (*run)(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err);
     /* Computes logits [n][vocab_size] of hidden states that `run` has kept. */
     int (*logits)(kvd_generate_pass *p, size_t from, size_t n, float *logits, kvd_err *err);
@@ -72,7 +72,7 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
                                           kvd_err *err);
 #endif
 
-/* Returns the path in host memory, or NULL. If `weights` is NULL, the model runs on the CPU. */
+/* Returns the generator with its cache in host memory, or NULL. weights NULL: runs on the CPU. */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
@@ -80,10 +80,10 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
 /* Returns true if the GPU engine supports the methods. Otherwise writes the reason to `why`. */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
-/* Returns a name for result files. The GPU engine must support the methods. */
+/* Returns the engine's name for result files. The GPU engine must support the methods. */
 const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
                                      const kvd_plan *p);
-/* Returns the path in the CUDA engine, or NULL. Borrows `weights`. `scores`: logits can be read. */
+/* Returns the generator in the CUDA engine, or NULL. Borrows `weights`. scores: keeps logits. */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);

@@ -32,7 +32,7 @@ typedef struct {
     char *stop;
 } kvd_benchmark_item;
 
-/* list of items, which owns all strings; all zeros mean empty */
+/* list of items (a context with questions), which owns all strings; all zeros mean empty */
 typedef struct {
     kvd_benchmark_item *item;
     size_t n;

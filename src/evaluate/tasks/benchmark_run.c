@@ -249,7 +249,7 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /* 1 feeds the end token; 2 does not, because the chat template has it. */
+    /* 1 feeds the end token into the cache; 2 does not, because the chat template has it. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

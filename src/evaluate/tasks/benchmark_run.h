@@ -9,7 +9,7 @@
 
 /* The cache is compressed at this place of the prompt. Later tokens enter one by one. */
 typedef enum {
-    /* compress after the first question */
+    /* compress after the whole prompt, which ends with the first question */
     KVD_COMPRESS_PROMPT,
     /* compress after the context, before the question */
     KVD_COMPRESS_CONTEXT
@@ -17,7 +17,7 @@ typedef enum {
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /* all questions of an item use one cache, in turn */
+    /* all questions of an item use one cache, where later ones see earlier answers */
     KVD_TURNS_FOLLOW,
     /* each question starts from its own cache of the context */
     KVD_TURNS_APART
@@ -27,7 +27,7 @@ extern const char *const kvd_benchmark_turns_words[3];
 typedef struct {
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
-    /* largest number of tokens of a prompt with answers; longer prompts lose their middle */
+    /* largest number of tokens of a prompt plus answers; longer prompts lose their middle */
     size_t max_len;
     /* model, devices and number types; its max_len is not read but computed from the items */
     kvd_generator_spec generator;
@@ -68,7 +68,7 @@ typedef struct {
 
 /*
  * Prepares the prompts. Cuts the middle out of long ones, as LongBench does. Fails if a question is
- * too long or is not separate from its context. *r can be released after a failure.
+ * too long or, when compressing before it, empty. *r can be released after a failure.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,

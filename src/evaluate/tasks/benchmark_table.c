@@ -128,7 +128,7 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
     return task == ALL_TASKS || t->task_of[item] == task;
 }
 
-/* Computes the mean score of *r, minus that of *less unless NULL, with an interval. */
+/* Computes the mean score of *r, minus that of *less unless NULL, with a bootstrap interval. */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
 {

@@ -10,7 +10,7 @@ enum { KVD_BENCHMARK_LINE = 400 };
 
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
-/* Returns an empty table, or NULL. Borrows `r`, `config`. `calibrated`: name of a text. */
+/* Returns an empty table or NULL. Borrows `r`, `config`. `calibrated`: calibration text's name. */
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err);
 void kvd_benchmark_table_free(kvd_benchmark_table *t);

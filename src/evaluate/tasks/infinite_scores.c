@@ -128,7 +128,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
         if (!after)
             continue;
         after += strlen(prefix[k]);
-        /* InfiniteBench skips one character after the prefix. */
+        /* InfiniteBench skips one character after a prefix such as "answer is:". */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
             after++;

@@ -15,7 +15,7 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /* saved groups of sequences: "run", "account", "sequences", "file" and "line" of each */
+    /* JSON of each saved group of sequences, with the "file" and "line" it was read from */
     json_t *groups;
     size_t n_saved;
     char **part;
@@ -55,7 +55,7 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
     return kvd_run_key_same(path, "cannot be resumed", then, key, err);
 }
 
-/* Reads a journal line: the first must have this run's options, each later one its checksum. */
+/* Reads a journal line: the first must match this run's options, later ones their own checksum. */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
 {
@@ -142,7 +142,7 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-/* Reads the journal of a run with --part, which may still be running. */
+/* Reads the journal of one part of the run (--part), whose process may still be running. */
 static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err *err)
 {
     char **const grown = realloc(j->part, (j->n_parts + 1) * sizeof *grown);
@@ -163,7 +163,7 @@ static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err
     return status;
 }
 
-/* Returns true if `name` is PATH.I-of-N, the journal of a part. */
+/* Returns true if `name` is PATH.I-of-N, the journal of one of the N parts of a run (--part). */
 static bool is_part(const kvd_journal *j, const char *name)
 {
     const char *const slash = strrchr(j->path, '/'), *const own = slash ? slash + 1 : j->path;

@@ -18,14 +18,14 @@ typedef struct kvd_journal kvd_journal;
  * --part. Returns NULL if a journal has other options than *key or a damaged line.
  */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
-/* Returns the number of saved sequences. */
+/* Returns the number of sequences whose generated tokens the journal has. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
-/* Returns the number of journals of parts that were read. */
+/* Returns the number of journals that were read of parts of the run (--part). */
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
-/* Deletes the journal, and the journals of all parts. */
+/* Deletes the journal, and the journals of all parts of the run (--part). */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
-/* Closes the journal. Deletes a new empty file, whose options would block the next run. */
+/* Closes the journal. Deletes it if new and empty: its options would block runs with others. */
 void kvd_journal_close(kvd_journal *j);
 
 /*

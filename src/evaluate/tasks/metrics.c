@@ -70,7 +70,10 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
     return 0;
 }
 
-/* Scores class names as LongBench does, whose loop skips some names that it should remove. */
+/*
+ * Scores class names as LongBench does. It removes names from the list over which it loops, and
+ * thus skips the name after each removed one.
+ */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
 {
@@ -298,7 +301,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Fails if every answer would get the same score. */
+/* Fails if reference r is empty or unfit, so that every answer would get the same score. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

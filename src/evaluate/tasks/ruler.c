@@ -11,7 +11,10 @@
 
 /* random streams: task k draws from TASK_STREAM + k; ORDER_STREAM starts anew for each item */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/* largest number of tokens of the example of "vt", and of attempts to draw a fitting item */
+/*
+ * largest number of tokens of the solved example in task "vt" (variable tracking), and of attempts
+ * to draw an item short enough for --seq-len
+ */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -139,7 +142,7 @@ typedef struct {
     size_t limit;
     /* number of words or lines of a trial item, by which tokens per word or line are estimated */
     size_t sample;
-    /* words or lines of the first attempt, and number to remove from an item that is too long */
+    /* fewest words or lines tried, and number of them to remove from an item that is too long */
     size_t step;
     size_t least;
     /* tokens of the solved example in items of task "vt", the same in all items */
@@ -148,8 +151,8 @@ typedef struct {
 } fit;
 
 /*
- * Finds the largest number of words or lines that fits, by bisection, as RULER does. If nothing
- * fits, *size is f->step.
+ * Finds the largest number of words or lines with which an item fits into f->limit tokens, by
+ * bisection, as RULER does. If nothing fits, *size is f->step.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -245,7 +248,10 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Builds the solved example of task "vt", and prepares *f to search the number of lines. */
+/*
+ * Builds the solved example of task "vt" (variable tracking), and prepares *f to search for the
+ * number of lines that fit into a prompt.
+ */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;

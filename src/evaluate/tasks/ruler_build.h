@@ -26,11 +26,11 @@ enum { KVD_RULER_HOPS = 4, KVD_RULER_CHAIN = KVD_RULER_HOPS + 1, KVD_RULER_COMMO
 typedef struct {
     kvd_ruler_haystack haystack;
     kvd_ruler_kind key, value;
-    /* number of keys, of values per key, and of keys that the question asks for */
+    /* number of needle keys (names), of values per key, and of keys that the question asks for */
     size_t keys, values, queries;
 } kvd_ruler_needles;
 
-/* texts of an item, all allocated; all zeros mean empty */
+/* prompt and answers of a RULER item (a test question), all allocated; all zeros mean empty */
 typedef struct {
     /* prompt without answer prefix; the last line is the question */
     char *input;
@@ -48,7 +48,7 @@ typedef struct {
     kvd_ruler_list adjectives, nouns, verbs;
     kvd_ruler_list essay;
     bool *ends; /* [essay.n] true if the word ends a sentence */
-    /* task "vt" only: number of noise lines of the example, and the lines of its assignments */
+    /* variable tracking: number of noise lines of the solved example, lines of its assignments */
     size_t example_lines, example_at[KVD_RULER_CHAIN];
 } kvd_ruler;
 
@@ -64,7 +64,7 @@ typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
 /* Returns true if no other word is as frequent as the three answers of an item of task "fwe". */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
-/* Builds the example of "vt" with n noise lines. Stores its assignments' lines in *r. */
+/* Builds the solved example of "vt" (variable tracking) with n noise lines. Sets r->example_at. */
 kvd_ruler_build kvd_ruler_vt_example;
 
 /* Fills index [n] with a permutation, which depends on the seed alone. */

@@ -10,7 +10,7 @@ enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
-    /* noise line before which each assignment is written */
+    /* number of the noise line before which each variable assignment is written */
     size_t at[KVD_RULER_CHAIN];
 } chain;
 
@@ -239,7 +239,7 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Returns the number of different words of task "fwe", with "...". */
+/* Returns the number of different words in task "fwe", including the filler "...". */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;

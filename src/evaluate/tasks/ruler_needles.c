@@ -81,7 +81,7 @@ static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
 
 typedef struct {
     char key[MOST_NEEDLES][NEEDLE_WORD];
-    /* value v of key k has the index k * values + v */
+    /* The text of value v of a needle's key k (its name) has the index k * values + v. */
     char value[MOST_NEEDLES][NEEDLE_WORD];
     size_t n;
     size_t order[MOST_NEEDLES];

@@ -71,7 +71,7 @@ typedef struct {
     size_t n_words, n_sentences, n_distinct;
 } sentences;
 
-/* Returns the number of word *w in list d, to which a new word is appended. */
+/* Returns the index of word *w in list d. Appends the word if the list lacks it. */
 static size_t number_of(kvd_words *d, const kvd_characters *w)
 {
     size_t i = 0;
@@ -224,7 +224,7 @@ typedef struct {
     const kvd_characters *a, *b;
     /* [b->n] true for frequent characters, which Python's difflib ignores */
     bool *popular;
-    /* [b->n + 1] lengths of common blocks that end at each index of b */
+    /* [b->n + 1] lengths of blocks common to a and b, by their end in b; for two indices of a */
     size_t *length[2];
 } matcher;
 

@@ -16,8 +16,8 @@ typedef enum {
 enum { KVD_TASK_CLASSES = 64 };
 
 /*
- * items, each of one sequence, or of n_classes in classify. In needle and classify, the question's
- * `lead` tokens begin the continuation.
+ * test items of a task, each of one sequence or, in classify, of one sequence per class. In needle
+ * and classify, the question's `lead` tokens begin the continuation.
  */
 typedef struct {
     size_t n_items;

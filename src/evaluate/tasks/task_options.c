@@ -48,7 +48,7 @@ bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg)
     return cfg->n_benchmark || cfg->ruler_given;
 }
 
-/* Measures that a search can keep. Each falls when answers get worse. */
+/* Scores that a search for the strongest compression can keep. Each falls with worse answers. */
 const char *const kvd_target_metric_words[] = {
     "score",         "rouge1",           "edit_similarity",
     "exact",         "reference_rouge1", "reference_edit_similarity",

@@ -31,7 +31,7 @@ typedef struct {
     kvd_benchmark_turns turns;
     int chat;
     int gpus; /* 0 if not given */
-    /* number of this process's part, from 1 on, and number of parts; 0 without --part */
+    /* part of the items that this process runs, from 1 on, and number of parts; 0 without --part */
     size_t part, parts;
 } kvd_tasks_options;
 
@@ -45,7 +45,7 @@ void kvd_tasks_options_release(kvd_tasks_options *cfg);
 int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_chat *chat,
                      const char *engine, kvd_err *err);
 
-/* Makes the items of all tasks in zeroed *f. tok may be NULL if texts are not compared. */
+/* Makes the items of all tasks in zeroed *f. tok: tokenizer, or NULL if no texts are compared. */
 int kvd_tasks_items(const kvd_tasks_options *cfg, kvd_corpus *corpus, const kvd_tokenizer *tok,
                     uint64_t seed, kvd_task_run *f, kvd_err *err);
 

@@ -68,12 +68,15 @@ typedef struct {
     bool part;
 } kvd_task_run;
 
-/* Runs the uncompressed model. Sets spec->max_len. Borrows tokenizer. Release *f on failure too. */
+/*
+ * Opens the generator and runs the uncompressed model on all items, as reference. Does not read
+ * spec->max_len. Borrows tokenizer. Release *f on failure too.
+ */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
 
-/* Returns the sequences to generate for each method. */
+/* Returns the number of sequences to generate for each method. */
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
@@ -86,7 +89,8 @@ void kvd_task_result_release(kvd_task_result *r);
 
 /*
  * Computes means over n results of different seeds, and sums of seconds. spread[m]: standard
- * deviation. Release zeroed *mean, also on failure.
+ * deviation of measure m. *mean must be zeroed; release it with kvd_task_result_release, also on
+ * failure.
  */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);

@@ -19,7 +19,7 @@ static int words_of(const char *s, size_t n, kvd_characters *x, kvd_words *w, kv
     kvd_characters all;
     if (kvd_characters_of(s, n, &all, err))
         return -1;
-    /* Allocates n + 1 characters, because two bytes of UTF-8 for U+0130 become two characters. */
+    /* n bytes give at most n characters: U+0130, of two bytes, becomes two. */
     *x = (kvd_characters){.c = malloc((n + 1) * sizeof *x->c)};
     for (size_t i = 0; x->c && i < all.n; i++) {
         x->c[x->n++] = word_character(all.c[i]);

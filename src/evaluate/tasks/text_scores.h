@@ -13,7 +13,7 @@ typedef struct {
     double precision, recall, f1;
 } kvd_rouge;
 
-/* Computes ROUGE-1 (Lin 2004) as Google's rouge-score without stemmer. No words score 0. */
+/* Computes ROUGE-1 (Lin 2004) as Google's rouge-score does without stemmer; 0 without words. */
 int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, size_t n_prediction,
                 kvd_rouge *out, kvd_err *err);
 
@@ -49,8 +49,8 @@ double kvd_first_number(const char *answer, const char *reference);
 double kvd_leading_numbers(const char *answer, const kvd_metric_key *key);
 
 /*
- * Scores task code_debug: 1 if the answer begins with the letter, or has letter or text after
- * "answer:".
+ * Scores task code_debug: 1 if the answer begins with the right option's letter, or has that letter
+ * or the option's text after "answer:".
  */
 int kvd_option_named(const char *answer, const kvd_metric_key *key, double *score, kvd_err *err);
 

@@ -63,7 +63,7 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /* Cuts off the advice, which is for programs that require a GPU. */
+        /* Cuts off the advice ": use ...", which is for programs that require a GPU. */
         if (advice)
             *advice = '\0';
         return -1;
@@ -194,7 +194,7 @@ static bool cuts_prompts(const by_engine *e)
     return e->plan->channels && !e->plan->channels->prune;
 }
 
-/* Adds n tokens to e->account. `step`: also what a decode step reads. */
+/* Adds n tokens to the statistics e->account. `step`: also adds the bits that a step reads. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -202,7 +202,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* Counts the tokens of sliding windows after the new tokens have displaced the oldest ones. */
+    /* bits of tokens in sliding windows, after the new tokens have displaced the oldest ones */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
@@ -215,7 +215,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
     a->dense += dense_bits(e, s->rows);
-    /* A decode step reads earlier tokens from the cache, and its own K and V uncompressed. */
+    /* A decode step reads earlier tokens compressed, and its own K and V uncompressed. */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits - is->unseen;
