@@ -380,7 +380,7 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Reads results of needles (hidden facts), which are NaN for a search. */
+/* Reads results of prompts that hide a fact (needle). Rows of a search (--target) have NaN. */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -431,7 +431,10 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
-/* Reads attributes that older files lack. Defaults: key "p", metric KVD_TARGET_TOP1, own false. */
+/*
+ * Reads a search's optional attributes. Older files lack them: they searched parameter "p" for
+ * top-1 accuracy (KVD_TARGET_TOP1) against right answers (own is false).
+ */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
 {

@@ -355,11 +355,11 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /* number of blocks of KVD_CHECKSUM_ROWS tokens in a piece; each block has one checksum */
+    /* number of blocks that a thread reads at a time: KVD_CHECKSUM_ROWS tokens with one checksum */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
-    /* first block of tokens with an error, or `to` */
+    /* index of the first piece of the file that could not be read, or `to` if all could */
     size_t failed = to;
 #pragma omp parallel for schedule(static) if (a->at[x] != UINT64_MAX && to - from >= 8)
     for (size_t p = from; p < to; p++) {

@@ -14,7 +14,7 @@ typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kv
 /* names of the datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE) */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/* numbers of all datasets with checksums; Q, K and V come first */
+/* Indices of all datasets with checksums. The activations Q, K and V (kvd_x) come first. */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
 typedef struct {
@@ -36,7 +36,7 @@ typedef struct {
     kvd_checksums checksums[KVD_N_SETS];
 } kvd_activations;
 
-/* Opens a complete file and checks the shape of every dataset. */
+/* Opens a completely written activations file and checks the shape of every dataset. */
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err);
 void kvd_activations_close(kvd_activations *a);
 

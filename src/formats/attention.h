@@ -21,7 +21,7 @@ enum {
     KVD_SCORE_PER_UNIT = 8,
     KVD_SCORE_BINS = 2 * KVD_SCORE_LIMIT * KVD_SCORE_PER_UNIT + 2,
     KVD_LOG_PER_DECADE = 20,
-    /* edges of probabilities go from 1e-20 to 1 */
+    /* Bin edges of the histogram of attention probabilities go from 1e-20 to 1. */
     KVD_PROBABILITY_DECADES = 20,
     KVD_PROBABILITY_BINS = KVD_PROBABILITY_DECADES * KVD_LOG_PER_DECADE + 2,
     KVD_NORM_DECADES = 6, /* bin edges of norms go from 1e-6 to 1e6 */
@@ -40,7 +40,7 @@ extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
 /* quantiles, in [0, 1], that are stored next to each histogram */
 extern const double kvd_attention_quantile[KVD_N_QUANTILES];
 
-/* statistics of a file, over all requests */
+/* statistics of attention in one file, over all requests (texts) */
 typedef enum {
     /* [layer] number of tokens that a query sees, with its own; 0 means no limit */
     KVD_A_WINDOW,
@@ -52,7 +52,7 @@ typedef enum {
     KVD_A_SCORE_MIN,
     KVD_A_SCORE_MAX,
     KVD_A_PROBABILITY_HISTOGRAM,
-    /* logarithm of a query's softmax denominator */
+    /* ln of a query's softmax denominator: sum over queries, sum of squares, minimum, maximum */
     KVD_A_DENOMINATOR_SUM,
     KVD_A_DENOMINATOR_SQUARES,
     KVD_A_DENOMINATOR_MIN,
@@ -73,9 +73,15 @@ typedef enum {
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /* double [layer][head][level] KVD_A_HEAD_COUNT as a fraction of the request's tokens */
+    /*
+     * double [layer][head][level] KVD_A_HEAD_COUNT's numbers of tokens, each divided by its
+     * request's length, summed over requests
+     */
     KVD_A_HEAD_SHARE,
-    /* uint64 [layer][kv_head][level] fewest tokens with kvd_critical_level[level] of attention */
+    /*
+     * uint64 [layer][kv_head][level] least number of tokens that together receive the share
+     * kvd_critical_level[level] of attention, summed over requests
+     */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
@@ -87,15 +93,21 @@ typedef enum {
     KVD_A_LAYER_MIN,
     KVD_A_LAYER_MAX,
     KVD_A_LAYER_SHARE,
-    /* uint64 [request] number of tokens of each request with statistics per token */
+    /* uint64 [request] number of tokens of each request that has statistics per token */
     KVD_A_KEPT_LENGTH,
     /* double [request][layer][position] attention received from all heads and queries */
     KVD_A_KEPT_MASS,
     /* double [request][layer][position] log softmax denominator, summed over heads */
     KVD_A_KEPT_DENOMINATOR,
-    /* double [request][layer][position] mean score of the token as a query */
+    /*
+     * double [request][layer][position] attention score (scaled q.k) of the token's query, mean
+     * over heads and visible keys
+     */
     KVD_A_KEPT_QUERY_SCORE,
-    /* double [request][layer][position] mean score of the token as a key */
+    /*
+     * double [request][layer][position] attention score (scaled q.k) of the token's key, mean over
+     * heads and queries that see it
+     */
     KVD_A_KEPT_KEY_SCORE,
     KVD_N_A
 } kvd_a;
@@ -125,7 +137,7 @@ void kvd_attention_stats_release(kvd_attention_stats *s);
 size_t kvd_attention_stats_count(const kvd_attention_stats *s, kvd_a field);
 /* Returns the values of one layer and head. Without a head axis, `head` is 0. */
 kvd_word *kvd_attention_stats_at(const kvd_attention_stats *s, kvd_a field, int layer, int head);
-/* Returns the values of all tokens of one request. */
+/* Returns the statistic `field` of all tokens of one request in one layer. */
 kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, size_t request,
                                    int layer);
 
@@ -133,7 +145,10 @@ kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, si
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err);
-/* Reads a file. Fails on contradictory counts and on sums that are not finite. */
+/*
+ * Reads a file of attention statistics. Fails if counts of tokens contradict each other or a
+ * statistic is not finite.
+ */
 int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *err);
 /* Adds another text's statistics to *sum. Model, layers and seq_len must agree. */
 int kvd_attention_stats_add(kvd_attention_stats *sum, const char *sum_path,

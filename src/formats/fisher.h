@@ -23,7 +23,7 @@ typedef struct kvd_fisher {
     double *sum[KVD_N_F]; /* [n_layers][n_kv_heads][d_head] squared gradients, summed over tokens */
     /* [n_layers][n_kv_heads] squared gradients of weights, summed over sequences and elements */
     double *weight[KVD_F_SIDES];
-    /* [n_layers][n_kv_heads] root mean square over sequences, mean over a head's weights */
+    /* [n_layers][n_kv_heads] RMS over sequences of a weight's gradient, averaged over a head */
     double *root[KVD_F_SIDES];
     /*
      * [n_layers][n_kv_heads d_head][n_kv_heads d_head] sum over tokens of g^T g, g being the
@@ -39,7 +39,7 @@ typedef struct kvd_fisher {
     kvd_checksums checksums[KVD_F_SIDES];
 } kvd_fisher;
 
-/* Opens a complete file and reads the sums. Negative squares are an error. */
+/* Opens a complete file and reads its sums of squared gradients. Fails if one is negative. */
 int kvd_fisher_open(kvd_fisher *f, const char *path, kvd_err *err);
 /* Closes the file and removes an unfinished one. *f may be zero. */
 void kvd_fisher_close(kvd_fisher *f);
@@ -48,12 +48,15 @@ void kvd_fisher_close(kvd_fisher *f);
 int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t first, size_t n,
                     float *rows, kvd_err *err);
 
-/* Creates a file with zero sums and space for n_rows tokens. *f has the description. */
+/*
+ * Creates a file of squared gradients with space for n_rows tokens. The caller has set model, text
+ * and sizes in *f. All sums become 0.
+ */
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err);
 /* Writes squared gradients [n_kv_heads][n][d_head] of K before RoPE (side 0) or V (side 1). */
 int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t n,
                         const float *rows, kvd_err *err);
-/* Writes the sums, completes the file and closes it. */
+/* Writes the sums of squared gradients, completes the file and closes it. */
 int kvd_fisher_finish(kvd_fisher *f, kvd_err *err);
 
 #endif

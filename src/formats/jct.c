@@ -300,7 +300,7 @@ size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
     return SIZE_MAX;
 }
 
-/* Returns the seconds saved relative to the uncompressed cache, or NaN. */
+/* Returns the job's seconds with the uncompressed cache minus those of `row`, or NaN. */
 static double gain(const kvd_rows *r, size_t row)
 {
     const size_t none = kvd_jct_uncompressed(r, row);
@@ -308,7 +308,10 @@ static double gain(const kvd_rows *r, size_t row)
                             : kvd_row_real(r, none, "jct_s") - kvd_row_real(r, row, "jct_s");
 }
 
-/* Returns the row of the same job with the next larger `length` above `from`, or SIZE_MAX. */
+/*
+ * Returns the row that differs from `row` only in column `length` and has its next larger value
+ * above `from`, or SIZE_MAX.
+ */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;
@@ -357,7 +360,7 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /* The method is slower here, so noise at shorter lengths does not matter. */
+            /* The method is slower here, so noise at shorter lengths cannot move the break-even. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

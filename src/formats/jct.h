@@ -1,8 +1,8 @@
 /*
  * kvdim/jct files: times and memory of inference. A table row is one of these:
  *
- * - job: a batch of equal requests, from arrival to last token
- * - iteration: one forward pass over `piece` tokens of prompts, or a decode step
+ * - job: a batch of requests of equal lengths, from arrival to last token
+ * - iteration: one forward pass over prompt tokens (column `piece`: their number), or a decode step
  * - request: one request of a trace that was served in real time
  */
 #ifndef KVD_FORMATS_JCT_H
@@ -39,7 +39,10 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err);
 
-/* Reads the table. Fails on a missing column or bad number. The caller always frees *rows. */
+/*
+ * Reads the table of job completion times. Fails on a missing column or bad number. The caller
+ * always frees *rows.
+ */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
 /* Reads execution times for kvdim-serve. Names are NAME@ATTENTION unless attention is `ours`. */
@@ -48,12 +51,12 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 /* Returns the row of the same job with the uncompressed cache, or SIZE_MAX. */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
-/* Returns the input (or output) length from which the method beats uncompressed, or NaN. */
+/* Returns the input (or output) tokens from which a method is faster than uncompressed, or NaN. */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
 typedef struct {
     double length; /* input or output length of the compared jobs in tokens */
-    /* seconds of the method minus seconds of the uncompressed cache */
+    /* |seconds of the job with the method - seconds with the uncompressed cache| */
     double difference;
     double spread; /* seconds between the fastest and the slowest repetition */
 } kvd_jct_noise;

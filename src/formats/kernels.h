@@ -26,7 +26,7 @@ typedef struct {
     size_t cases, cases_done;
 } kvd_kernels_facts;
 
-/* Writes the table, the repeated times and the peak rates. */
+/* Writes kernel times, also of each repetition, and the peak rates of CPU and GPU. */
 int kvd_kernels_write(const kvd_rows *rows, const char *path, const kvd_kernels_facts *facts,
                       const kvd_run *run, kvd_err *err);
 
@@ -41,7 +41,7 @@ typedef struct {
     kvd_machine_rates machine[2]; /* rates of the CPU, then of the GPU */
 } kvd_kernels;
 
-/* Reads a file. Fails on a missing column or bad number. The caller frees k->rows. */
+/* Reads kernel times. Fails on a missing column or bad number. The caller frees k->rows. */
 int kvd_kernels_read(kvd_kernels *k, kvd_h5 *f, kvd_err *err);
 
 #endif

@@ -8,7 +8,7 @@
 
 extern const kvd_schema kvd_schema_rates;
 
-/* number of kept dimensions of all heads: kept[0] for Q and K, kept[1] for V */
+/* number of dimensions that each head keeps: kept[0] for Q and K, kept[1] for V */
 typedef struct {
     int n_layers, n_kv_heads, d_head;
     int32_t *kept[2]; /* [n_layers][n_kv_heads] numbers of kept dimensions */
@@ -18,8 +18,8 @@ typedef struct {
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w);
 /*
- * Returns 1 - sum(d_qk + d_v) / (2 d_head n) of n heads. If `padded`, dimensions are rounded up to
- * multiples of 16.
+ * Returns the removed fraction of the dimensions of Q and K and of V, over all heads. If `padded`,
+ * kept dimensions are first rounded up to multiples of 16.
  */
 double kvd_widths_p(const kvd_widths *w, int padded);
 /* Returns the removed fraction of Q and K's dimensions (side 0) or V's (side 1). */
@@ -37,31 +37,40 @@ typedef struct {
     kvd_model_info model;
     char label[64];
     /*
-     * rule that chose the kept dimensions
+     * rule that chose the kept dimensions of each head
      *
-     * - eq6: removed singular values <= r * sum of all (ZACK paper, Eq. 6)
-     * - eq6-energy: the same with squared singular values
-     * - eq6-by-pair: one r for Q and K, another for V
-     * - error: measured losses
-     * - loss: losses predicted from gradients
+     * - eq6: removes the smallest singular values with sum <= r * sum of all (ZACK paper, Eq. 6)
+     * - eq6-energy: eq6 with squared singular values
+     * - eq6-by-pair: eq6 with one r for Q and K and another for V
+     * - error: from losses that were measured with fewer dimensions
+     * - loss: from losses that gradients predict
      */
     char rule[16];
     kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
     /* hash of the rotations; "" if the file lacks it */
     char bases_hash[KVD_BASES_HASH];
     size_t n_points;
-    /* [n_points] removable fraction r of the sum of singular values; NaN for rules without r */
+    /* [n_points] removal rate r: removable share of the sum of singular values; NaN if unused */
     double *removal_rate;
     double *overall_p, *overall_p16;
     kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */
-    /* number of steps of the function p(r): removed fraction of dimensions p at removal rate r */
+    /*
+     * number of steps of the function p(r): removed fraction p of dimensions, if a share r of the
+     * sum of singular values may be removed
+     */
     size_t n_table;
-    /* [n_table] p(r) is table_p[i] for table_r[i] <= r < table_r[i + 1]; NULL without r */
+    /*
+     * Step i of p(r), the removed fraction of dimensions at removal rate r: p = table_p[i] for
+     * table_r[i] <= r < table_r[i + 1]. [n_table]; NULL if the rule has no r.
+     */
     double *table_r, *table_p;
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
-/* Reads a file. Fails on kept dimensions outside 1 .. d_head and wrong fractions. */
+/*
+ * Reads a file of kept dimensions per head. Fails if they are outside 1 .. d_head or contradict the
+ * stored removed fractions.
+ */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
 void kvd_rates_release(kvd_rates *r);
 

@@ -42,11 +42,17 @@ enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 /* Returns an empty table, which the caller frees. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
-/* Writes and completes the file. `none` lists methods that met the bound at no rate. */
+/*
+ * Writes and completes kvdim-serve's result file. `none` lists the methods that met the latency
+ * bound at no request rate.
+ */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 
-/* Reads the table. Fails on a missing column or bad number. The caller always frees *rows. */
+/*
+ * Reads the table of simulated serving. Fails on a missing column or bad number. The caller always
+ * frees *rows.
+ */
 int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
 #endif

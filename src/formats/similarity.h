@@ -1,4 +1,4 @@
-/* kvdim/similarity files: comparison of rotations from several texts or models. */
+/* kvdim/similarity files: comparison of the rotation matrices of several texts or models. */
 #ifndef KVD_FORMATS_SIMILARITY_H
 #define KVD_FORMATS_SIMILARITY_H
 
@@ -13,36 +13,52 @@ extern const kvd_schema kvd_schema_similarity;
 typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
-    /* [n_others] mean |R| of rotation R, mean |R_0 - R| to file 0's, the same with signs matched */
+    /*
+     * [n_others] mean |element| of the file's rotation R; mean |element| of R - R_0, R_0 being the
+     * rotation of file 0; that mean after matching the signs of columns
+     */
     double *epsilon, *delta, *delta_aligned;
     /*
-     * [n_others][d] for the leading 1 .. d columns of two rotations: mean squared cosine of the
-     * angles between them; share of the data's squared norm in those of file 0, and in its own
+     * [n_others][d] about the leading 1 .. d columns of the file's rotation and of file 0's: mean
+     * squared cosine of the angles between both; share of the file's squared norm inside file 0's
+     * columns, and inside its own
      */
     double *overlap, *energy_kept, *energy_own;
-    /* [n_others][n_layers][n_h] epsilon, delta and delta_aligned of single heads */
+    /*
+     * [n_others][n_layers][n_h] mean |R| of one head's rotation R; its mean |R_0 - R| from file
+     * 0's; that mean with signs of columns matched
+     */
     double *head_epsilon, *head_delta;
     double *head_delta_aligned;
-    /* [n_others][n_layers][n_h][d] overlap and energy_kept of single heads */
+    /*
+     * [n_others][n_layers][n_h][d] of one head's leading columns: mean squared cosine with file
+     * 0's; share of the file's squared norm inside file 0's
+     */
     double *head_overlap, *head_energy_kept;
     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| of rotations; the same with signs matched */
     double *delta_over_epsilon, *aligned_over_epsilon;
     /* [n_files][n_files] overlap and energy_kept of the first d / 2 columns of two rotations */
     double *overlap_half, *energy_kept_half;
-    /* [n_files][n_files] relative difference of mean |R| of rotations; the same, mean over heads */
+    /*
+     * [n_files][n_files] | mean |R_a| - mean |R_b| | / mean |R_b| of rotations R: of means over all
+     * heads; mean over heads of each head's difference
+     */
     double *means_over_epsilon, *head_means_over_epsilon;
     double *random[6]; /* [n_files] the six arrays above with a random rotation in place of R_a */
     double *all;       /* one block of memory for all arrays */
 } kvd_comparison;
 
-/* Writes a comparison. `h_axis` is the name of the axis of heads: "head" or "kv_head". */
+/* Writes a comparison of rotations. `h_axis`: name of the axis of heads, "head" or "kv_head". */
 int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis, kvd_err *err);
 
-/* Writes the model and the list of compared files. */
+/* Writes the model's name and shape, and the list of compared files. */
 int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spectrum *s, size_t n,
                                kvd_err *err);
 
-/* comparison of the rotations R of several files; element [a][b] compares R_a with file b */
+/*
+ * comparison of the rotations of several files; element [a][b] compares the rotation R_a of file a
+ * with the rotation or the recorded vectors of file b
+ */
 typedef struct {
     kvd_pair pair;
     double *epsilon, *delta; /* [n_files] mean |R|, and mean |R_0 - R| (NaN for file 0) */
@@ -50,9 +66,15 @@ typedef struct {
     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| after matching the signs of columns */
     double *aligned_ratio;
     double *overlap; /* [n_files][n_files] mean squared cosine of the first d_head / 2 columns */
-    /* [n_files][n_files] share of the squared norm of b's data in R_a's first d_head / 2 columns */
+    /*
+     * [n_files][n_files] share of the squared norm of file b's vectors in the first d_head / 2
+     * columns of file a's rotation
+     */
     double *energy;
-    /* [n_files][n_files] relative difference of mean |R|, over all heads and per head; or NULL */
+    /*
+     * [n_files][n_files] | mean |R_a| - mean |R_b| | / mean |R_b| of the files' rotations: of means
+     * over all heads; mean over heads of each head's difference; or NULL
+     */
     double *means, *head_means;
     double *random[4]; /* [n_files] the four arrays above with a random rotation in place of R_a */
 } kvd_similarity_pair;
@@ -65,7 +87,10 @@ typedef struct {
     kvd_similarity_pair *pair;
 } kvd_similarity;
 
-/* Reads a file. Fails on bad shapes and numbers. Call kvd_similarity_release, also on failure. */
+/*
+ * Reads a file that compares rotations. Fails on bad shapes and numbers. Call
+ * kvd_similarity_release, also on failure.
+ */
 int kvd_similarity_read(kvd_similarity *s, kvd_h5 *f, const kvd_model_info *model, kvd_err *err);
 void kvd_similarity_release(kvd_similarity *s);
 

@@ -76,7 +76,7 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
     return pairing == KVD_PER_QUERY && queries ? m->n_heads : m->n_kv_heads;
 }
 
-/* Computes the bytes of the matrices. Fails on overflow, as sizes may come from a file. */
+/* Computes the bytes of all rotation matrices. Fails on overflow: sizes may come from a file. */
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
     const size_t d = (size_t)s->model.d_head;

@@ -11,8 +11,8 @@
  * A balanced kvd_pair has two matrices, left for Q or V and right for K or W_O:
  *
  * - bqk, bvw: minimise the error of Q K^T or V W_O
- * - fqk, fvw: minimise the error of the loss; half of a squared singular value is a loss in nats
- *   per token
+ * - fqk, fvw: minimise the rise of the model's loss, which is about half of the squared singular
+ *   values of the removed dimensions, in nats per token
  */
 #ifndef KVD_FORMATS_SPECTRUM_H
 #define KVD_FORMATS_SPECTRUM_H
@@ -42,7 +42,10 @@ extern const char *const kvd_pair_name[KVD_N_PAIRS];
 int kvd_pair_find(const char *name);
 /* Reads the attributes pair_qk and pair_v. Fails on an unknown name. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
-/* Returns true if two matrices have different projections instead of one rotation. */
+/*
+ * Returns true if the two matrices of a pair (such as Q and K) each have a projection of their own
+ * instead of one rotation.
+ */
 bool kvd_pair_balanced(kvd_pair pair);
 /* Returns true if squared singular values are losses in nats. */
 bool kvd_pair_fisher(kvd_pair pair);
@@ -70,7 +73,10 @@ typedef struct {
     double prune;
     size_t sequences_dropped, tokens_dropped;
     size_t tokens_cut; /* number of tokens of the inputs after the first --tokens */
-    /* number of K-means centroids per head instead of tokens; 0 without clustering */
+    /*
+     * number of K-means centroids per head that are decomposed instead of the tokens' vectors; 0:
+     * the vectors themselves
+     */
     size_t centroids;
     bool weighted; /* true if a centroid is weighted by the square root of its cluster's size */
     double kmeans_iterations; /* iterations of K-means, mean over tensors, layers and heads */
@@ -103,7 +109,7 @@ kvd_named_text kvd_spectrum_text(const kvd_spectrum *s, const char *path);
 /* Returns the number of decomposed heads: query heads or KV heads. */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
-/* Allocates zero matrices. The caller has set s->model, s->n_layers and s->pairing. */
+/* Allocates sigma and rotations, all 0. The caller has set s->model, s->n_layers, s->pairing. */
 int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err);
 double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
@@ -132,11 +138,14 @@ int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summar
 /* Frees the rotations but keeps the singular values. */
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
-/* Writes singular values, rotations, and derived values. */
+/* Writes singular values with their effective ranks and means, and rotations. */
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
-/* Reads a file. Fails on rising singular values, and rotations not orthogonal to 1e-8. */
+/*
+ * Reads a file of singular values and rotations. Fails if singular values rise, or rotations are
+ * not orthogonal to 1e-8.
+ */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
-/* Reads a file with or without rotations. If there are none, R and right are NULL. */
+/* Reads a file of singular values that may lack rotations. If it does, R and right are NULL. */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);
 void kvd_spectrum_release(kvd_spectrum *s);
 

@@ -22,7 +22,7 @@ typedef enum {
 extern const char *const kvd_ranking_name[KVD_N_RANKINGS];
 
 enum { KVD_N_CURVE = 19 };
-/* quantiles, in [0, 1], of the stored distributions */
+/* quantile levels in [0, 1] of the stored curves of scores, received attention and norms of V */
 extern const double kvd_curve_level[KVD_N_CURVE];
 
 /* Datasets of a kvdim/tokens file. docs/formats.md gives their shapes. */
@@ -32,13 +32,19 @@ typedef enum {
     KVD_T_SCORE_MEAN,
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE,
-    /* [ranking][layer][layer] fraction of unimportant tokens that two layers share */
+    /*
+     * [ranking][layer][layer] fraction of the lowest-ranked tokens of one layer that are also
+     * lowest-ranked in another
+     */
     KVD_T_UNIMPORTANT,
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
     KVD_T_GROUP, /* [ranking][layer] number of the group of similar, adjacent layers, from 0 */
-    /* [layer] least attention that a token receives */
+    /*
+     * [layer] smallest attention probability that any token receives in any head, averaged over the
+     * later queries that see it
+     */
     KVD_T_RECEIVED_MIN,
     KVD_T_RECEIVED_MAX,
     KVD_T_RECEIVED_CURVE, /* [layer][quantile] attention probability that a token receives */
@@ -84,10 +90,13 @@ typedef struct {
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/* Reads a file. Fails on bad numbers, fractions or counts. */
+/* Reads a file of token importance. Fails on numbers, fractions or counts out of range. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/* fraction of tokens that two layers share, if they are a given number of layers apart */
+/*
+ * Fraction of one layer's most (or least) important tokens that are so in another layer too, over
+ * all pairs of layers a given number of layers apart.
+ */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

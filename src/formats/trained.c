@@ -14,7 +14,6 @@ const kvd_schema kvd_schema_retaining_heads = {
 
 static const char *const side_name[2] = {"k", "v"};
 
-/* Fails unless KV heads that are projected together have equal ranks and matrices `down`. */
 static int check_shared(const kvd_h5 *f, const kvd_projections *p, int side, kvd_err *err)
 {
     const kvd_projections_side *const x = &p->side[side];
