@@ -74,7 +74,7 @@ void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const ch
                           const char *heading);
 /* Colours the cells of the last column by their values, from `lo` to `hi`. */
 void kvd_table_shade(kvd_table *t, double lo, double hi);
-/* Adds a column of real numbers with interval, NAME_lo and NAME_hi. */
+/* Adds columns NAME, NAME_lo and NAME_hi: real numbers and the ends of their 95 % intervals. */
 void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const char *heading);
 
 /* Append the next cell. The last cell completes a row. */

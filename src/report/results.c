@@ -444,8 +444,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * Writes a name for a result file: its label and, at `level` 1, its tokens, at 2 also its pairing
- * and method, at 3 also its path.
+ * Writes a name for a result file: its label; from `level` 1 the number of calibration tokens, from
+ * 2 the heads per rotation and the method, from 3 the path. `models`: begins with the model's name.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
@@ -485,7 +485,7 @@ static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
            !kvd_result_random_weights(b);
 }
 
-/* Appends digits of the hash to model names that two models share. */
+/* Appends digits of the model's hash to the names of models that differ but have the same name. */
 static int tell_models_apart(kvd_results *r, kvd_err *err)
 {
     bool *const twice = calloc(r->n ? r->n : 1, sizeof *twice);

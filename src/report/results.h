@@ -30,7 +30,7 @@ typedef enum {
     KVD_RESULT_INPUT /* an activations, moments, attention or fisher file */
 } kvd_result_kind;
 
-/* an attribute of /provenance */
+/* an attribute of the group /provenance in a result file, such as the program or the start time */
 typedef struct {
     char *name, *value;
 } kvd_fact;
@@ -47,7 +47,7 @@ typedef struct {
     char hash[KVD_HASH_TEXT]; /* hash of the bytes of the file; "" for KVD_RESULT_INPUT */
     char schema[32];
     kvd_result_kind kind;
-    /* name in tables and legends: its label, and more if labels are equal */
+    /* name of the file in tables and legends: its label, and more if another has that label */
     char *name;
     kvd_facts provenance;
     /* [n_inputs] provenance of each input file */
@@ -91,14 +91,17 @@ size_t kvd_results_count(const kvd_results *r, kvd_result_kind kind);
 /* Returns true for random weights: times are valid, accuracies are not. */
 bool kvd_result_random_weights(const kvd_result *r);
 
-/* Fills *some with all times, and all results of trained models. The caller frees some->item. */
+/*
+ * Fills *some with all timing results, and with all other results whose model has trained weights.
+ * The caller frees some->item.
+ */
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
-/* Sets every result's `name`, after all were added. */
+/* Sets every result's `name` to the shortest distinct text. Call after all files were added. */
 int kvd_results_name(kvd_results *r, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 
-/* Returns an attribute, or "" if it is missing. */
+/* Returns the value of attribute `name` of a file's provenance, or "" if it is missing. */
 const char *kvd_fact_get(const kvd_facts *f, const char *name);
 
 /* Replaces characters that gnuplot would misread: commas, quotes and control characters. */

@@ -113,7 +113,10 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/* Writes which predictions count, such as " (prompt 256)", if results differ in that, else "". */
+/*
+ * Writes the prompt length or number of scored tokens, such as " (prompt 256)", if it differs
+ * between results of this text; else "".
+ */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';
@@ -456,7 +459,10 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/* Appends the file's name to equal `place` texts of different files, which must be adjacent. */
+/*
+ * Appends the file's name to the `place` (conditions) of results that have equal places in
+ * different files. Results with equal places must be adjacent.
+ */
 static void tell_apart(kvd_report_rows *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);

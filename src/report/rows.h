@@ -19,7 +19,10 @@ typedef struct {
 } kvd_accuracy_entry;
 
 typedef struct {
-    /* results, ordered by text, `series` and removed fraction; uncompressed first */
+    /*
+     * accuracy results, ordered by evaluated text (uncompressed model first), curve (`series`) and
+     * removed fraction of dimensions
+     */
     kvd_accuracy_entry *item;
     size_t n;
     const char **label; /* distinct evaluated texts, [n_labels] */
@@ -36,9 +39,12 @@ const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
 /* Returns a column's value, COLUMN_lo and COLUMN_hi. */
 kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column);
-/* Returns the perplexity relative to the uncompressed model, with its interval. */
+/* Returns the perplexity divided by the uncompressed model's, with its 95 % interval. */
 kvd_interval kvd_entry_ratio(const kvd_accuracy_entry *e);
-/* Returns true for results of a search (kvdim-eval --target). */
+/*
+ * Returns true for a result measured during a search for the strongest compression at a given
+ * accuracy (kvdim-eval --target).
+ */
 bool kvd_entry_is_search_point(const kvd_accuracy_entry *e);
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 /* Writes the parameter that trades bytes for quality, such as "h2o.heavy = 0.1", or "". */
@@ -54,7 +60,10 @@ typedef struct {
     const char *kind;
     /* conditions, such as "model on H200; batch 8"; results with equal texts can be compared */
     char place[KVD_LABEL];
-    /* curve in figures: the method, or "IMPLEMENTATION by SCHEDULE on WIDTHS" */
+    /*
+     * name of the result's curve in figures: the method, or for kernels "IMPLEMENTATION by SCHEDULE
+     * on WIDTHS" (WIDTHS: file of kept dimensions)
+     */
     char series[KVD_LABEL];
 } kvd_report_row;
 
@@ -63,7 +72,10 @@ typedef struct {
     size_t n;
 } kvd_report_rows;
 
-/* Returns true if result i has the method of the job, such as "zack,p=0.5". */
+/*
+ * Returns true if result i of the table has the method, settings and removed fraction that `job`
+ * names, such as "zack,p=0.5".
+ */
 bool kvd_is_job_method(const kvd_rows *rows, size_t i, const char *job);
 
 /* Return a column's value, or NaN or "" if it is missing. */
@@ -71,7 +83,10 @@ double kvd_report_real(const kvd_report_row *e, const char *column);
 const char *kvd_report_text(const kvd_report_row *e, const char *column);
 void kvd_report_rows_release(kvd_report_rows *all);
 
-/* Fills *out with all results of a kind ("job", "iteration", "request"), ordered by conditions. */
+/*
+ * Fills *out with all job-time results of a kind ("job", "iteration", "request"), ordered by
+ * `place` (model, device, batch and so on).
+ */
 int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 
 /* Returns the uncompressed cache's job time divided by that of `e`, or NaN. */
@@ -80,19 +95,23 @@ double kvd_jct_speed_up(const kvd_report_row *e);
 /* number of parts of a step's time in figures */
 enum { KVD_JCT_PARTS = 11 };
 extern const char *const kvd_jct_part_title[KVD_JCT_PARTS];
-/* Returns the part to which a phase such as "mlp" belongs. */
+/* Returns the index of the part of a job's time that includes a phase such as "mlp". */
 int kvd_jct_part_of(const char *phase);
-/* Returns the seconds of a part of a job in `side`: "prefill", "decode", or NULL for both. */
+/*
+ * Returns the seconds that part `part` (index in kvd_jct_part_title) takes in a job: in its
+ * "prefill", in its "decode", or in both (`side` NULL).
+ */
 double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
 int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
-/* Fills *out with all serving results, ordered by conditions. */
+/* Fills *out with results of simulated serving, ordered by `place` (model, device, trace ...). */
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /*
- * Returns the uncompressed cache's result with the same conditions and kind as `e`, or NULL. The
- * attention implementation may differ.
+ * Returns the uncompressed cache's result of the same kind ("point", "max-rate", "validation") as
+ * `e`, with equal model, device, trace and limits, or NULL. The attention implementation may
+ * differ.
  */
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 

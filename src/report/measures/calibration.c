@@ -70,7 +70,6 @@ static int kind_at(const kvd_calibration_point *x)
     return kind_of(&x->spectrum->spectrum.calibration);
 }
 
-/* Returns the kind of calibration in a measure's name: 0 "-rows", 2 "-weighted", otherwise 1. */
 static int kind_wanted(const char *name)
 {
     return strstr(name, "-rows") ? 0 : strstr(name, "-weighted") ? 2 : 1;
@@ -169,7 +168,10 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/* Returns the largest relative change of a mean singular value, or NaN. */
+/*
+ * Returns the largest relative change, over dimensions, of the mean singular value of all heads
+ * from one calibration to the other. NaN if one lacks the pair.
+ */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
     double worst = 0;
@@ -246,7 +248,10 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
     return *least != *most;
 }
 
-/* Computes ratios of perplexities or times between least and most pruning or clustering. */
+/*
+ * Computes perplexity, or calibration time, with the largest fraction of sequences pruned (or the
+ * most K-means centroids) divided by that with the smallest (or the fewest).
+ */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
     const bool pruning = strncmp(name, "prune-", 6) == 0, time = strstr(name, "-time") != NULL;

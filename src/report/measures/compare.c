@@ -14,7 +14,6 @@ static void observations_release(kvd_observations *o)
     *o = (kvd_observations){0};
 }
 
-/* Adds a value of result `x` with its interval. Leaves out NaN. */
 static int add(kvd_observations *o, const kvd_result *x, size_t row, const char *quantity,
                kvd_interval value, kvd_err *err, const char *key, ...) KVD_PRINTF(7, 8);
 
@@ -152,7 +151,10 @@ static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
     return 0;
 }
 
-/* Returns "inside" if each value is in the other's interval, "outside", "equal" or "differs". */
+/*
+ * Returns "inside" if each value is in the other's 95 % interval, else "outside". If neither value
+ * has an interval: "equal" or "differs".
+ */
 static const char *verdict_of(const kvd_observation *a, const kvd_observation *b)
 {
     bool ia = !isnan(a->lo) && !isnan(a->hi), ib = !isnan(b->lo) && !isnan(b->hi);
@@ -165,7 +167,7 @@ static const char *verdict_of(const kvd_observation *a, const kvd_observation *b
     return in_a && in_b ? "inside" : "outside";
 }
 
-/* Returns the first condition in which two values differ, or NULL. */
+/* Returns the first condition, such as "model", that differs between two values, or NULL. */
 static const char *differ(const kvd_observation *a, const kvd_observation *b)
 {
     const kvd_result *const x = a->file, *const y = b->file;
@@ -183,7 +185,10 @@ static const char *differ(const kvd_observation *a, const kvd_observation *b)
                                            : NULL;
 }
 
-/* Returns p's quantity from `y` under equal conditions, or NULL. *other: under other conditions. */
+/*
+ * Returns the number in `y` that measures what *p measures, under equal conditions, or NULL.
+ * *other: the first such number under different conditions, or NULL.
+ */
 static const kvd_observation *match(const kvd_observations *y, const kvd_observation *p,
                                     const kvd_observation **other)
 {

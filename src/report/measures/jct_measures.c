@@ -32,7 +32,7 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    /* rest of the name: phases joined by '+', or method B */
+    /* part of the measure's name after the method: phases of a job joined by '+', or method B */
     char rest[96];
     char other[48];    /* method B in names that end in "-PHASES-over-B" */
     const char *sizes; /* input and output lengths such as "6300x243+204x139", or "all" */
@@ -76,7 +76,10 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Returns true if `sizes` is "all" or has the size, as "6300x243+204x139" has 204 x 139. */
+/*
+ * Returns true if `sizes` is "all" or lists this input and output length, as "6300x243+204x139"
+ * lists 204 and 139 tokens.
+ */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -167,7 +170,7 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     return put(e, 100 * (of - without) / kvd_report_real(e, whole[q->kind]), out, err);
 }
 
-/* Appends by how many percent job `e` took longer than with the method of q->rest. */
+/* Appends by how many percent job `e` took longer than the same job with method q->rest. */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -182,7 +185,7 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Appends by how many percent some phases of job `e` take longer than with method B. */
+/* Appends by how many percent phases q->rest of job `e` take longer than with method q->other. */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
 {
@@ -203,7 +206,10 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/* Appends by how much the share of phases in the time grows from first to last job size. */
+/*
+ * Appends by how many percentage points the share of q->rest's phases in the job completion time
+ * grows from the first job size to the last.
+ */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -268,7 +274,10 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/* Appends perplexity changes from method B to A, in %, at the job times of A (of_a) or of B. */
+/*
+ * Appends by how many percent method A's perplexity exceeds B's at equal job completion time, at
+ * the times of A's jobs (of_a) or of B's.
+ */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
 {
@@ -315,7 +324,7 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /* If the times do not overlap, compares with the faster method's lowest perplexity. */
+            /* If their job times do not overlap, takes the faster method's lowest perplexity. */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

@@ -293,7 +293,6 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
     kvd_text_add(t, "; null: %s (%s)", range, words);
 }
 
-/* Appends request rates, such as "; holds at 35 to 100 % of the loads". */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {
     char range[96];
@@ -305,7 +304,10 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* Appends values of further measures as text. Writes "trend" before the measure named `trend`. */
+/*
+ * Appends values of the measures that are only shown next to the one that decides a claim. Writes
+ * "trend" before the measure named `trend`.
+ */
 static int say_beside(const kvd_results *r, char *measures, const char *trend, kvd_ledger_entry *e,
                       kvd_err *err)
 {

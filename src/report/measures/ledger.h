@@ -67,19 +67,20 @@ typedef struct {
 } kvd_verdict_rule;
 
 /*
- * Derives the verdict from the values of a claim (`main`) and of a weaker claim (`trend`). If the
- * paper prints a number:
+ * Derives the verdict on a paper's claim from the measured values of the claim (`main`) and of a
+ * weaker claim (`trend`). If the paper prints a number:
  *
- * - main passes: reproduced
- * - trend passes: trend holds
- * - main is undecided: cannot tell
+ * - all values of `main` pass their test: reproduced
+ * - otherwise, all values of `trend` pass: trend holds
+ * - otherwise, no value of `main` fails but one is undecided (its 95 % interval passes only in
+ *   part): cannot tell
  * - otherwise: not reproduced
  *
  * A value at which the queue of requests grows passes no test. If the paper prints no number, the
- * test must be "above-null" or "below-null", and the verdict is "holds", "does not hold" or "cannot
- * tell".
+ * test must be "above-null" or "below-null" (null: range that is expected if the claim is false),
+ * and the verdict is "holds", "does not hold" or "cannot tell".
  *
- * Fails on an unknown test, or one that does not fit the published range.
+ * Fails on an unknown test, or one that needs a published number where the paper prints none.
  */
 int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
@@ -91,8 +92,9 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /*
- * Returns the number of curves over the load (request rate), 0 without a test of loads. *least,
- * *most: fraction of loads that pass, over curves.
+ * Returns the number of curves over the load (request rate), or 0 if the rule does not test loads.
+ * *least, *most: smallest and largest fraction of a curve's loads at which its value passes the
+ * test.
  */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
@@ -103,7 +105,7 @@ typedef struct {
     size_t n_values;
     double least, most; /* smallest and largest measured value of the claim */
     size_t n_services; /* number of curves over the request rate, one per simulated serving setup */
-    /* smallest and largest fraction of loads at which the claim holds */
+    /* smallest and largest fraction of request rates, over setups, at which the claim holds */
     double least_loads, most_loads;
     kvd_measured values; /* measured values over the request rate, one curve per serving setup */
     /* measured values as text */
@@ -125,7 +127,7 @@ typedef struct {
     kvd_figure_counts figures;
 } kvd_ledger;
 
-/* Judges every claim of ledger.csv. Fails if a figure has no claim and no reason. */
+/* Judges every claim of ledger.csv. Fails if a figure has neither claims nor a reason for none. */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
@@ -134,15 +136,18 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
 /* Writes a text such as "104 figures and tables of the papers: 40 measured here, ...". */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
-/* Writes a measured range, such as "-20 to -3 %, at 35 % of the loads". */
+/*
+ * Writes the range of a claim's measured values, such as "-20 to -3 %, at 35 % of the loads"
+ * (request rates at which the claim holds).
+ */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
 /* Writes a published range, such as "0.07 to 0.351 %", or "none printed" for NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
 /*
- * largest number of data sets in a published table of rotations R: epsilon is mean |R|, delta mean
- * |R - R_ref|
+ * Largest number of data sets in a published table. The table gives numbers epsilon and delta for
+ * the rotation matrix R of each data set: mean |R| and mean |R - R_ref|.
  */
 
 enum { KVD_MOST_DATASETS = 6 };
@@ -171,18 +176,25 @@ int kvd_published_load(const char *paper, const char *name, kvd_published_table 
 void kvd_published_release(kvd_published_table *t);
 
 /*
- * number of pairs of data sets, and of pairs whose published numbers violate |epsilon_a -
- * epsilon_b| <= delta_a + delta_b
+ * Number of pairs of data sets, and of pairs whose printed numbers contradict each other:
+ * |epsilon_a - epsilon_b| > delta_a + delta_b. epsilon: mean |R| of a rotation; delta: mean |R -
+ * R_ref|.
  */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
-/* Returns true if one number x gives every delta as |epsilon - x| within rounding. */
+/*
+ * Returns true if one number x explains a model's published rows: within rounding, each delta is
+ * |epsilon - x|, as if it were a difference of means.
+ */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/* number of models whose deltas are all |epsilon - x| for one x, and what chance would give */
+/*
+ * number of models whose published deltas are all differences |epsilon - x| to one number x; the
+ * number expected if deltas were in random order, and the probability of so many
+ */
 typedef struct {
     size_t fits;
     double expected, probability;
@@ -192,7 +204,7 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 /* two columns of published tables with mostly equal digits */
 typedef struct {
     char table[2][64], column[2][64];
-    /* number of common rows, and of rows with equal digits */
+    /* number of rows that both tables have, and of those in which the columns print equal digits */
     size_t shared, equal;
 } kvd_published_twin;
 

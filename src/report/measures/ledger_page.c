@@ -205,7 +205,7 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
         s->failed |= departures.failed;
     }
     s->failed |= on.failed | more.failed;
-    /* Writes only a CSV file, because the page shows the claims as HTML. */
+    /* Writes this table only to a CSV file, because the page shows the papers' claims as HTML. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

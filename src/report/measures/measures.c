@@ -76,8 +76,9 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Sets the share of the smaller half of singular values for n random vectors of d dimensions: (1 -
- * c) / 2 .. 1 / 2, c = sqrt(d / n) (Marchenko and Pastur 1967).
+ * Sets the range of the sum of the smaller half of singular values, as a share of the sum of all,
+ * that random vectors would have: (1 - sqrt(d / n)) / 2 to 1 / 2 for n vectors of d dimensions
+ * (Marchenko and Pastur 1967).
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -85,7 +86,10 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
     kvd_values_null(out, 100 * fmax(0, 1 - c) / 2, 50);
 }
 
-/* Sets the range expected for a false claim, from random weights. Returns false without any. */
+/*
+ * Sets the range that is expected if a paper's claim is false: that of this model with random
+ * weights. Returns false if no result has random weights.
+ */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -116,7 +120,7 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
             kvd_calibration_compared(q->r, s) || !paired_as(s, per_query) ||
             kvd_model_info_untrained(&s->model))
             continue;
-        /* Leaves out rotations before RoPE, because the papers decompose Q and K after RoPE. */
+        /* Leaves out rotations computed before RoPE: the papers decompose Q and K after RoPE. */
         if (strcmp(s->rope, "before") == 0 && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW &&
             q->pair != KVD_PAIR_WV)
             continue;
@@ -138,7 +142,10 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/* Sets the range expected for a false claim: the energy that a random rotation keeps. */
+/*
+ * Sets the range that is expected if rotations of two texts do not agree: squared norm that a
+ * random rotation keeps, in percent of that in the text's own rotation.
+ */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -160,7 +167,10 @@ bool kvd_of_token_counts(const kvd_similarity *s)
     return false;
 }
 
-/* Returns true if x compares numbers of tokens of one text, and another file compares texts. */
+/*
+ * Returns true if x only compares calibrations on different numbers of tokens of a text, and
+ * another file of this model compares different texts.
+ */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
     bool other = false;
@@ -226,7 +236,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* The last measure, energy-ratio, needs real data, not random token ids. */
+                /* The last measure, energy-ratio, needs data of real text, not random token ids. */
                 else if (want_random && rb)
                     continue;
                 else
@@ -241,7 +251,10 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     return 0;
 }
 
-/* Appends delta / epsilon of rotations (relative difference) by number of calibration tokens. */
+/*
+ * Appends the relative difference (delta / epsilon) of a text's rotations from a reference's, one
+ * value per number of calibration tokens, or their fall.
+ */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;
@@ -261,7 +274,7 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
                 goto done;
             continue;
         }
-        /* Points that differ only in the number of tokens are adjacent, in rising order. */
+        /* Results that differ only in the number of tokens are adjacent, in rising order. */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&
                strcmp(p[last + 1].series, p[i].series) == 0)

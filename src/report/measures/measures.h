@@ -28,15 +28,21 @@ typedef struct {
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
-/* Compares rotations by the number of calibration tokens. The caller frees *points. */
+/*
+ * Compares rotations calibrated on different numbers of tokens of a text with those of a reference
+ * (file 0). The caller frees *points.
+ */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
-/* Returns true if two files were calibrated on one text, by label or content. */
+/* Returns true if files a and b were calibrated on one text: equal labels, or equal text hashes. */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
 /* Returns true for the file with most tokens among those of its label, or the first of several. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
-/* Returns true if two files have one label, so that token counts are compared. */
+/*
+ * Returns true if two of the compared files have the same text label, so that they differ in the
+ * number of calibration tokens.
+ */
 bool kvd_of_token_counts(const kvd_similarity *s);
 
 /* Returns true unless the result is of a single random seed. */
@@ -52,20 +58,20 @@ typedef struct {
     double value;
     /* says what was measured, with the file's name */
     char what[2 * KVD_LABEL + 64];
-    /* name of the device of a time, such as "NVIDIA H200"; else "" */
+    /* device on which the value was measured, such as "NVIDIA H200"; "" if it is not a time */
     char device[64];
-    /* score that a search had to keep; "" without a search */
+    /* score that a search for the strongest compression had to keep; "" if there was no search */
     char metric[48];
-    /* true if the queue of requests grows at this rate: the value depends on the duration */
+    /* true if the queue of requests grows at this rate: the value depends on the run's length */
     bool grows;
-    /* true if between this load and the one below, only the baseline was simulated */
+    /* true if only the baseline was simulated between this and the next lower request rate */
     bool gap;
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
     /* range expected if the claim is false; NaN if unknown */
     double null_lo, null_hi;
-    /* request rate / highest rate of the baseline; NaN without a rate */
+    /* request rate / highest rate that the baseline method sustains; NaN without a rate */
     double load;
-    /* number of the curve that the value belongs to; loads rise along a curve */
+    /* Index of the curve that the value is a point of. Loads (request rates) rise along a curve. */
     size_t curve;
 } kvd_measured_value;
 
@@ -75,47 +81,50 @@ typedef struct {
 } kvd_measured;
 
 /*
- * Computes a measure from all result files. `name`: "NAME:MATRICES[:NUMBER]", MATRICES share a
- * rotation (qk, vw, k, ..., all). out->n is 0 without the measure. An unknown name is an error.
+ * Computes a measure from all result files. `name` is "NAME:MATRICES" or "NAME:MATRICES:NUMBER";
+ * MATRICES share a rotation (qk, vw, k, ..., all). If no file has the measure, out->n is 0. An
+ * unknown name is an error.
  *
- * epsilon: mean absolute element of a rotation; delta: mean absolute difference of two. D: relative
- * error of the attention output. n_rows: decomposed vectors. Formulas: docs/definitions.md.
+ * epsilon: mean absolute element of a rotation matrix; delta: mean absolute difference of two such
+ * matrices. D: relative error of the attention output. n_rows: number of decomposed vectors. Null:
+ * range of the measure that is expected if a paper's claim is false. Formulas: docs/definitions.md.
  *
- * Singular values, percent. Null range: random weights, else random vectors.
+ * Singular values, in percent:
  *
  * - trailing-share:k, trailing-share-per-query: kvd_trailing_share of rotations per KV head, per
- *   query head
+ *   query head; null: that of random weights if a file has them, else of random vectors
  * - below-one:qk, below-one-normalised: kvd_share_below_one, also after division by sqrt(n_rows)
- * - cv:qk, cv-per-query: coefficient of variation of each KV (query) head's largest value
+ * - cv:qk, cv-per-query: coefficient of variation, over KV (query) heads, of a head's largest value
  *
- * Rotations of two texts, percent:
+ * Rotations of two texts, in percent:
  *
- * - delta-ratio:qk, aligned-ratio:qk: delta / epsilon, as in the papers and after aligning column
- *   signs
- * - energy-ratio:qk: energy in half of the dimensions of the other text's rotation / of the own;
- *   null: a random rotation
+ * - delta-ratio:qk: delta / epsilon, as in the papers; aligned-ratio:qk: after matching the signs
+ *   of columns
+ * - energy-ratio:qk: squared norm of one text's vectors in half of the dimensions of the other
+ *   text's rotation, divided by that in its own rotation; null: with a random rotation
  * - overlap-half:qk: mean squared cosine of the angles between the leading halves of columns
  * - means-ratio:qk: difference of the mean absolute elements / epsilon
  * - random-NAME:qk: one of these five, with random token ids as one text
- * - tokens-delta:qk:N: delta / epsilon for more than N calibration tokens
- * - tokens-fall:qk: delta / epsilon for the most calibration tokens / for the fewest
- * - tokens-...-random: for random calibration texts only
+ * - tokens-delta:qk:N: delta / epsilon of calibrations on more than N tokens
+ * - tokens-fall:qk: delta / epsilon with the most calibration tokens, divided by that with the
+ *   fewest
+ * - tokens-delta-random, tokens-fall-random: the same for calibration on random token ids only
  *
  * Error of the attention output:
  *
- * - degradation:all: D on another text / on the calibration text
- * - degradation-half:all: D on NAME-b / on NAME-a, halves of one text, which degradation:all leaves
- *   out
- * - degradation-norm:all, degradation-half-norm:all: D as a ratio of norms
+ * - degradation:all: D on another text / D on the calibration text
+ * - degradation-half:all: D on NAME-b / D on NAME-a, the two halves of one text, which
+ *   degradation:all leaves out
+ * - degradation-norm:all, degradation-half-norm:all: these ratios with D as a ratio of norms
  *
  * Calibration on pruned sequences or K-means centroids (no other measure uses them):
  *
  * - prune-spectrum:qk: largest change of mean singular values / sqrt(n_rows) if 0.45 to 0.55 of the
- *   sequences are pruned, percent
- * - prune-rise:all, prune-time:all: perplexity, seconds at the largest fraction pruned / at the
- *   smallest
- * - centroids-fall:all, centroids-time:all: perplexity, seconds with the most centroids / the
- *   fewest
+ *   sequences are pruned, in percent
+ * - prune-rise:all, prune-time:all: perplexity (seconds) with the largest fraction pruned, divided
+ *   by that with the smallest
+ * - centroids-fall:all, centroids-time:all: perplexity (seconds) with the most centroids, divided
+ *   by that with the fewest
  * - ...-weighted: with weighted centroids; prune-...-rows: without K-means
  *
  * Measures of other functions:
@@ -132,9 +141,12 @@ int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt,
     KVD_PRINTF(4, 5);
 /* Sets the 95 % interval of the last value. */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
-/* Sets the range of the last value that is expected if the claim is false. */
+/* Sets, for the value appended last, the range that is expected if the paper's claim is false. */
 void kvd_values_null(kvd_measured *v, double lo, double hi);
-/* Marks values from `first` on as times measured on the device that `engine` begins with. */
+/*
+ * Marks values from index `first` on as times measured on a device. `engine` begins with the
+ * device's name, which ends at the first ',' or ';'.
+ */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
@@ -145,22 +157,25 @@ void kvd_values_release(kvd_measured *v);
 bool kvd_report_is_method(const char *text, const char *asked);
 
 /*
- * Measures of job completion times (JCT) on a GPU, one value per matching job. Change: value of A /
- * of B - 1, at the same file and lengths.
+ * Measures of job completion times (JCT) on a GPU, one value per job that matches. The first
+ * function returns true if `name` is such a measure, the second computes it.
+ *
+ * Parts of a name:
  *
  * - METHOD, A, B: as in kvd_report_is_method
  * - PHASES: columns of times without "_s", joined by '+' ("prefill_mlp+decode_mlp")
  * - SIZES: input and output lengths ("100000x256"), joined by '+', or "all"
  *
- * In percent:
+ * Measures, in percent. Change: (value of A / value of B, in the same file and at equal lengths) -
+ * 1.
  *
- * - jct-share-METHOD-PHASES:SIZES: PHASES of the JCT
- * - jct-of-prompts-METHOD-PHASES:SIZES, jct-of-steps-...: PHASES of the time of prompts, of decode
- *   steps
- * - jct-extra-METHOD-PHASES:SIZES: PHASES less those of the uncompressed cache, of the JCT
+ * - jct-share-METHOD-PHASES:SIZES: PHASES as a share of the JCT
+ * - jct-of-prompts-METHOD-PHASES:SIZES, jct-of-steps-...: PHASES as a share of the time of prompts,
+ *   of decode steps
+ * - jct-extra-METHOD-PHASES:SIZES: (PHASES - those of the uncompressed cache) as a share of the JCT
  * - jct-change-A-over-B:SIZES: change of the JCT
- * - jct-parts-A-PHASES-over-B:SIZES: change of PHASES
- * - jct-growth-METHOD-PHASES:FIRST+LAST: jct-share at size LAST less that at FIRST
+ * - jct-parts-A-PHASES-over-B:SIZES: change of the time of PHASES
+ * - jct-growth-METHOD-PHASES:FIRST+LAST: jct-share at size LAST - jct-share at size FIRST
  * - jct-perplexity-A-over-B:SIZES: change of the perplexity at equal JCT, interpolated between two
  *   settings of B, per text of kvdim-eval. If all settings of one method are slower, each is
  *   compared with the lowest perplexity of the faster method.
@@ -174,60 +189,72 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
                     kvd_err *err);
 
 /*
- * Knows measures "p99-A:TEXT": the largest fraction of the cache that method A can remove with 99 %
- * of the score (--target), and p99-A-less-B:TEXT, a difference in one file. TEXT is part of the
- * label of the texts or of the only task. A may end in "-RULE", the rule of kept dimensions. With
- * "-by-METRIC" before the colon, only searches by that score count. Scores against the uncompressed
- * output never count.
+ * Knows two kinds of measures, from searches for the strongest compression (--target):
+ *
+ * - p99-A:TEXT: largest fraction of the cache that method A can remove and keep 99 % of the score
+ * - p99-A-less-B:TEXT: that fraction of A - that of B, both from the same file
+ *
+ * TEXT is part of the label of the evaluated texts, or of the only task. A may end in "-RULE", the
+ * rule that chose kept dimensions. With "-by-METRIC" before the colon, only searches that kept this
+ * score count. Scores that compare with the uncompressed model's output never count.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err);
 
 /*
- * Measures that compare parameters of methods, one value per accuracy file and text. KL: divergence
- * of predictions from the uncompressed model.
+ * Measures that compare settings of methods, one value per accuracy file and text. KL: divergence
+ * of predictions from the uncompressed model. Null: value that is expected if the claim is false.
  *
- * - mirror-kl: KL of hetero with 2 bits for K and 4 for V / with 4 and 2; mirror-kl-high: 4 and 8 /
- *   8 and 4
- * - neutral-cache: smallest cache of leankv with 0.99 of the top-1 accuracy and an interval that
- *   reaches 1, in percent of a 16-bit cache; five-percent-cache: with 0.95
- * - v-over-qk: perplexity of zack without dimensions of V only / of Q and K only, at the largest
- *   common fraction
- * - kv-over-weights: perplexity of hetero with 4-bit K and V / of 4-bit weights, less 1, in
- *   percent; kv-over-weights-prompt: prompts attend to uncompressed K and V
- * - h2o-over-sparsity-kl: KL of h2o / of sparsity (th = tl) at the same cache size; null: 1
+ * - mirror-kl: KL of method hetero with 2 bits for K and 4 for V / KL with 4 and 2; mirror-kl-high:
+ *   4 and 8 / 8 and 4
+ * - neutral-cache: smallest cache of method leankv, in percent of a 16-bit cache, with at least
+ *   0.99 of the uncompressed top-1 accuracy and a 95 % interval that reaches 1
+ * - five-percent-cache: smallest cache of leankv with at least 0.95 of that accuracy
+ * - v-over-qk: perplexity of method zack if only V loses dimensions / if only Q and K lose them, at
+ *   the largest removed fraction that both have
+ * - kv-over-weights: perplexity of hetero with 4-bit K and V / of 4-bit weights, - 1, in percent;
+ *   kv-over-weights-prompt: the same if prompts attend to uncompressed K and V
+ * - h2o-over-sparsity-kl: KL of method h2o / KL of method sparsity (thresholds th = tl) at the same
+ *   cache size; null: 1
  */
 bool kvd_setting_measure_known(const char *name);
 int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
  * Measures of token statistics, one value per kvdim/tokens file of a trained model. A layer's
- * important (unimportant) tokens: a fixed fraction with highest (lowest) mean scores as queries.
+ * important (unimportant) tokens are the fixed fraction with the highest (lowest) mean attention
+ * scores of their queries.
  *
- * - score-range: range of attention scores of the last layer / of the first, percent
- * - near-unimportant: percentage of unimportant tokens that neighbouring layers share. Suffix
- *   -as-key: tokens ranked by mean score as keys; -denominator: by softmax denominator.
- *   near-important...: the percentage of important tokens
- * - rise-unimportant, rise-important: near-... minus the percentage that first and last layer share
- * - received-decades: log10 of the 99.9 % / the 0.1 % quantile of received attention, mean over
+ * - score-range: range of attention scores of the last layer / of the first, in percent
+ * - near-unimportant, near-important: percentage of a layer's unimportant (important) tokens that
+ *   are so in the next layer too
+ * - near-...-as-key: the same with tokens ranked by the mean score of their keys;
+ *   near-...-denominator: ranked by softmax denominator
+ * - rise-unimportant, rise-important: near-... minus the percentage that the first and the last
+ *   layer have in common
+ * - received-decades: log10 of (99.9 % quantile / 0.1 % quantile) of received attention, mean over
  *   layers
- * - value-decades: log10 of these quantiles' ratio for norms of value vectors, largest over layers
+ * - value-decades: the same of the norms of value vectors, largest over layers
  * - more-decades: decades of received attention minus decades of norms, smallest over layers
  *
- * Critical tokens, the fewest with 95 % of the attention, mean over requests:
+ * Critical tokens are the fewest tokens that receive 95 % of the attention. Their number is a mean
+ * over requests:
  *
- * - critical-layers: largest / smallest number over layers; critical-heads: over KV heads, mean
- *   over layers
- * - critical-requests: standard deviation over requests / mean, percent
+ * - critical-layers: largest number of a layer / smallest
+ * - critical-heads: largest number of a KV head / smallest in its layer, mean over layers
+ * - critical-requests: standard deviation over requests / mean, in percent
  *
- * Range if the claim is false: that of random weights; for critical-layers and critical-heads also
- * ratios by chance.
+ * The range expected if a paper's claim is false is that of random weights; for critical-layers and
+ * critical-heads also the ratios that chance explains.
  */
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* parameters that kvdim-fit --regression proposed, and their result (ZDC paper, section 8) */
+/*
+ * parameters that kvdim-fit --regression proposed, and loss and cache size measured with them (ZDC
+ * paper, section 8)
+ */
 
 typedef struct {
     const kvd_result *file;     /* kvdim/rates file with the proposed parameters */
@@ -237,12 +264,19 @@ typedef struct {
     double asked;          /* allowed loss: perplexity / perplexity of the uncompressed model - 1 */
     kvd_interval measured; /* measured loss, and its confidence interval */
     double share;          /* size of the cache as a fraction of a 16-bit cache */
-    /* smallest cache that other parameters have at a loss of at most `asked`; NaN if none */
+    /*
+     * smallest cache, as a fraction of a 16-bit cache, that the method has with parameters not
+     * proposed, at a loss of at most `asked`; NaN if none
+     */
     double oracle_asked;
-    /* smallest cache that other parameters have at a loss of at most measured.value */
+    /*
+     * smallest cache (fraction of a 16-bit cache) of parameters that were not proposed, at a loss
+     * of at most measured.value
+     */
     double oracle_measured;
     /*
-     * smallest caches that other parameters have at losses of at most measured.lo and measured.hi
+     * smallest caches (fractions of a 16-bit cache) of parameters that were not proposed, at losses
+     * of at most measured.lo and measured.hi
      */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
@@ -250,13 +284,19 @@ typedef struct {
 /* Compares parameters that kvdim-fit proposed with the best measured. The caller frees *all. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/* Computes by how many percent caches with kvdim-fit's parameters exceed the smallest measured. */
+/*
+ * Computes by how many percent caches with parameters that kvdim-fit proposed exceed the smallest
+ * cache measured at no larger loss.
+ */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
 /* smallest number of results from which saved bytes at 99 % of the accuracy are read */
 enum { KVD_FEWEST_POINTS = 3 };
 
-/* Returns the search that keeps the fraction `target` with this method and text, or NULL. */
+/*
+ * Returns the result of the search for the strongest compression that keeps the fraction `target`
+ * of the score, with the method and text of *e, or NULL.
+ */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
 /* Reads the bytes saved at 99 % of the accuracy from a method's results, largest bytes first. */
@@ -274,25 +314,31 @@ const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spe
 /* Returns the file with which a result was calibrated, by label and model, or NULL. */
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
-/* a result, and the file of the rotations that it used */
+/* an accuracy result (row `row` of a file), and the calibration file whose rotations it used */
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removed fraction of dimensions that the user asked for */
     /* seconds to record the calibration data, times the fraction of tokens kept */
     double collect_s;
-    /* seconds to read and sum tokens, for K-means and the decomposition */
+    /* total seconds of calibration: reading and summing tokens, K-means, decomposition */
     double calibrate_s;
     double perplexity;
 } kvd_calibration_point;
 
-/* Lists calibrated results by text, method and removed fraction. The caller frees *points. */
+/*
+ * Lists accuracy results whose calibration file is in *r, ordered by text, method and removed
+ * fraction. The list is empty if no calibration was pruned or clustered. The caller frees *points.
+ */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
 /* Returns true for equal methods and removed fractions p. */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
-/* Returns true for equal methods, fractions, vectors and, if `centroids`, numbers of centroids. */
+/*
+ * Returns true if two results have equal methods, removed fractions, kinds of calibration vectors
+ * (tokens, centroids or weighted centroids) and, if `centroids`, numbers of K-means centroids.
+ */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
@@ -300,24 +346,31 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Writes a curve's name, such as "uniform: weighted": method, text if `texts`, kind of vectors. */
+/*
+ * Writes the name of a figure's curve, such as "uniform on wiki: weighted": method, text (if
+ * `texts`), and vectors of the calibration: tokens ("rows"), "centroids" or "weighted" ones.
+ */
 void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
 
 /*
- * "serving-WHAT-A-over-B:TRACE" compares methods A and B in simulated serving, where only method
- * and rate differ. "zack": all parameters; "zack,p=0.3": one; "zack,!p": rows without p. Load:
- * request rate / highest rate of B, at most 1. WHAT:
+ * Measures "serving-WHAT-A-over-B:TRACE" compare methods A and B in simulated serving of requests;
+ * results must agree in all but method and request rate. TRACE: end of the name of the requests. A
+ * and B: "zack" means all parameters, "zack,p=0.3" this value of p, "zack,!p" results without p.
+ * Load: request rate / highest rate of B within the latency bound, at most 1.
  *
- * - ttft, tbt, jct: mean time of A / of B, less 1, in percent, per load
- * - rate: rate of A / of B at the latency that B has at a load; 0 if A is never so fast; A's
- *   highest rate if A is always faster
- * - top: highest rate of A / of B under the same latency bound
- * - throughput: output tokens per second of A / of B where memory is short: B serves less than
- *   arrives and runs at most half of max_batch
- * - running: mean requests that A runs / B runs, at those rates
+ * WHAT:
  *
- * Values of equal conditions form a curve by rising load. `grows`: A or B serves less than 0.9
- * times the arrival rate, or its last request ends late by more than 5 % of the time of arrivals.
+ * - ttft, tbt, jct: (mean time of A / mean time of B) - 1 at each load, in percent
+ * - rate: rate at which A has the latency that B has at a load, divided by B's rate; 0 if A is
+ *   never so fast; with A's highest rate if A is always faster
+ * - top: highest rate of A / highest rate of B within the same latency bound
+ * - throughput: output tokens per second of A / of B at rates where B is short of memory: its queue
+ *   grows, and it runs at most half of max_batch requests
+ * - running: mean number of requests that A runs / that B runs, at the rates of throughput
+ *
+ * Values that differ only in load form a curve. A value has `grows` set if A or B serves less than
+ * 0.9 times the arrival rate, or ends its last request late by more than 5 % of the time of
+ * arrivals.
  */
 bool kvd_serving_measure_known(const char *name);
 int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace,
@@ -327,7 +380,7 @@ typedef struct {
     /* conditions of a number; only numbers with equal conditions are compared */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];
-    /* value and 95 % interval; NaN if it has none */
+    /* measured value and ends of its 95 % interval, which are NaN if it has none */
     double value, lo, hi;
     const kvd_result *file; /* borrowed */
     size_t row;             /* row of an accuracy file, else 0 */
@@ -339,8 +392,8 @@ typedef struct {
 } kvd_observations;
 
 /*
- * Adds the comparison of two sets of files. *n_outside: verdicts "outside" or "differs". Fails if
- * no number of one set matches one of the other.
+ * Adds to the report a comparison of two sets of files. *n_outside: number of verdicts "outside" or
+ * "differs". Fails if the sets have no number in common that was measured under equal conditions.
  */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);

@@ -9,8 +9,8 @@
 typedef struct {
     const char *column;
     /*
-     * name by which a caller can exclude the column: "widths" (kept dimensions), "sample" (texts),
-     * "bases" (rotations), or NULL
+     * Name by which a caller can leave out a column of result tables from the comparison: "widths"
+     * (kept dimensions), "sample" (texts), "bases" (rotations); or NULL.
      */
     const char *group;
     bool text;
@@ -217,7 +217,7 @@ typedef struct {
     const char *name, *path, *hash;
 } named_file;
 
-/* Returns true if the label is the file's name without folder and ending. */
+/* Returns true if a row's *label is the file's name without folder and ending. */
 static bool is_benchmark(const kvd_rows *rows, const char *path, const char **label)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,

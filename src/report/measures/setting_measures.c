@@ -1,4 +1,4 @@
-/* Measures that compare parameters of a method, and removed fractions at equal accuracy. */
+/* Measures that compare settings of methods, or cache fractions removed at equal accuracy. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,6 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns true if the parameters contain `setting`, a text "key=value". */
 static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
 {
     const char *at = kvd_row_text(rows, row, "settings");
@@ -25,7 +24,10 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
            strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
 }
 
-/* Finds results of hetero with bits[0], [1] for K, V and with bits[2], [3]. */
+/*
+ * Finds results *a and *b of method hetero on text `label`: *a with bits[0] for K and bits[1] for
+ * V, *b with bits[2] and bits[3].
+ */
 static bool find_mirrored(const kvd_result *x, const char *label, const char *const bits[4],
                           size_t *a, size_t *b)
 {
@@ -184,7 +186,10 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/* Appends h2o's KL divergence / that of sparsity at equal size; 1 if the claim is false. */
+/*
+ * Appends method h2o's KL divergence / method sparsity's at equal cache size. The paper claims more
+ * than 1; 1 is expected if the claim is false.
+ */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -287,8 +292,8 @@ bool kvd_rate_measure_known(const char *name)
 }
 
 /*
- * Returns the search for 99 % of a score by the method whose name has `len` bytes, or NULL. Never
- * one whose score compares with the uncompressed output. `metric`: its score, or "".
+ * Returns the search for the strongest compression that keeps 99 % of the score `metric` ("": of
+ * any score against right answers), by the method whose name has `len` bytes, or NULL.
  */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len,
                                           const char *metric)
@@ -316,7 +321,10 @@ static const char *searched_text(const kvd_result *x)
     return kvd_row_text(rows, 0, "label");
 }
 
-/* Returns the removed fraction. An end of its interval that was not found becomes 0 or 1. */
+/*
+ * Returns the fraction of the cache that a search removed, with its 95 % interval. An end of the
+ * interval that was not found becomes 0 or 1.
+ */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -421,7 +429,7 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
     }
 }
 
-/* Counts results with proposed parameters, and lists them in `all` unless NULL. */
+/* Counts results with parameters that kvdim-fit proposed, and lists them in `all` unless NULL. */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
     size_t n = 0;
@@ -476,7 +484,10 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* A smaller loss allows only larger caches, so the interval begins at oracle_lo. */
+        /*
+         * A smaller loss allows only larger caches, so the lower end compares with oracle_lo, the
+         * cache at the lower end of the loss's interval.
+         */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

@@ -20,7 +20,10 @@ static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/* Returns the percentage of tokens shared by neighbouring layers minus that of first and last. */
+/*
+ * Returns the percentage of the tokens in `set` (most or least important ones) that neighbouring
+ * layers share, minus that of first and last layer.
+ */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -131,7 +134,10 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /* function for the largest value that chance explains if all means are equal, or NULL */
+    /*
+     * Function that returns the largest ratio of means that chance explains if all layers' (or
+     * heads') true means are equal, or NULL.
+     */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -144,7 +150,10 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/* measures of the tokens that two layers share, and how these tokens were ranked */
+/*
+ * Measures of the important (or unimportant) tokens that two layers have in common. `by` is the
+ * ranking that chose these tokens.
+ */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -208,11 +217,14 @@ static double student_quantile(double p, double degrees)
     return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees);
 }
 
-/* Sets the interval from the mean of the layers' standard errors, an upper bound. */
+/*
+ * Sets the 95 % interval of a percentage that neighbouring layers share. The mean of the layers'
+ * standard errors bounds its standard error from above.
+ */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    /* smallest number of requests for an interval */
+    /* smallest number of requests for which a 95 % interval is given */
     enum { FEWEST = 8 };
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;

@@ -1,4 +1,7 @@
-/* Section of the report: quality against bytes, and searches. */
+/*
+ * Section of the report: accuracy against cache bytes, and results of searches for the smallest
+ * cache at a given accuracy.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +65,6 @@ static void quality_table(const kvd_accuracy_entries *all, kvd_section *s)
 
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
-/* Returns true if a method was measured at two removed fractions p on text `label` (NULL: any). */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
     for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
@@ -228,7 +230,6 @@ void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_acc
     }
 }
 
-/* Adds a figure like Fig. 14 of the ZDC paper: attention error against removed fraction p. */
 static void degradation(const kvd_accuracy_entries *all, kvd_section *s)
 {
     static const kvd_panel panels[] = {
@@ -350,7 +351,7 @@ static void bytes_table(const kvd_accuracy_entries *all, kvd_section *s)
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* Lists a setting once, because the bytes of a cache do not depend on the text. */
+        /* Lists a method's setting once: the bytes of its cache do not depend on the text. */
         if (again)
             continue;
         char setting[100];

@@ -68,7 +68,6 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
     return true;
 }
 
-/* Adds a point. Its seconds are set only for the first method that uses the calibration. */
 static void curve_row(kvd_table *t, const char *panel, double at,
                       const kvd_calibration_point *point, const kvd_calibration_point *x,
                       bool texts)
@@ -94,7 +93,10 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
     return found;
 }
 
-/* Adds horizontal lines for calibrations on all tokens. */
+/*
+ * Adds, to the panel over numbers of centroids, horizontal lines at the values of calibrations on
+ * all tokens without clustering.
+ */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
     for (size_t i = 0; i < n; i++) {

@@ -5,7 +5,7 @@
 
 #include "report/studies/studies.h"
 
-/* column of results, with its interval */
+/* column of results that is shown with its 95 % interval */
 typedef struct {
     const char *column, *heading;
     int digits;
@@ -30,7 +30,10 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
-/* Makes a table of results. If they are of early kvdim-eval files, its name ends in "-of-eval". */
+/*
+ * Adds a table of results. If they are in files of early versions of kvdim-eval, not of
+ * kvdim-tasks, its name ends in "-of-eval".
+ */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s)
 {
@@ -40,7 +43,6 @@ static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, 
     return kvd_section_table(s, own, title);
 }
 
-/* Makes a table of results, without those that lack a value in column x[0]. */
 static void measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                            const char *note, const shown *x, size_t n, const shown *sd,
                            kvd_section *s)

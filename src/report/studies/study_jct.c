@@ -228,7 +228,10 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/* Adds times against the input length or, if `output`, the output length. */
+/*
+ * Adds a panel of job completion times against the input length or, if `output`, the output length.
+ * `other`: the other length, equal in all.
+ */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {
@@ -256,7 +259,7 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* output (or, if `output`, input) length of the latest panel */
+        /* length that is fixed in the latest panel: the output length, or else the input length */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

@@ -123,7 +123,6 @@ static int by_curve(const void *a, const void *b)
     return order ? order : (p > q) - (p < q);
 }
 
-/* Adds a figure. A curve is a kernel that was timed at three or more removed fractions p. */
 static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     enum { MOST_PANELS = 9, FEWEST_POINTS = 3 };

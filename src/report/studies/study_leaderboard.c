@@ -169,7 +169,7 @@ static void put_settings(kvd_table *t, const standing *x)
     kvd_table_text(t, settings);
 }
 
-/* Appends a share and its interval in percent. Rounding errors next to 0 become 0. */
+/* Appends a score and its 95 % interval in percent. Rounding errors next to 0 become 0. */
 static void put_percent(kvd_table *t, const standing *x, const char *column)
 {
     const kvd_interval share = kvd_entry_interval(x->all, column);
@@ -227,7 +227,10 @@ static int by_score(const void *a, const void *b)
     return c ? c : (stored(x) > stored(y)) - (stored(x) < stored(y));
 }
 
-/* Adds each method's best score below each limit on the cache. `size` returns bytes. */
+/*
+ * Adds a table of the methods with the best scores among caches of at most each size. `size`
+ * returns bytes as a share of a 16-bit cache.
+ */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {

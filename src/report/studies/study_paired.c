@@ -8,7 +8,7 @@
 
 enum { DRAWS = KVD_PAIRED_DRAWS };
 
-/* KL divergence, in nats, at which the bytes of two methods are compared */
+/* KL divergence, in nats per token, at which the cache bytes of two methods are compared */
 static const double equal_kl = 0.01;
 
 /* Returns the mean KL divergence per prediction. Sequence s counts times[s] times, NULL: once. */
@@ -23,7 +23,10 @@ static double mean_kl(const double *kl, const double *predictions, const size_t 
     return sum / count;
 }
 
-/* Returns bytes at KL divergence `wanted`, interpolated in its log, or NaN. times [n]: weights. */
+/*
+ * Returns cache bytes at mean KL divergence `wanted`, interpolated in the log of KL, or NaN. times
+ * [n]: how often each sequence counts; NULL: once.
+ */
 static double bytes_at(const kvd_paired_curve *c, const double *predictions, const size_t *times,
                        size_t n, double wanted)
 {
@@ -84,7 +87,10 @@ static int by_falling_bytes(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Fills *c with results first .. last of `file`, by falling bytes. The caller frees c->setting. */
+/*
+ * Fills *c with results first .. last if they are of `file`, ordered by cache bytes, largest first.
+ * The caller frees c->setting.
+ */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Section of the report: input files, commands, and what is missing. */
+/* Section of the report: result files, commands that wrote them, and missing measurements. */
 #include <stdio.h>
 #include <string.h>
 

@@ -43,7 +43,6 @@ static void points_table(const kvd_results *r, kvd_section *s)
     }
 }
 
-/* Draws removed fraction p against removal rate r, in at most MOST_STEPS steps. */
 static void curve_study(const kvd_results *r, kvd_section *s)
 {
     enum { MOST_STEPS = 2000 };

@@ -1,4 +1,7 @@
-/* Section of the report: smallest caches within a loss, proposed parameters, quantised weights. */
+/*
+ * Section of the report: smallest caches whose loss of accuracy stays under a limit, parameters
+ * that kvdim-fit proposed, quantised weights.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

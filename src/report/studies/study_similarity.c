@@ -1,4 +1,4 @@
-/* Section of the report: similarity of rotations from different texts. */
+/* Section of the report: similarity of rotation matrices that were computed from several texts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,7 +16,6 @@ static bool is_shown(const kvd_result *x)
     return x->kind == KVD_RESULT_SPECTRUM && !kvd_calibration_reduced(&x->spectrum);
 }
 
-/* Returns true if the file has singular values of these matrices, from all tokens. */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
     return is_shown(x) && x->spectrum.pair[pair].present;
@@ -195,7 +194,6 @@ static void heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size
     }
 }
 
-/* Adds a figure like Fig. 13 of the ZDC paper, for the calibration with the most tokens. */
 static void heads_figure(const kvd_results *r, kvd_section *s)
 {
     const kvd_result *best = NULL;

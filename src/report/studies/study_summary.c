@@ -71,7 +71,10 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/* Returns true if `a` has better evidence: a search, or a known saving, or more results. */
+/*
+ * Returns true if `a` gives a method's saving more reliably than `b`: from a search, else as a
+ * known number, else from more results.
+ */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -124,7 +127,7 @@ static int n_references(const kvd_accuracy_entries *all, const candidates *some)
     return !!plain(all, some, "zack") + !!plain(all, some, "uniform");
 }
 
-/* Chooses the text and model for which the savings of most methods are known. */
+/* Chooses the text and model for which the cache savings of the most methods are known. */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
     *to = (candidates){0};

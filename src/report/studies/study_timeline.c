@@ -10,7 +10,10 @@
 
 enum { ITERATIONS = 48 };
 
-/* one run of a file; several runs are told apart by `pid`, and the figure shows the first */
+/*
+ * One program run in a timeline file. If a file has several runs, they differ in `pid`, and the
+ * figure shows the first.
+ */
 typedef struct {
     const char *path;
     json_t *events;

@@ -171,7 +171,6 @@ static void critical_data(const kvd_tokens *x, kvd_section *s)
             }
 }
 
-/* Draws the first, middle and last layer, as in the LeanKV paper. */
 static void figures(const kvd_result *best, const kvd_table *curve, kvd_section *s)
 {
     static const kvd_panel spread[] = {{.title = "mean probability received",
